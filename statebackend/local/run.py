@@ -393,7 +393,7 @@ class LocalJob(ObservedJob):
         """
         latest = self._store.latest()
         if latest is None:
-            raise EpochError("there is nothing to save: the job has processed nothing")
+            raise EpochError("there is nothing to save: the job has processed nothing or has no state")
         started_s = time.monotonic()
         with self._store.pin(latest.checkpoint_id) as metadata:
             target = create_savepoint_directory(path)

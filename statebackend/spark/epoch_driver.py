@@ -208,7 +208,7 @@ class EpochRuntime(Protocol):
         """The lock from the storing of a checkpoint until its epoch is committed."""
 
     def begin(self, epoch: Epoch) -> Collection[TaskId]:
-        """Prepare the epoch; return its tasks, none if there is no state to store."""
+        """Prepare the epoch; return its tasks, none in a job without state."""
 
     def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
         """Run the action to its end; return the acknowledgements of the tasks."""

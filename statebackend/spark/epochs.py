@@ -16,7 +16,7 @@ after a crash later, the replay only repeats the commit. So each record changes 
 
 Invariants:
 
-1. No epoch is committed before its checkpoint is stored, except one without tasks: it has no state.
+1. No epoch is committed before its checkpoint is stored.
 2. Acknowledged state is stored, or discarded when the epoch fails.
 3. Checkpoint ids strictly increase. An id is the batch id if that is larger than all ids before, else the next free id.
    So an epoch that is processed again has the same id, and sinks overwrite what they wrote under it.
@@ -135,7 +135,7 @@ class BatchArrived:
 
 @frozen
 class Triggered:
-    """The tasks of the epoch are known. An epoch without tasks has no state and no checkpoint."""
+    """The tasks of the epoch are known; none in a job without state."""
 
     tasks: Collection[TaskId]
     now_ms: int
@@ -209,10 +209,9 @@ class Store:
 
 @frozen
 class Commit:
-    """Commit the sink. ``is_stored`` is False for an epoch without state."""
+    """Commit the sink."""
 
     epoch: Epoch
-    is_stored: bool
 
 
 @frozen
@@ -245,7 +244,6 @@ class EpochState(enum.Enum):
     RETURNED = "the action has returned, its acknowledgements are processed"
     STORING = "all tasks have acknowledged, the checkpoint is being stored"
     COMMITTING = "the checkpoint is stored, the sink commits"
-    COMMITTING_STATELESS = "there is no state and no checkpoint, the sink commits"
     RECOMMITTING = "the sink commits an earlier epoch again"
     FAILED = "the run has failed"
     STOPPED = "the run is stopping and has rejected a batch"
@@ -262,7 +260,6 @@ class EpochEvent(enum.Enum):
     BATCH_WHEN_STOPPING = "a batch arrived while the job is stopping"
     TIME_PASSED = "a no-data epoch is due"
     TRIGGERED = "the tasks are known"
-    NO_TASKS = "no task takes part"
     ACKNOWLEDGED = "a task acknowledged"
     REPEATED = "a task acknowledged the same once more"
     REJECTED = "an acknowledgement does not belong here, or contradicts another"
@@ -303,7 +300,6 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.IDLE, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
             (_S.IDLE, _E.FAILED): (_S.FAILED, ()),
             (_S.OPENED, _E.TRIGGERED): (_S.TRIGGERED, (_A.RUN_ACTION,)),
-            (_S.OPENED, _E.NO_TASKS): (_S.COMMITTING_STATELESS, (_A.COMMIT,)),
             (_S.OPENED, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.TRIGGERED, _E.ACKNOWLEDGED): (_S.TRIGGERED, ()),
             (_S.TRIGGERED, _E.REPEATED): (_S.TRIGGERED, (_A.DISCARD,)),
@@ -323,9 +319,6 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.COMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             # The checkpoint is durable; the next start commits again.
             (_S.COMMITTING, _E.FAILED): (_S.FAILED, ()),
-            (_S.COMMITTING_STATELESS, _E.COMMITTED): (_S.IDLE, ()),
-            # No checkpoint holds a committable: the next start processes the batch again.
-            (_S.COMMITTING_STATELESS, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.RECOMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             (_S.RECOMMITTING, _E.FAILED): (_S.FAILED, ()),
             (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REJECT,)),
@@ -469,12 +462,9 @@ class Epochs:
         return batch_id if self._last_checkpoint_id is None else max(batch_id, self._last_checkpoint_id + 1)
 
     def _triggered(self, event: Triggered) -> tuple[Any, ...]:
-        kind = EpochEvent.TRIGGERED if event.tasks else EpochEvent.NO_TASKS
-        epoch = self._open_epoch(kind)
-        if kind is EpochEvent.NO_TASKS:
-            return self._advance(kind, {EpochAction.COMMIT: Commit(epoch, is_stored=False)})
+        epoch = self._open_epoch(EpochEvent.TRIGGERED)
         self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms)
-        return self._advance(kind, {EpochAction.RUN_ACTION: RunAction(epoch)})
+        return self._advance(EpochEvent.TRIGGERED, {EpochAction.RUN_ACTION: RunAction(epoch)})
 
     def _acknowledged(self, event: Acknowledged) -> tuple[Any, ...]:
         # Check the state first: the coordinator records every acknowledgement.
@@ -508,12 +498,12 @@ class Epochs:
     def _stored(self, event: Stored) -> tuple[Any, ...]:
         epoch = self._open_epoch(EpochEvent.STORED)
         self._last_checkpoint_id = epoch.checkpoint_id
-        return self._advance(EpochEvent.STORED, {EpochAction.COMMIT: Commit(epoch, is_stored=True)})
+        return self._advance(EpochEvent.STORED, {EpochAction.COMMIT: Commit(epoch)})
 
     def _committed(self, event: Committed) -> tuple[Any, ...]:
         self._check(EpochEvent.COMMITTED, "nothing is being committed")
-        if self._epoch is not None and self.state is EpochState.COMMITTING:
-            epoch = self._epoch
+        epoch = self._epoch
+        if epoch is not None:
             self.last = DurableEpoch(epoch.checkpoint_id, epoch.batch_id, epoch.offsets, is_own=True)
         self._epoch = None
         return self._advance(EpochEvent.COMMITTED, {})

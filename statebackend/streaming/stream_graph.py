@@ -449,11 +449,6 @@ class StreamGraph:
             raise JobDefinitionError("the job has no sink: end the chain with sink_to(...)")
         leading = _upstream_of(self._sinks.values())
         missing = [uid for uid, operator in self._operators.items() if operator not in leading]
-        if not any(operator in leading for operator in self._operators.values()):
-            raise JobDefinitionError(
-                "the job has no operator with state between its source and its sink: chain key_by(...).process(...), "
-                "or run it as a plain Spark query, which needs no job directory"
-            )
         if missing:
             raise JobDefinitionError(
                 f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"

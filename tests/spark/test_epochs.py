@@ -19,6 +19,7 @@ from statebackend.checkpoint import (
     SubtaskState,
     TaskId,
 )
+from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
 from statebackend.checkpoint.errors import IllegalTransitionError, InvariantViolationError
 from statebackend.spark.epochs import (
     EPOCH_TRANSITIONS,
@@ -106,7 +107,6 @@ WAY_TO: dict[EpochState, tuple[object, ...]] = {
         *(BatchArrived(4, b"x"), Triggered(TASKS, 0), ActionReturned()),
         *(acknowledgement(4, 0), acknowledgement(4, 1), AllIn(1), Stored()),
     ),
-    EpochState.COMMITTING_STATELESS: (BatchArrived(4, b"x"), Triggered((), 0)),
     EpochState.RECOMMITTING: (BatchArrived(3, OFFSETS),),
     EpochState.FAILED: (Failed("as it must"),),
 }
@@ -120,7 +120,6 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.BATCH_WHEN_STOPPING: (BatchArrived(4),),
     EpochEvent.TIME_PASSED: (TimePassed(5),),
     EpochEvent.TRIGGERED: (Triggered(TASKS, 0),),
-    EpochEvent.NO_TASKS: (Triggered((), 0),),
     EpochEvent.ACKNOWLEDGED: (acknowledgement(4, 1),),
     EpochEvent.REPEATED: (acknowledgement(4, 0), acknowledgement(4, 0, attempt="b")),
     EpochEvent.REJECTED: (acknowledgement(4, 7),),
@@ -185,7 +184,6 @@ _BATCHES = {
 }
 _TOGETHER: tuple[set[EpochEvent], ...] = (
     _BATCHES,
-    {EpochEvent.TRIGGERED, EpochEvent.NO_TASKS},
     {EpochEvent.ACKNOWLEDGED, EpochEvent.REPEATED, EpochEvent.REJECTED},
     {EpochEvent.ALL_ACKNOWLEDGED, EpochEvent.NOT_ALL_ACKNOWLEDGED, EpochEvent.TIMED_OUT},
 )
@@ -251,19 +249,18 @@ def test_a_checkpoint_has_the_id_of_its_batch_unless_that_is_used_up() -> None:
         other_source.forget_source_progress()
 
 
-def test_an_epoch_without_tasks_is_committed_and_takes_up_no_id() -> None:
+def test_an_epoch_of_a_job_without_state_has_a_checkpoint() -> None:
     machine = epochs(OWN)
-    machine.handle(BatchArrived(4))
-    [commit] = machine.handle(Triggered((), 0))
-    assert commit == Commit(Epoch(4, 4), is_stored=False)
+    for event in (BatchArrived(4), Triggered((), 0), ActionReturned()):
+        machine.handle(event)
+    [store] = machine.handle(AllIn(1))
+    assert store.completed == CompletedCheckpoint(checkpoint_id=4, operators=())
+    assert machine.handle(Stored()) == (Commit(Epoch(4, 4)),)
     machine.handle(Committed())
-    assert machine.last == OWN
-    assert machine.handle(BatchArrived(4)) == (Open(Epoch(4, 4)),)
+    assert machine.last == DurableEpoch(4, 4, b"", is_own=True)
 
 
-def test_output_that_no_checkpoint_stands_for_is_abandoned_when_it_cannot_be_committed() -> None:
-    stateless = in_state(EpochState.COMMITTING_STATELESS, EpochEvent.FAILED)
-    assert stateless.handle(Failed("the disk is full")) == (AbortSink(Epoch(4, 4, b"x")),)
+def test_a_stored_epoch_that_cannot_be_committed_is_committed_by_the_next_start() -> None:
     stored = in_state(EpochState.COMMITTING, EpochEvent.FAILED)
     assert stored.handle(Failed("the disk is full")) == (), "the next start commits it again"
 
@@ -308,7 +305,7 @@ class World:
 
     def do(self, action: Any) -> None:
         if isinstance(action, Open):
-            assert not self.opened or action.epoch.checkpoint_id > self.opened[-1] or self.is_stateless(action)
+            assert not self.opened or action.epoch.checkpoint_id > self.opened[-1]
             self.opened.append(action.epoch.checkpoint_id)
             self.running = action.epoch
         elif isinstance(action, Discard):
@@ -319,13 +316,10 @@ class World:
             }
             self.stored[action.epoch.checkpoint_id] = paths
         elif isinstance(action, Commit):
-            assert action.is_stored == (action.epoch.checkpoint_id in self.stored)
+            assert action.epoch.checkpoint_id in self.stored
             self.committed.append(action.epoch.checkpoint_id)
         elif isinstance(action, CommitAgain):
             assert action.checkpoint_id in self.stored, "an epoch that was never stored is not committed again"
-
-    def is_stateless(self, action: Open) -> bool:
-        return action.epoch.checkpoint_id == self.opened[-1] not in self.stored
 
 
 def events_of(checkpoint_id: int) -> st.SearchStrategy[object]:

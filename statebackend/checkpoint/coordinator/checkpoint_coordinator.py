@@ -160,7 +160,7 @@ class CheckpointCoordinator:
     def trigger(
         self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int, finished: Collection[TaskId] = ()
     ) -> None:
-        """Start a checkpoint that `tasks` must acknowledge.
+        """Start a checkpoint that `tasks` must acknowledge. Without tasks it can be completed at once.
 
         Tasks in `finished` count as subtasks without state. Together the subtasks of an operator must be 0, 1, 2, ...
 
@@ -168,7 +168,6 @@ class CheckpointCoordinator:
         `InvariantViolationError` if the tasks are inconsistent.
         """
         check_integer("checkpoint_id", checkpoint_id, 0, MAX_ID)
-        require(len(tasks) > 0, "a checkpoint needs at least one task that acknowledges it")
         _check_tasks((*tasks, *finished))
         for check in self._TRIGGER_CHECKS:
             check(self, checkpoint_id)

@@ -3,7 +3,7 @@
     state         event             next state      meaning
     ------------  ----------------  --------------  ------------------------------------------------
     PENDING       ACKNOWLEDGE       PENDING         another task has stored its state
-    PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all tasks have
+    PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all tasks have; a checkpoint without tasks starts here
     PENDING       CONFLICT          CONFLICTED      one task stored two different states
     ACKNOWLEDGED  CONFLICT          CONFLICTED
     ACKNOWLEDGED  COMPLETE          COMPLETED       the states go to the checkpoint's metadata
@@ -176,7 +176,7 @@ class PendingCheckpoint:
         self.tasks = frozenset(tasks)
         self.finished = frozenset(finished)
         self.triggered_ms = triggered_ms
-        self.state = CheckpointState.PENDING
+        self.state = CheckpointState.PENDING if tasks else CheckpointState.ACKNOWLEDGED
         self._acknowledgements: dict[TaskId, Acknowledgement] = {}
 
     @property

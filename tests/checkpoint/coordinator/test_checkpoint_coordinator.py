@@ -25,6 +25,7 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint.coordinator.pending_checkpoint import (
     CHECKPOINT_TRANSITIONS,
     CheckpointEvent,
+    CompletedCheckpoint,
     PendingCheckpoint,
 )
 
@@ -203,7 +204,7 @@ def test_files_of_pending_checkpoints_are_in_use(coordinator) -> None:
     assert coordinator.files_in_use() == frozenset()
 
 
-@pytest.mark.parametrize("tasks", [(), (TASKS[0], TASKS[0]), (TASKS[1],), (TASKS[0], TaskId("counter", 2))])
+@pytest.mark.parametrize("tasks", [(TASKS[0], TASKS[0]), (TASKS[1],), (TASKS[0], TaskId("counter", 2))])
 def test_senseless_tasks_are_rejected(tasks) -> None:
     coordinator = CheckpointCoordinator("job", "run", 1000)
     with pytest.raises(InvariantViolationError):
@@ -298,10 +299,16 @@ def test_finished_tasks_count_as_subtasks_without_state() -> None:
     coordinator.acknowledge(attrs.evolve(acknowledgement(1, 1), state=state))
     (operator,) = coordinator.complete(1).operators
     assert operator.subtasks == (SubtaskState(), state)
-    with pytest.raises(InvariantViolationError, match="at least one task"):
-        coordinator.trigger(2, [], 0, finished=TASKS)
     with pytest.raises(InvariantViolationError, match="must be 0 to 0"):
         coordinator.trigger(2, [TaskId("counter", 1)], 0)
+
+
+def test_a_checkpoint_without_tasks_can_be_completed_at_once_or_aborted() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None)
+    coordinator.trigger(1, [], 0)
+    assert coordinator.complete(1) == CompletedCheckpoint(checkpoint_id=1, operators=())
+    coordinator.trigger(2, [], 0)
+    assert coordinator.abort(2, "as it must").states_to_discard == ()
 
 
 def test_who_sees_to_the_limit_makes_a_coordinator_without_one() -> None:
