@@ -13,6 +13,7 @@ floats, first and last values, sketches) need their records in a fixed order.
 from __future__ import annotations
 
 import decimal
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -28,7 +29,7 @@ from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionError, format_value
 from statebackend.streaming.rows.declared_schema import Column, DeclaredSchema
 from statebackend.streaming.rows.record_serializer import scalar_serializer
-from statebackend.streaming.rows.row_reader import column_values, row_class
+from statebackend.streaming.rows.row_reader import attribute_of_column, column_values, row_class
 from statebackend.streaming.sketches import SKETCHES
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
@@ -220,6 +221,7 @@ class _Kind:
     """Whether the order of records matters."""
     partials: Sequence[Partial] = ()
     combine: Sequence[str] = ()
+    """Folds partial results. The first is converted as a value."""
     bound: Mapping[str, Any] = field(factory=dict)
 
 
@@ -258,7 +260,14 @@ def _sum(column: Column, one: Aggregate) -> _Kind:
     digits = _decimal_of(column.type_name)
     if column.type_name in _FLOATS:
         fold = _added("{{a}} + {0}")
-        return _Kind("double", NullableSerializer(DoubleSerializer()), fold("{v}"), fold("{b}"), is_ordered=True)
+        return _Kind(
+            "double",
+            NullableSerializer(DoubleSerializer()),
+            fold("{v}"),
+            fold("{b}"),
+            value=_WITHOUT_NEGATIVE_ZERO,
+            is_ordered=True,
+        )
     if digits is not None:
         fold, result_type = _added("ADD({{a}}, {0})"), _bounded(digits[0] + 10, digits[1])
         limit = decimal.Decimal(10) ** (min(digits[0] + 10, _MAX_DIGITS) - digits[1])
@@ -342,9 +351,8 @@ def _extreme(sign: str) -> Callable[[Column, Aggregate], _Kind]:
             NullableSerializer(_scalar(column)),
             fold("{v}"),
             fold("{b}"),
-            # The two zeros are equal, and which of them is kept must not depend on the order.
-            value="{v} + 0.0" if is_float else _of_time(column),
-            partials=[] if is_float else [(column.name, "min" if sign == "<" else "max")],
+            value=_value_of(column),
+            partials=[(column.name, "min" if sign == "<" else "max")] if _has_kernel(column) else [],
             combine=fold("{p0}"),
             bound={"UTC": timezone.utc},
         )
@@ -358,9 +366,23 @@ def _scalar(column: Column) -> TypeSerializer[Any]:
     return serializer
 
 
-def _of_time(column: Column) -> str:
-    """Python compares datetimes of one zone by their local time, in which an hour repeats when summer time ends."""
+_WITHOUT_NEGATIVE_ZERO: Final = "{v} + 0.0"
+"""The two zeros are equal, so their order among sorted records varies. A result must not depend on it."""
+
+
+def _value_of(column: Column) -> str:
+    """Return how to convert the values of a column, so that equal values are identical and Python compares them right.
+
+    Python compares datetimes of one zone by their local time, in which an hour repeats when summer time ends.
+    """
+    if column.type_name in _FLOATS:
+        return _WITHOUT_NEGATIVE_ZERO
     return "{v}.astimezone(UTC)" if column.type_name == "timestamp" else ""
+
+
+def _has_kernel(column: Column) -> bool:
+    """Whether Arrow computes minimum and maximum by group, with the result of `_extreme`."""
+    return column.type_name not in _FLOATS and not pa.types.is_duration(column.arrow_type)
 
 
 def _place(is_first: bool) -> Callable[[Column, Aggregate], _Kind]:
@@ -376,7 +398,7 @@ def _place(is_first: bool) -> Callable[[Column, Aggregate], _Kind]:
             ["if not {a}[1]:" if is_first else "if {b}[1]:", "    {a} = {b}"],
             default=(None, False),
             result="{a}[0]",
-            value=_of_time(column),
+            value=_value_of(column),
             is_ordered=True,
             bound={"UTC": timezone.utc},
         )
@@ -456,6 +478,13 @@ def _kind_of(name: str, one: Aggregate, schema: DeclaredSchema, where: str) -> t
     return make(column, one), column
 
 
+def _field_name(name: str, one: Aggregate) -> str:
+    """The name of an aggregate's field in the record of accumulators. Names of columns may be no identifiers."""
+    full_name = f"{name}_{one.kind}"
+    is_plain = full_name.isidentifier() and unicodedata.normalize("NFKC", full_name) == full_name
+    return full_name if is_plain else attribute_of_column(full_name)
+
+
 class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
     """Aggregates over records of a known schema.
 
@@ -487,9 +516,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         ]
         record_fields = [
             RecordField(
-                f"{name}_{one.kind}",
+                _field_name(name, one),
                 kind.serializer,
-                tuple(f"{former}_{one.kind}" for former in one.former_names),
+                tuple(_field_name(former, one) for former in one.former_names),
                 default=kind.default,
             )
             for (name, one), kind in zip(aggregates, kinds, strict=True)
@@ -616,13 +645,15 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
             for index, kind, source in zip(self._items, self._kinds, self._sources, strict=True):
                 value = f"c{source}_value"
                 if kind.value:
-                    converted = self._bound(function, kind, kind.value, v=value)
-                    lines.append(f"v{index} = None if {value} is None else {converted}")
+                    lines += self._converted(function, kind, f"v{index}", value)
                     value = f"v{index}"
                 lines += [self._bound(function, kind, line, a=f"held[{index}]", v=value) for line in kind.fold]
             return lines
 
         return self._loop("fold", [f"c{index}" for index in range(len(self._columns))], body)
+
+    def _converted(self, function: GeneratedFunction, kind: _Kind, name: str, value: str) -> list[str]:
+        return [f"{name} = None if {value} is None else {self._bound(function, kind, kind.value, v=value)}"]
 
     def _combining(self) -> Any:
         return self._loop("combine", [f"p{index}" for index in range(len(self.partials))], self._combined)
@@ -636,6 +667,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         lines = []
         for index, kind in zip(self._items, self._kinds, strict=True):
             places = {f"p{place}": f"p{self.partials.index(one)}_value" for place, one in enumerate(kind.partials)}
+            if kind.value:
+                lines += self._converted(function, kind, f"v{index}", places["p0"])
+                places["p0"] = f"v{index}"
             lines += [self._bound(function, kind, line, a=f"held[{index}]", **places) for line in kind.combine]
         return lines
 

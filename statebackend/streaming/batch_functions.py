@@ -126,8 +126,11 @@ class BatchTimerService:
 def _each(call: Callable[[Any], None], keys: Keys, times: Any) -> None:
     if isinstance(times, (pa.Array, pa.ChunkedArray)):
         if pa.types.is_timestamp(times.type):
-            times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
-        times = times.to_pylist()
+            times = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+            # Parts of a millisecond are rounded up, as in `time_ms`.
+            times = [None if time_us is None else -(-time_us // 1000) for time_us in times.to_pylist()]
+        else:
+            times = times.to_pylist()
     elif not isinstance(times, (list, tuple)):
         times = [times] * len(keys)
     if len(times) != len(keys):

@@ -393,6 +393,7 @@ class KeyedStream(Generic[T]):
 
     def aggregate(
         self,
+        /,
         *,
         uid: str = "",
         name: str = "",

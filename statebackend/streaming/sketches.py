@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import date
-from decimal import Decimal
+from datetime import date, timezone
+from decimal import Context, Decimal
 from typing import Any, ClassVar, Final
 
 from statebackend.streaming.errors import JobDefinitionError
@@ -86,6 +86,8 @@ def _text(value: Any) -> str:
     return f"={value}"
 
 
+_EXACT: Final = Context(prec=80)
+_LARGEST_INTEGER: Final = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 31, "bigint": 1 << 63}
 _LG_DISTINCT: Final = 12
 _LG_FREQUENT: Final = 14
 _COMPRESSION: Final = 200
@@ -102,7 +104,9 @@ class _DistinctSketch(_Sketch):
         if self._type_name in ("float", "double"):
             return float
         if self._type_name.startswith("decimal("):
-            return lambda number: _text(number.normalize())
+            return lambda number: _text(number.normalize(_EXACT))
+        if self._type_name == "timestamp":
+            return lambda instant: _text(instant.astimezone(timezone.utc))
         return _text
 
     def new(self) -> Any:
@@ -157,7 +161,8 @@ class _PercentileSketch(_Sketch):
 
     @property
     def value(self) -> Callable[[Any], Any]:
-        return float
+        # Without the negative zero, because sorted records may have the two zeros in any order.
+        return lambda number: float(number) + 0.0
 
     def new(self) -> Any:
         return self._class(_COMPRESSION)
@@ -168,10 +173,14 @@ class _PercentileSketch(_Sketch):
         quantile: float = sketch.get_quantile(self._argument)
         if self._type_name in ("float", "double"):
             return quantile
+        # A double may be larger than the values that it was made of.
         if self._type_name.startswith("decimal("):
-            scale = int(self._type_name[:-1].rpartition(",")[2])
-            return Decimal(quantile).quantize(Decimal(1).scaleb(-scale))
-        return round(quantile)
+            precision, scale = map(int, self._type_name[8:-1].split(","))
+            largest = Decimal((0, (9,) * precision, -scale))
+            value = Decimal(quantile).quantize(largest, context=_EXACT)
+            return max(largest.copy_negate(), min(value, largest))
+        limit = _LARGEST_INTEGER[self._type_name]
+        return max(-limit, min(round(quantile), limit - 1))
 
 
 SKETCHES: Final[Mapping[str, type[_Sketch]]] = {

@@ -494,6 +494,25 @@ def test_timers_of_event_time_come_in_batches(backend: str) -> None:
     assert set(late) <= {("north", 4), ("north", 3), ("south", 1), ("north", 1)}
 
 
+class RegistersMicroseconds(KeyedBatchFunction[str, Sale, Any]):
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> None:
+        times = pa.array([1_001, -1_001, None], pa.timestamp("us", "UTC"))
+        keys = context.groups(batch).take([0, 0, 0])
+        context.timer_service.register_event_time_timers(keys, times)
+
+    def on_timers(self, timers: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        return timers
+
+
+def test_parts_of_a_millisecond_are_rounded_up_in_timers() -> None:
+    rows: list[Any] = []
+    environment = LocalStreamEnvironment()
+    keyed = environment.from_elements(SALES[:1]).as_records(Sale).key_by("shop")
+    keyed.process(RegistersMicroseconds(), uid="timers", schema="timestamp bigint, key string").sink_to(rows.append)
+    environment.execute("sales", drain=True)
+    assert [row[0] for row in rows] == [-1, 2]
+
+
 def test_only_a_function_with_on_timers_registers_timers() -> None:
     def register(batch: pa.RecordBatch, context: BatchContext[str]) -> None:
         context.timer_service.register_processing_time_timers(context.groups(batch), "1 minute")

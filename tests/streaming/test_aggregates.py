@@ -455,3 +455,68 @@ def test_overflow_in_a_window_names_the_operator() -> None:
     windows.aggregate(uid="windows", total=sum_("x")).sink_to([])
     with pytest.raises(AggregateOverflowError, match="'total' does not fit its type bigint"):
         environment.execute()
+
+
+def test_equal_places_in_order_by_are_ordered_by_the_values() -> None:
+    rows = [("a", 1, "y"), ("a", 1, "x"), ("a", 0, "z")]
+    options: dict[str, Any] = {"order_by": "n", "first": first_value("word"), "last": last_value("word")}
+    for arrival in (rows, rows[::-1]):
+        assert final(arrival, 3, "card string, n int, word string", **options) == {"a": ("z", "y")}
+
+
+def test_which_zero_comes_first_does_not_matter() -> None:
+    for rows in ([("a", 0.0), ("a", -0.0)], [("a", -0.0), ("a", 0.0)], [("a", -0.0)]):
+        results = final(rows, 3, "card string, x double", total=sum_("x"), first=first_value("x"), last=last_value("x"))
+        assert [str(value) for value in results["a"]] == ["0.0", "0.0", "0.0"]
+
+
+def test_partial_results_are_compared_as_instants() -> None:
+    schema = parsed_schema("card int, at timestamp", "")
+    aggregates = bound_aggregates(checked_aggregates({"first": min_("at"), "last": max_("at")}), schema, "here")
+    # On this day 2:20 occurs twice in Zurich, and the second 2:20 is later than the first 2:40.
+    utc = datetime.timezone.utc
+    times = [datetime.datetime(2024, 10, 27, hour, minute, tzinfo=utc) for hour, minute in ((0, 40), (1, 20))]
+    held = aggregates.unpack(aggregates.create_accumulator())
+    for time in times:
+        column = pa.array([time], pa.timestamp("us", "Europe/Zurich"))
+        batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int32()), column], names=["card", "at"])
+        _, *partials = [column.to_pylist() for column in aggregates.partial_results(batch, [batch.column("card")])]
+        aggregates.combine_one(held, *[partial for [partial] in partials])
+    assert held[1:] == times
+
+
+def test_intervals_are_compared_without_arrow() -> None:
+    aggregates = checked_aggregates({"low": min_("pause"), "high": max_("pause")})
+    schema = parsed_schema("card int, pause interval day to second", "")
+    assert not bound_aggregates(aggregates, schema, "here").is_exact
+
+
+def test_distinct_decimals_are_compared_with_all_digits() -> None:
+    rows = [("a", Decimal(f"1{index:037d}")) for index in range(50)]
+    assert final(rows, 20, "card string, x decimal(38,0)", distinct=approx_count_distinct("x")) == {"a": (50,)}
+
+
+@pytest.mark.parametrize(
+    ("type_name", "largest"),
+    [
+        ("tinyint", 127),
+        ("bigint", (1 << 63) - 1),
+        ("decimal(38,6)", Decimal("99999999999999999999999999999999.999999")),
+        ("decimal(38,0)", Decimal(10**38 - 1)),
+    ],
+)
+def test_percentiles_fit_the_type_of_the_column(type_name: str, largest: Any) -> None:
+    least = Decimal(largest).copy_negate() if isinstance(largest, Decimal) else -largest
+    rows = [("+", largest), ("-", least)]
+    results = final(rows, 5, f"card string, x {type_name}", middle=approx_percentile("x", 0.5))
+    assert [float(results[sign][0]) for sign in "+-"] == [float(largest), -float(largest)]
+
+
+def test_names_of_results_may_be_no_identifiers() -> None:
+    names = {"a b": count(), "1": sum_("n"), "class": max_("n"), "self": min_("n")}
+    assert final([("a", 3)], 2, "card string, n int", **names) == {"a": (1, 3, 3, 3)}
+
+
+def test_means_of_decimals_are_rounded_half_up() -> None:
+    rows = [("a", Decimal("0.01")), *[("a", Decimal(0))] * 31]
+    assert final(rows, 40, "card string, x decimal(10,2)", mean=avg("x")) == {"a": (Decimal("0.000313"),)}

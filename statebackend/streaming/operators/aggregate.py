@@ -79,6 +79,8 @@ class AggregateOperator(Operator):
             self._emitter.emit_watermark(self._watermark_ms)
             self._watermark_ms = MIN_TIMESTAMP
 
+    let_watermarks_out = prepare_snapshot
+
     def close(self) -> None:
         """Do nothing: `open` acquires no resources."""
 
@@ -152,8 +154,10 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
     [read] = node.operator_inputs
     assert isinstance(read, KeyedInput)
     assert schema is not None
-    if not read.order_by and bound.order:
-        read = evolve(read, order_by=bound.order, is_in_time_order=True)
+    if bound.order:
+        # Records that order_by does not distinguish would be in the order of their arrival, which a replay may change.
+        is_in_time_order = read.is_in_time_order or not read.order_by
+        read = evolve(read, order_by=(*read.order_by, *bound.order), is_in_time_order=is_in_time_order)
     if node.schema is not None:
         return evolve(node, operator_inputs=(read,))
     if key_types is None:

@@ -16,13 +16,17 @@ from statebackend import (
     RuntimeContext,
     UserFunctionError,
     ValueStateDescriptor,
+    count,
 )
 from statebackend.checkpoint import ChannelTimestamp, CheckpointFileSystem
 from statebackend.state.state_backend import state_backend
+from statebackend.streaming.aggregates import AggregateDefinition, bound_aggregates, checked_aggregates
 from statebackend.streaming.errors import EpochError
+from statebackend.streaming.operators.aggregate import AggregateOperator
 from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import Emitter, ObjectBatch, Operator
 from statebackend.streaming.operators.planned_states import planned_state
+from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -205,6 +209,25 @@ def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(t
     early, later = (ObjectBatch([record], ["a"], [1], is_early=record == "early") for record in ("early", "later"))
     emitted = [one for part in subtask.run(lambda: None, [(0, early), (0, later)]) for one in part]
     assert [(one.rows, one.is_early) for one in emitted] == [(["early"], True), (["later"], False)]
+
+
+def test_aggregates_of_early_records_are_early(tmp_path: Path) -> None:
+    schema = parsed_schema("word string", "")
+    aggregates = checked_aggregates({"n": count()})
+    accumulators = bound_aggregates(aggregates, schema, "here").serializer
+    world = World(tmp_path, "heap", True)
+    world.parts = evolve(
+        world.parts,
+        operator_factory=AggregateOperator,
+        planned={"accumulators": planned_state(ValueStateDescriptor("accumulators", accumulators))},
+        side_outputs=(),
+        input_schemas=(schema,),
+    )
+    subtask = world.subtask(watermark_ms=5)
+    early, later = (ObjectBatch([("a",)], ["a"], [1], [time], is_early=time == 5) for time in (5, 6))
+    run = subtask.run(lambda: AggregateDefinition(aggregates), [(0, early), (0, later)])
+    emitted = [(one.rows, one.timestamps, one.is_early) for part in run for one in part]
+    assert emitted == [([("a", 1)], [5], True), ([("a", 2)], [6], False)]
 
 
 def timed(*keys: str, is_early: bool) -> tuple[int, ObjectBatch]:
