@@ -47,7 +47,7 @@ _REWRITABLE_ROLES: Final = (NAMESPACE_ROLE, USER_KEY_ROLE)
 
 _FIXES: Final[Mapping[str, str]] = {
     "key": "Keep the types of the columns in key_by; or start from a savepoint that was rewritten with other keys "
-    "(Plan().change_keys, docs/changing-state.md); an operator of another uid begins without state",
+    "(Plan().change_keys, docs/changing-a-key.md); an operator of another uid begins without state",
     "namespace": "Keep their type",
 }
 

@@ -303,7 +303,7 @@ class CompatibilityChecker:
         return (
             f"the state at {stored.where} has max_parallelism {stored.max_parallelism}, the job {max_parallelism}: "
             f"keys would change their groups. Set max_parallelism={stored.max_parallelism}; or start from a savepoint "
-            f"that was rewritten with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
+            f"that was rewritten with Plan().change_max_parallelism({max_parallelism}) (docs/rescaling.md)"
         )
 
     def _check_no_channel_state(self) -> None:

@@ -188,7 +188,7 @@ class DataStream(Generic[T]):
         columns of the stream; other columns are left out. Functions after this step receive the objects.
 
         Args:
-            record_class: The class. `docs/writing-a-job.md` lists the column type of each Python type.
+            record_class: The class. `docs/records-and-schemas.md` lists the column type of each Python type.
 
         Raises:
             JobDefinitionError: It is no record class, or a field has no column type. When the job starts: the stream

@@ -1,7 +1,7 @@
 """The metrics of a job: the registry that declares each of them once, and the values of one run.
 
 `METRICS` is the registry. `JobMetrics.values` reads every declared value from the classes below, and so do Prometheus,
-the report, Spark's progress and docs/observing.md (``python -m statebackend.streaming.metrics`` prints its table). The
+the report, Spark's progress and docs/metrics.md (``python -m statebackend.streaming.metrics`` prints its table). The
 attribute of a class has the name of the metric.
 
 Subtasks send their metrics in acknowledgements, one number per epoch and output:
@@ -844,7 +844,7 @@ METRICS: Final[tuple[Metric, ...]] = tuple(
 
 
 def metrics_table() -> str:
-    """The table of docs/observing.md."""
+    """The table of docs/metrics.md."""
     rows = ["| Metric | Type | Unit | Labels | In Prometheus | Description |", "|---|---|---|---|---|---|"]
     for one in METRICS:
         labels = ", ".join(f"`{label}`" for label in one.scope.labels) or "none"

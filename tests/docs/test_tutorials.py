@@ -18,18 +18,22 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+PAGES = ("fraud-detector.md", "fraud-detector-deploy.md")
 _BLOCK = re.compile(r'^```(?:python title="(?P<file>[^"]+)"|(?P<console>console))\n(?P<text>.*?)^```$', re.M | re.S)
 
 
 def test_the_first_seven_steps_of_the_fraud_detector(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "fraud-detector.md").read_text("utf-8")
-    follow(page.partition("## 8. Deploy")[0], tmp_path)
+    follow(fraud_detector().partition("## 8. Deploy")[0], tmp_path)
 
 
 @pytest.mark.spark
 def test_the_fraud_detector_on_spark(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "fraud-detector.md").read_text("utf-8")
-    follow(page, tmp_path, skipped="statebackend check")
+    follow(fraud_detector(), tmp_path, skipped="statebackend check")
+
+
+def fraud_detector() -> str:
+    """Both pages of the tutorial, as one."""
+    return "".join((REPOSITORY / "docs" / page).read_text("utf-8") for page in PAGES)
 
 
 def follow(page: str, directory: Path, skipped: str | None = None) -> None:

@@ -1,51 +1,40 @@
-"""The page about looking into state: its commands, statuses and example are those of the program."""
+"""The pages on the command line: their commands, statuses and examples are those of the program."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from looked_at_job import run_job
 
 from statebackend.cli.main import COMMANDS, main
 from statebackend.cli.streams import DIFFERENT, INTERRUPTED, LOSES, MISUSED, NOT_READABLE, REJECTED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = (REPOSITORY / "docs" / "operating.md").read_text()
+COMMAND_LINE = (REPOSITORY / "docs" / "command-line.md").read_text()
+ON_CALL = (REPOSITORY / "docs" / "on-call.md").read_text()
+LOCKFILE = (REPOSITORY / "docs" / "lockfile-in-ci.md").read_text()
 
 
 def test_every_command_is_on_the_page_and_every_other_is_not() -> None:
     registered = set(COMMANDS)
-    assert set(re.findall(r"^\| `statebackend ([\w-]+)", PAGE, re.MULTILINE)) == registered
+    assert set(re.findall(r"^\| `statebackend ([\w-]+)", COMMAND_LINE, re.MULTILINE)) == registered
 
 
 def test_the_statuses_of_the_page_are_those_of_the_program() -> None:
-    told = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
+    told = {int(number) for number in re.findall(r"^\| (\d+) \|", COMMAND_LINE, re.MULTILINE)}
     assert told == {0, DIFFERENT, REJECTED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    run_job("heap").savepoint(tmp_path / "savepoint")
-    [example] = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Savepoint.open" in one][:1]
-    example = example.replace("/savepoints/flights-1", str(tmp_path / "savepoint"))
-    example = example.replace('"aircraft", "legs", key="N14228"', '"per shop", "amounts", key="shop 3"')
-    done = subprocess.run([sys.executable, "-c", example], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "shop 3 [9, 29, 49, 69, 89]"
-
-
 @pytest.mark.usefixtures("own_registrations")
-def test_the_night_on_call_goes_as_it_is_told(
+def test_the_commands_of_the_pages_print_what_the_pages_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = PAGE.partition("## The night on call")[2].partition("\n## ")[0]
-    program, deployed, fixed, proof = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    why, stored, compatibilities, values, lock = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    program, deployed, fixed, proof = re.findall(r"```python\n(.*?)```", ON_CALL, re.DOTALL)
+    why, stored, compatibilities, values, lock = re.findall(r"```console\n(.*?)```", ON_CALL + LOCKFILE, re.DOTALL)
     head, decorator, rest = program.partition("@attrs.frozen\n")
     record, functions, _ = re.split(r"(?=^class AddUp|^def chain)", decorator + rest, flags=re.MULTILINE)
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GUIDE = (REPOSITORY / "docs" / "serializers.md").read_text()
+GUIDE = (REPOSITORY / "docs" / "writing-a-serializer.md").read_text()
 [POINTS] = [
     block
     for block in re.findall(r"^```python\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)

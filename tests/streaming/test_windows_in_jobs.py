@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,6 @@ ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
 
 def reduced(left: Any, right: Any) -> Any:
     return left.k, left.v + right.v
-
-
-@pytest.mark.parametrize("which", ["this", "this too"])
-def test_the_guide_shows_windows_that_do_what_it_says(which: str) -> None:
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
-    [program] = re.findall(
-        rf"<!-- tests/streaming/test_windows_in_jobs.py runs {which} -->\n```python\n(.*?)```", guide, re.S
-    )
-    exec(program, {})
 
 
 def test_a_window_without_an_end_that_fires_in_intervals_fires_once_more_at_the_end_of_time() -> None:

@@ -1,4 +1,4 @@
-"""The serializer in docs/serializers.md passes the contract suite that the page names."""
+"""The serializer in docs/writing-a-serializer.md passes the contract suite that the page names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 # No other test may meet the names of the guide: they are registered for the whole process.
-_GUIDE = (Path(__file__).parents[2] / "docs" / "serializers.md").read_text().replace('"my.', '"tests.serializer_guide.')
+_PAGE = Path(__file__).parents[2] / "docs" / "writing-a-serializer.md"
+_GUIDE = _PAGE.read_text().replace('"my.', '"tests.serializer_guide.')
 _BLOCKS = re.findall(r"^```python\n(.*?)^```", _GUIDE, re.DOTALL | re.MULTILINE)
 
 # Into this module, where pytest finds the test class.

@@ -1,4 +1,4 @@
-"""The serializers in docs/writing-a-snapshot.md meet the contract, and evolve as the page describes."""
+"""The serializers in the two pages on snapshots meet the contract, and evolve as the pages describe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from statebackend.testing.upgrades import UpgradeContract
 from typeserializers import IntSerializer, StringSerializer, TypeSerializer
 
 # No other test may meet the names of the guide: they are registered for the whole process.
-_GUIDE = (Path(__file__).parents[2] / "docs" / "writing-a-snapshot.md").read_text().replace('"my.', '"tests.guide.')
+_DOCS = Path(__file__).parents[2] / "docs"
+_PAGES = ("writing-a-snapshot.md", "writing-a-composite-snapshot.md")
+_GUIDE = "".join((_DOCS / page).read_text() for page in _PAGES).replace('"my.', '"tests.guide.')
 
 _PAGE: dict[str, Any] = {"__name__": __name__}
 for _block in re.findall(r"^```python\n(.*?)^```", _GUIDE, re.DOTALL | re.MULTILINE):

@@ -139,7 +139,7 @@ class DeclaredField:
 
 
 class RecordFamily(ABC):
-    """A family of record classes, without state. `docs/serializers.md` explains how to add one."""
+    """A family of record classes, without state. `docs/record-families.md` explains how to add one."""
 
     description: str
     """The name of its classes, in the plural."""

@@ -15,7 +15,7 @@ checkpoint ends the pending one.
 
 Invariants: a channel delivers a barrier of a checkpoint at most once; a blocked channel has delivered the barrier of
 the pending checkpoint; records are captured only in CAPTURING; ids of triggered and aborted checkpoints only increase.
-This is Flink's `SingleCheckpointBarrierHandler`. `docs/barriers.md` is generated from the table.
+This is Flink's `SingleCheckpointBarrierHandler`. `docs/barrier-tables.md` is generated from the table.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ remembered until every channel has reported, so that no late barrier starts it a
 
 At most `MAX_TRACKED_CHECKPOINTS` are remembered; beyond that the oldest is dropped. A channel that ended counts as
 reported for every checkpoint. Invariants: remembered ids are not newer than the newest id seen; an older id that is not
-remembered is finished. This is Flink's `CheckpointBarrierTracker`. `docs/barriers.md` is generated from the table.
+remembered is finished. This is Flink's `CheckpointBarrierTracker`. `docs/barrier-tables.md` is generated from it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
     enum        the values if all are str (string) or all are int (bigint); otherwise the names of constants (string)
     Literal     the column type of its values, which must all have one type
 
-``Annotated[Decimal, ColumnType("decimal(10,2)")]`` chooses another column type for a field. `docs/writing-a-job.md` has
-the table for users. Generated code, compiled once per class, creates the records.
+``Annotated[Decimal, ColumnType("decimal(10,2)")]`` chooses another column type for a field.
+`docs/records-and-schemas.md` has the table for users. Generated code, compiled once per class, creates the records.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def _advice(hint: Any) -> str:
         return "; use a NamedTuple, or tuple[X, ...] for values of one type"
     if origin in (list, dict):
         return "; name the type of what it holds, as in list[int] or dict[str, int]"
-    return "; use one of the types in docs/writing-a-job.md"
+    return "; use one of the types in docs/records-and-schemas.md"
 
 
 _SCALARS: Final[Mapping[Any, str]] = {

@@ -28,7 +28,7 @@ from statebackend.checkpoint.barriers.tracker import (
 from statebackend.checkpoint.errors import IllegalTransitionError, InvariantViolationError
 from tests.checkpoint.barriers.barrier_notation import Played
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "barriers.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "barrier-tables.md"
 
 # What no channel can bring about: it has nothing pending, or has not yet what it would end.
 NOT_LISTED = {

@@ -550,7 +550,7 @@ def test_unchanged_operator_state_is_referred_to_and_not_written_again() -> None
 
 
 def test_the_example_of_the_guide_loses_no_count_over_restarts_and_parallelisms(tmp_path: Path) -> None:
-    guide = (Path(__file__).resolve().parents[3] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).resolve().parents[3] / "docs" / "operator-state.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
     [example] = [block for block in blocks if "class CountDamaged" in block]
     names: dict[str, Any] = {"KeyedProcessFunction": KeyedProcessFunction}

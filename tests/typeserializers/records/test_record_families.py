@@ -237,7 +237,7 @@ def test_a_family_is_known_to_the_rules_that_have_it_and_to_no_others() -> None:
 
 
 def test_the_family_of_the_guide_works_as_it_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = (REPOSITORY / "docs" / "serializers.md").read_text()
+    guide = (REPOSITORY / "docs" / "record-families.md").read_text()
     [block] = [one for one in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class TableFamily" in one]
     rules = InferenceRules(DEFAULT_RULES)
     monkeypatch.setattr(ts, "register_record_family", rules.register_family)
