@@ -187,6 +187,7 @@ class _Export:
 
     def metadata(self) -> bytes:
         """Write all files and return the content of `_metadata`."""
+        self._check_complete()
         drafts = Drafts(self._source)
         opened = [drafts.opened(uid) for uid in tuple(drafts.operators)]
         operators = [draft for draft in opened if draft.states or draft.operator_states]
@@ -206,6 +207,23 @@ class _Export:
         for draft in operators:
             self._write_operator(draft, out)
         return out.to_bytes()
+
+    def _check_complete(self) -> None:
+        """Raise `PlanError` for records and output that a savepoint of Flink cannot hold."""
+        metadata = self._source.metadata
+        for operator in metadata.operators:
+            for index, subtask in enumerate(operator.subtasks):
+                if subtask.has_records_on_their_way:
+                    raise PlanError(
+                        f"subtask {index} of operator {operator.uid!r} has records in flight, which would be lost; "
+                        f"nothing was written. Take a savepoint, or a checkpoint with aligned barriers, and export that"
+                    )
+        if metadata.sink_committables:
+            raise PlanError(
+                f"sinks of the checkpoint {metadata.checkpoint_id} have output to commit "
+                f"({', '.join(sorted(metadata.sink_committables))}), which would be lost; nothing was written. Take a "
+                f"savepoint, and export that"
+            )
 
     def _write_operator(self, draft: OperatorDraft, out: DataOutputView) -> None:
         stored = self._source.operator(draft.uid)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import pathlib
 
+import attrs
 import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
 
 from statebackend import ValueStateDescriptor
+from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
 from statebackend.cli.main import main
+from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.rewrite.flink_writer import FlinkKeyPlacement
+from statebackend.savepoint.rewrite.flink_writer import FlinkKeyPlacement, write_flink_savepoint
 from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.state_location import find_state
 
 PLAN = """
 from statebackend.savepoint.rewrite import Plan
@@ -82,3 +86,20 @@ def test_types_that_flink_does_not_have_are_listed(tmp_path: pathlib.Path, capsy
 )
 def test_key_groups_are_those_of_the_real_engine(columns: list[str], key: object, groups: tuple[int, int]) -> None:
     assert tuple(FlinkKeyPlacement(columns, highest).of_key(key) for highest in (128, 32768)) == groups
+
+
+def test_what_flink_cannot_hold_is_not_left_out_silently(tmp_path: pathlib.Path) -> None:
+    plan = Plan().add_operator("counts", "string").add_state("counts", ValueStateDescriptor("n", int), [("a", 1)])
+    SavepointWriter.new(tmp_path / "ours", max_parallelism=4).write(plan)
+    restored = find_state(tmp_path / "ours")
+    [operator] = restored.metadata.operators
+    in_flight = OpaqueStateHandle("channels", b"", (FileHandle("channel", 9, "xxh3:" + 32 * "0"),))
+    subtask = attrs.evolve(operator.subtasks[0], input_channels=in_flight)
+    changed = attrs.evolve(operator, subtasks=(subtask, *operator.subtasks[1:]))
+    for metadata, reason in (
+        (attrs.evolve(restored.metadata, operators=(changed,)), "'counts' has records in flight"),
+        (attrs.evolve(restored.metadata, sink_committables={"orders": b"x"}), "output to commit .orders."),
+    ):
+        with pytest.raises(PlanError, match=f"{reason}, which would be lost"):
+            write_flink_savepoint(attrs.evolve(restored, metadata=metadata), tmp_path / "exported")
+        assert not list((tmp_path / "exported").glob("*"))
