@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta"}
+VOID = {"meta", "input"}
 MAY_NOT_BE = {"script", "link", "img", "iframe", "object", "embed", "form", "use", "image", "base"}
 
 
 class PageReader(HTMLParser):
-    """``texts`` are all texts but the style; ``elements`` how many there are of each name."""
+    """``texts`` are all texts but the style; ``elements`` how many there are of each name.
 
-    def __init__(self, page: str) -> None:
+    A page that is served may have forms and links, all to its own server; these are in ``links``.
+    """
+
+    def __init__(self, page: str, *, is_served: bool = False) -> None:
         super().__init__(convert_charrefs=True)
+        self.may_not_be = MAY_NOT_BE - {"form"} if is_served else MAY_NOT_BE
+        self.is_served = is_served
+        self.links: list[str] = []
         self.texts: list[str] = []
         self.elements: dict[str, int] = {}
         self.open: list[str] = []
@@ -25,10 +31,16 @@ class PageReader(HTMLParser):
         return "\n".join(self.texts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag not in MAY_NOT_BE, tag
+        assert tag not in self.may_not_be, tag
         self.elements[tag] = self.elements.get(tag, 0) + 1
         for name, value in attrs:
             assert not name.startswith("on"), name
+            if self.is_served and (tag, name) in {("a", "href"), ("form", "action")}:
+                assert value is not None
+                assert value.startswith("/")
+                assert not value.startswith("//")
+                self.links.append(value)
+                continue
             assert name not in {"href", "src", "srcset", "action", "xlink:href"}, name
             assert "url(" not in (value or ""), value
         if tag not in VOID:

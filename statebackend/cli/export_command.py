@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import typer
 from attrs import asdict, frozen
 
-from statebackend.cli.inspect_commands import entries_of
+from statebackend.cli.inspect_commands import chosen_entries
 from statebackend.cli.opening import open_with_progress
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import (
@@ -222,7 +222,7 @@ def export(
     if escape_formulas and to.value != "csv":
         raise typer.BadParameter("--escape-formulas is for --to csv")
     with open_with_progress(path, checkpoint, zookeeper, moved) as savepoint:
-        entries = entries_of(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
+        entries = chosen_entries(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
         written = export_state(entries, to.value, output, overwrite=overwrite, escape_formulas=escape_formulas)
     if written.formula_cells:
         cells = counted(written.formula_cells, "cell")

@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "lock": ("job_commands", "Write the schema lockfile of a job."),
     "gc": ("maintenance_commands", "Delete files that no checkpoint needs."),
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
+    "ui": ("ui_command", "Serve a read-only page of jobs, savepoints and their state."),
     "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
     "import": ("import_command", "Write a savepoint of ours from state of Flink or Spark."),
     "export-flink": ("export_flink_command", "Write a Flink savepoint from stored state."),
@@ -66,10 +67,13 @@ def main(arguments: Sequence[str] | None = None, *, app: typer.Typer | None = No
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
     except Exception as error:
-        message = _failure_message(error)
+        from statebackend.cli.printing import indented_lines
+        from statebackend.streaming.errors import expected_message
+
+        message = expected_message(error)
         if message is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {indented_lines(message)}", file=sys.stderr)
         return NOT_READABLE
     if status == INTERRUPTED:
         print("interrupted", file=sys.stderr)
@@ -110,18 +114,3 @@ def _command_of(error: Exception) -> str:
         names.insert(0, context.info_name)
         context = context.parent
     return " ".join(["statebackend", *names])
-
-
-def _failure_message(error: Exception) -> str | None:
-    """Return the text for an error whose message says what to do, or None for a defect of this program."""
-    from snapshots.errors import StateFormatError, printable
-    from statebackend.checkpoint.errors import CheckpointError
-    from statebackend.cli.printing import indented_lines
-    from statebackend.state.errors import StateBackendError
-    from statebackend.state.key_groups import KeyHashError
-    from statebackend.streaming.errors import StreamJobError
-
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{printable(str(error.filename))}: {error.strerror}"
-    expected = (CheckpointError, StateBackendError, StateFormatError, KeyHashError, StreamJobError, OSError)
-    return indented_lines(str(error)) if isinstance(error, expected) else None

@@ -19,9 +19,8 @@ from statebackend.savepoint.html_pages import (
     Section,
     Table,
     Tile,
+    checkpoint_growth,
     document,
-    figures,
-    growth_figures,
     sizes_section,
     tiles,
     write_page,
@@ -55,7 +54,7 @@ def stored_page(uri: str, checkpoints: Sequence[CheckpointSizes]) -> str:
     ]
     body: list[Html | Section] = [tiles(numbers), _kept(checkpoints)]
     if newest.operators:
-        body.append(sizes_section(newest, _growth(checkpoints)))
+        body.append(sizes_section(newest, checkpoint_growth(checkpoints)))
     return document(newest.job_name, kind="Report of stored state", status="stored", facts=facts, body=body)
 
 
@@ -72,28 +71,6 @@ def _kept(checkpoints: Sequence[CheckpointSizes]) -> Section:
     ]
     columns = ("checkpoint", "taken (UTC)", "state", "files", "watermark (UTC)")
     return Section("Checkpoints", [Table("Kept", columns, rows, {0, 2, 3}).html()])
-
-
-def _growth(checkpoints: Sequence[CheckpointSizes]) -> list[Html]:
-    if len(checkpoints) < 2:
-        return []
-    ends = f"checkpoint {checkpoints[0].checkpoint_id}", f"checkpoint {checkpoints[-1].checkpoint_id}"
-    by_operator: dict[str, list[int | None]] = {}
-    by_state: dict[str, list[int | None]] = {}
-    for place, checkpoint in enumerate(checkpoints):
-        for operator in checkpoint.operators:
-            by_operator.setdefault(operator.uid, [None] * len(checkpoints))[place] = operator.size_bytes
-            for state, size_bytes in operator.bytes_by_state.items():
-                name = f"{operator.uid} / {state}"
-                by_state.setdefault(name, [None] * len(checkpoints))[place] = size_bytes
-    return [
-        figures(
-            [
-                growth_figures(list(by_operator.items()), ends, "Growth by operator"),
-                growth_figures(list(by_state.items()), ends, "Growth by state"),
-            ]
-        )
-    ]
 
 
 def report(

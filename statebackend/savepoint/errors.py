@@ -11,6 +11,7 @@ __all__ = [
     "ColumnValueError",
     "EntryError",
     "ExportExistsError",
+    "InvalidKeyError",
     "PlanError",
     "RemainsError",
     "RepeatedKeyError",
@@ -40,6 +41,10 @@ class UnknownStateError(SavepointError, LookupError):
 
 class UnknownKeyError(SavepointError, LookupError):
     """The state has no entry for the key."""
+
+
+class InvalidKeyError(SavepointError, ValueError):
+    """A text is no key of the state, or the state has no keys."""
 
 
 class StateLockError(CheckpointError):

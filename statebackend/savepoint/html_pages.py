@@ -29,11 +29,13 @@ from statebackend.savepoint.statistics import CheckpointSizes, OperatorSizes
 
 __all__ = [
     "Html",
+    "Link",
     "Section",
     "Series",
     "Table",
     "Tile",
     "bar_plot",
+    "checkpoint_growth",
     "document",
     "element",
     "figure",
@@ -42,6 +44,7 @@ __all__ = [
     "growth_figures",
     "joined",
     "line_plot",
+    "page_style",
     "paragraph",
     "sizes_section",
     "spark_line",
@@ -122,12 +125,24 @@ class Tile:
 
 
 @frozen
+class Link:
+    """A text that leads to another page of the same server."""
+
+    label: str
+    href: str
+
+    def html(self) -> Html:
+        """Return the link."""
+        return element("a", text(self.label), {"href": self.href})
+
+
+@frozen
 class Table:
-    """Rows of texts under columns. ``numbers`` are the indexes of right-aligned columns."""
+    """Rows of texts and links under columns. ``numbers`` are the indexes of right-aligned columns."""
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Link]]
     numbers: frozenset[int] = field(factory=frozenset, converter=_indexes)
 
     def html(self) -> Html:
@@ -139,7 +154,9 @@ class Table:
             for index, name in enumerate(self.columns)
         )
         body = joined(
-            element("tr", joined(element("td", text(cell), {"class": self._class(i)}) for i, cell in enumerate(row)))
+            element(
+                "tr", joined(element("td", _content(cell), {"class": self._class(i)}) for i, cell in enumerate(row))
+            )
             for row in self.rows
         )
         parts = [
@@ -152,6 +169,10 @@ class Table:
 
     def _class(self, index: int) -> str | None:
         return "number" if index in self.numbers else None
+
+
+def _content(cell: str | Link) -> Html:
+    return cell.html() if isinstance(cell, Link) else text(cell)
 
 
 @frozen
@@ -200,17 +221,16 @@ def tiles(several: Sequence[Tile]) -> Html:
 
 
 def document(
-    title: str, *, kind: str, status: str, facts: Sequence[tuple[str, str]], body: Sequence[Html | Section]
+    title: str, *, kind: str, status: str = "", facts: Sequence[tuple[str, str]], body: Sequence[Html | Section]
 ) -> str:
-    """Return a whole page. ``status`` is ``running``, ``ended``, ``failed`` or ``stored``."""
+    """Return a whole page. ``status`` is one word beside the title, such as ``running`` or ``failed``."""
+    shown_status = element("span", text(status), {"class": f"status {_word(status)}"}) if status else Html("")
     head = element(
         "header",
         joined(
             [
                 element("p", text(kind), {"class": "kind"}),
-                element(
-                    "h1", joined([text(title), element("span", text(status), {"class": f"status {_word(status)}"})])
-                ),
+                element("h1", joined([text(title), shown_status])),
                 element(
                     "ul",
                     joined(
@@ -242,7 +262,7 @@ def document(
                     element("meta", None, {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
                     element("meta", None, {"name": "color-scheme", "content": "light dark"}),
                     element("title", text(f"{title} – {kind}")),
-                    element("style", _style()),
+                    element("style", page_style()),
                 ]
             ),
         ),
@@ -290,7 +310,8 @@ def _word(status: str) -> str:
     return status if status.isalpha() else "other"
 
 
-def _style() -> Html:
+def page_style() -> Html:
+    """Return the style sheet of every page."""
     return Html(files("statebackend.savepoint").joinpath("page.css").read_text("utf-8"))
 
 
@@ -557,6 +578,29 @@ def growth_figures(sizes: Iterable[tuple[str, Sequence[int | None]]], ends: tupl
     series = [Series(name, values) for name, values in ordered]
     plot = line_plot(series, title=caption, shown=short_bytes, ends=ends, is_binary=True)
     return figure(caption + more, plot)
+
+
+def checkpoint_growth(checkpoints: Sequence[CheckpointSizes]) -> list[Html]:
+    """Return the growth of several checkpoints, by operator and by state; nothing for a single one."""
+    if len(checkpoints) < 2:
+        return []
+    ends = f"checkpoint {checkpoints[0].checkpoint_id}", f"checkpoint {checkpoints[-1].checkpoint_id}"
+    by_operator: dict[str, list[int | None]] = {}
+    by_state: dict[str, list[int | None]] = {}
+    for place, checkpoint in enumerate(checkpoints):
+        for operator in checkpoint.operators:
+            by_operator.setdefault(operator.uid, [None] * len(checkpoints))[place] = operator.size_bytes
+            for state, size_bytes in operator.bytes_by_state.items():
+                name = f"{operator.uid} / {state}"
+                by_state.setdefault(name, [None] * len(checkpoints))[place] = size_bytes
+    return [
+        figures(
+            [
+                growth_figures(list(by_operator.items()), ends, "Growth by operator"),
+                growth_figures(list(by_state.items()), ends, "Growth by state"),
+            ]
+        )
+    ]
 
 
 def _largest_first(operator: OperatorSizes) -> list[tuple[str, int]]:

@@ -302,13 +302,16 @@ class Savepoint:
             )
         return operator.states[state_name]
 
-    def read(self, operator_uid: str, state_name: str, *, key: Any = _EVERY) -> StateEntries:
+    def read(
+        self, operator_uid: str, state_name: str, *, key: Any = _EVERY, key_groups: KeyGroupRange | None = None
+    ) -> StateEntries:
         """Return the entries of a keyed state.
 
         Args:
             operator_uid: The uid of the operator.
             state_name: The name of the state.
             key: Return only the entries of this key, and read only its key group. A key of several columns is a tuple.
+            key_groups: Return only the entries of these key groups. Ignored with ``key``.
 
         Raises:
             UnknownOperatorError: There is no such operator.
@@ -317,7 +320,7 @@ class Savepoint:
         """
         self.schema(operator_uid, state_name)
         if key is _EVERY:
-            return StateEntries(self._parts_of(operator_uid, state_name), self._known)
+            return StateEntries(self._parts_of(operator_uid, state_name, key_groups), self._known)
         stored = self._stored(operator_uid, state_name)
         if isinstance(self.file_system, FlinkFiles):
             # Flink computes key groups with another hash.
@@ -385,11 +388,13 @@ class Savepoint:
     def _stored(self, operator_uid: str, state_name: str) -> Sequence[RestoredHandle]:
         return [part for part in self._operator(operator_uid).parts if part.meta.state(state_name) is not None]
 
-    def _parts_of(self, operator_uid: str, state_name: str) -> Sequence[EntriesPart]:
-        """Return all parts of a state; reading them reports progress."""
+    def _parts_of(
+        self, operator_uid: str, state_name: str, key_groups: KeyGroupRange | None = None
+    ) -> Sequence[EntriesPart]:
+        """Return all parts of a state, or of a range of key groups; reading them reports progress."""
         stored = self._stored(operator_uid, state_name)
         max_parallelism = self.metadata.max_parallelism
-        every = KeyGroupRange(0, max_parallelism - 1)
+        read = key_groups or KeyGroupRange(0, max_parallelism - 1)
         # One for all subtasks; reading the first one again starts another.
         current: list[StateProgress] = []
 
@@ -397,7 +402,7 @@ class Savepoint:
             if index == 0 or not current:
                 current[:] = [StateProgress(self._progress, Operation.READ, operator_uid, state_name)]
             [progress] = current
-            for batch in stored_columns(stored[index], state, max_parallelism, (every,)):
+            for batch in stored_columns(stored[index], state, max_parallelism, (read,)):
                 yield batch
                 part = (batch.column("key_group")[-1].as_py() + 1) / max_parallelism
                 progress.reach_part(part, batch.num_rows, batch.column("value").nbytes)

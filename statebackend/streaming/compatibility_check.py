@@ -27,15 +27,21 @@ from statebackend.checkpoint.state_handles import OperatorState, files_of_operat
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.lockfile import LockedOperator, StateLock
 from statebackend.savepoint.restored_state import RestoredState, StoredSchemas
+from statebackend.state.descriptors import ELEMENT_ROLE, Descriptor
 from statebackend.state.errors import StateBackendError, StateRestoreError
 from statebackend.state.operator_state_backend import check_operator_state
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.state.operator_state_handles import OperatorStateMeta, StatePart, envelopes_of
+from statebackend.state.priority_queue import PriorityQueueDescriptor
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
+from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta, first_meta_of, merge_metas
+from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
 from statebackend.streaming.runtime.restore_plan import overlaps
 from statebackend.streaming.runtime.state_registration import RegisteredStates, keyed_descriptors
+from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
@@ -77,6 +83,18 @@ class DescribedJob:
     rules: CompatibilityRules = field(default=RULES, repr=False)
     sources: Sequence[str] = ()
 
+    @classmethod
+    def of_lock(cls, lock: StateLock, stored: StoredSchemas) -> DescribedJob:
+        """Return the job that a schema lockfile describes, to compare it with stored state.
+
+        A lockfile does not name sources. Stored operators without keyed state count as such.
+
+        Raises:
+            StateFormatError: A serializer of the lockfile is unknown in this process.
+        """
+        sources = [uid for uid in stored.operator_uids if not stored.keyed_metas_of(uid)]
+        return cls({one.uid: _LockedStart.of(one) for one in lock.operators}, lock.max_parallelism, sources=sources)
+
     def require_known_keys(self) -> None:
         """Raise `JobDefinitionError` for an operator whose key types are unknown without a record."""
         for uid, operator in self.operators.items():
@@ -89,6 +107,62 @@ class DescribedJob:
         """
         operators = tuple(_locked(uid, operator) for uid, operator in sorted(self.operators.items()))
         return StateLock(self.max_parallelism, operators)
+
+
+@frozen
+class _LockedState(StateDescriptor):
+    """A keyed state of a lockfile. Its serializers may already have the time of the last access."""
+
+    kind: StateKind = field(kw_only=True)  # type: ignore[misc]
+    serializers: Mapping[str, TypeSerializer[Any]] = field(kw_only=True)
+
+    @classmethod
+    def of(cls, state: StateMeta) -> Descriptor:
+        serializers = {role: snapshot.restore_serializer() for role, snapshot in state.role_snapshots.items()}
+        if not isinstance(state.kind, StateKind):
+            return PriorityQueueDescriptor(state.name, serializers[ELEMENT_ROLE])
+        timed = serializers[state.kind.timed_role]
+        if not isinstance(timed, TtlSerializer):
+            return cls(state.name, kind=state.kind, serializers=serializers)
+        serializers[state.kind.timed_role] = timed.value_serializer
+        return cls(state.name, kind=state.kind, serializers=serializers, ttl=StateTtlConfig(1))
+
+
+@frozen
+class _LockedOperatorState(OperatorStateDescriptor):
+    """An operator state of a lockfile."""
+
+    mode: OperatorStateMode = field(kw_only=True)  # type: ignore[misc]
+    serializers: Mapping[str, TypeSerializer[Any]] = field(kw_only=True)
+
+
+@frozen
+class _LockedStart:
+    """An operator of a lockfile, as a `StartingOperator`."""
+
+    key_serializer: TypeSerializer[Any]
+    states: RegisteredStates
+
+    @classmethod
+    def of(cls, operator: LockedOperator) -> _LockedStart:
+        keyed = operator.keyed
+        operator_states = [
+            _LockedOperatorState(
+                one.name,
+                mode=one.mode,
+                serializers={
+                    role: one.parts[-1].snapshot(one.name, role).restore_serializer()
+                    for role in one.parts[-1].envelopes
+                },
+            )
+            for one in operator.operator_states
+        ]
+        states = RegisteredStates(
+            tuple(_LockedState.of(one) for one in keyed.states),  # type: ignore[misc]
+            tuple(operator_states),
+            namespaces={one.name: one.namespace_snapshot.restore_serializer() for one in keyed.states},
+        )
+        return cls(keyed.key_snapshot.restore_serializer(), states)
 
 
 @runtime_checkable
@@ -109,9 +183,10 @@ class SchemaReports(dict[str, SchemaReport]):
     def _repr_html_(self) -> str:
         is_compatible = all(report.is_compatible for report in self.values())
         title = "no state is restored" if not self else "compatible" if is_compatible else "incompatible"
-        return table_fragment(title, COMPATIBILITY_COLUMNS, self._rows())
+        return table_fragment(title, COMPATIBILITY_COLUMNS, self.rows())
 
-    def _rows(self) -> Iterator[tuple[object, ...]]:
+    def rows(self) -> Iterator[tuple[object, ...]]:
+        """Yield the results as rows under `COMPATIBILITY_COLUMNS`."""
         for uid, report in self.items():
             yield from compatibility_rows(
                 uid, (report.key_compatibility, *report.compatibilities, *report.operator_state_compatibilities)
@@ -161,7 +236,7 @@ class Comparison:
     """
 
     stored: str
-    reports: Mapping[str, SchemaReport] = field(factory=SchemaReports)
+    reports: SchemaReports = field(factory=SchemaReports)
     dropped_operators: tuple[str, ...] = ()
     rejection: str | None = None
 

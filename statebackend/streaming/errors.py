@@ -11,9 +11,12 @@ import traceback
 from typing import Any, Final
 
 import statebackend
-from snapshots.errors import cut
+from snapshots.errors import StateFormatError, cut, printable
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.state.errors import StateBackendError
+from statebackend.state.key_groups import KeyHashError
 
-__all__ = ["describe_exception", "format_instance", "format_value", "one_line"]
+__all__ = ["EXPECTED_ERRORS", "describe_exception", "expected_message", "format_instance", "format_value", "one_line"]
 
 
 class StreamJobError(Exception):
@@ -62,6 +65,17 @@ class MissingTimestampError(StreamJobError, ValueError):
 
 class MissingModuleError(StreamJobError):
     """A worker cannot import a module of the program. The message names it and says how to ship it."""
+
+
+EXPECTED_ERRORS: Final = (CheckpointError, StateBackendError, StateFormatError, KeyHashError, StreamJobError, OSError)
+"""The errors whose messages say what to do."""
+
+
+def expected_message(error: Exception) -> str | None:
+    """Return the text of one of `EXPECTED_ERRORS`. None for a defect of this program."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{printable(str(error.filename))}: {error.strerror}"
+    return str(error) if isinstance(error, EXPECTED_ERRORS) else None
 
 
 _STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")

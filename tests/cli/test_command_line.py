@@ -18,11 +18,11 @@ from looked_at_job import NOW_MS, SALES, run_job
 
 from statebackend import Savepoint, StateEntry, ValueStateDescriptor
 from statebackend.cli import terminal as spooled_answers_module
-from statebackend.cli.inspect_commands import inspection
 from statebackend.cli.main import main
 from statebackend.cli.printing import printer_for
 from statebackend.cli.streams import DIFFERENT, MISUSED, NOT_READABLE, lenient_stream
 from statebackend.cli.terminal import print_answer, print_difference, print_entries, print_schemas, spooled_answers
+from statebackend.savepoint.inspection import inspection
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.sizes import shown_bytes

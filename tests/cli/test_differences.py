@@ -14,9 +14,9 @@ from statebackend import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from statebackend.cli.inspect_commands import difference_of_entries, difference_of_schemas, schemas
 from statebackend.cli.main import main
 from statebackend.cli.streams import DIFFERENT
+from statebackend.savepoint.inspection import difference_of_entries, difference_of_schemas, schemas
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 

@@ -26,12 +26,12 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.checkpoint.errors import CheckpointNotFoundError, SavepointError
-from statebackend.cli.inspect_commands import difference_of_entries
 from statebackend.cli.main import main
 from statebackend.cli.streams import MISUSED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint import lockfile as lock_files
 from statebackend.savepoint.errors import ColumnValueError, PlanError, StateLockError
+from statebackend.savepoint.inspection import difference_of_entries
 from statebackend.savepoint.lockfile import locks_of_history
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.rewrite.entry_codec import decoded, stored_keys

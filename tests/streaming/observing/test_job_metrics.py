@@ -13,8 +13,8 @@ from held_items import grown, held_items
 from observed_job import HOSTILE, RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
 
 from statebackend import Operation, Savepoint, StateMetricsConfig
-from statebackend.cli.inspect_commands import inspection
 from statebackend.local.run import LocalRun
+from statebackend.savepoint.inspection import inspection
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.metrics import REMEMBERED_EPOCHS, CheckpointCost, TimeMetrics
