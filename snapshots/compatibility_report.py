@@ -8,7 +8,7 @@ A result has a flat list of issues. The tree has a node for each path segment, w
     │    widened [field-widened] int is widened to long
     └─ .legs[]
        └─ .origin: removed (data loss) [field-removed] the field is gone, its values are lost
-            fix: It looks like a rename to source: declare metadata=former_names("origin")
+            fix: It looks like a rename to source: declare source: Annotated[str, former_names("origin")]
 """
 
 from __future__ import annotations

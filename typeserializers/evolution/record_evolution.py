@@ -88,6 +88,7 @@ from typeserializers.evolution.plans import (
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.record_families import ReadingConverter, RecordConverter, name_of
 from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot, all_inside
+from typeserializers.kernel.serializer_inference import DEFAULT_RULES, described
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque import PickleSerializer
 from typeserializers.records.record_format import WrittenField, WrittenRecord
@@ -278,7 +279,7 @@ def resolve_record(
     old = old_snapshot.record
     if type(new_serializer) is not AttrsSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
-            another_serializer(old.name, "AttrsSerializer", new_serializer)
+            another_serializer(old.name, "RecordSerializer", new_serializer)
         )
     new = new_serializer.shape
     steps = _steps(old, new)
@@ -300,7 +301,7 @@ def resolve_record(
             origins.append(None)
             continue
         if match.old_index is None:
-            issues.append(_added(match, removed))
+            issues.append(_added(match, removed, new))
             origins.append(None)
             continue
         written = old.fields[match.old_index]
@@ -322,7 +323,7 @@ def resolve_record(
             unchanged.append(path)
         if compatibility.is_with_reconfigured_serializer:
             reconfigured[match.new.name] = compatibility.reconfigured_serializer
-    issues += _removed(removed, matches, old.fields, bool(steps))
+    issues += _removed(removed, matches, old.fields, new, bool(steps))
     if matched != sorted(matched):
         issues.append(
             CompatibilityIssue(
@@ -532,7 +533,17 @@ def reused_name(match: FieldMatch[Any]) -> str:
     return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
 
 
-def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> CompatibilityIssue:
+def _declared_rename(record: RecordShape, name: str, former: str) -> str:
+    """Return the declaration of a field with a former name, as code for the class."""
+    family = DEFAULT_RULES.family_of(record.record_class)
+    declared = {one.name: one.hint for one in family.fields(record.record_class)} if family is not None else {}
+    [known] = [part.former_names for part in record.fields if part.name == name]
+    names = ", ".join(f'"{one}"' for one in (*known, former))
+    annotated = f"former_names({names})"
+    return f"{name}: Annotated[{described(declared[name])}, {annotated}]" if name in declared else annotated
+
+
+def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], record: RecordShape) -> CompatibilityIssue:
     new = match.new
     path = f".{new.name}"
     origin = _similar_name(new.name, [part.name for part in removed])
@@ -545,7 +556,7 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> C
     if new.has_default:
         how = "default from its factory" if new.default_factory is not None else f"default {shown(new.default)}"
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
-    rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
+    rename = f", or declare the rename: {_declared_rename(record, new.name, origin)}" if origin else ""
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,
@@ -559,6 +570,7 @@ def _removed(
     removed: Sequence[WrittenField],
     matches: Sequence[FieldMatch[RecordField]],
     old_fields: Sequence[WrittenField],
+    record: RecordShape,
     has_converters: bool,
 ) -> list[CompatibilityIssue]:
     added = [match.new.name for match in matches if match.old_index is None]
@@ -584,7 +596,9 @@ def _removed(
             )
             continue
         target = _similar_name(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
-        fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
+        fix = ""
+        if target:
+            fix = f"It looks like a rename to {target}: declare {_declared_rename(record, target, part.name)}"
         issues += _skip_issues(part)
         issues.append(
             CompatibilityIssue(

@@ -173,10 +173,35 @@ class RecordFamily(ABC):
 
 
 def resolved_hints(record_class: Any) -> dict[str, Any]:
-    """Returns the resolved type hints of a class by field; raises `NameError` or `TypeError`."""
+    """Returns the resolved type hints of a class by field; raises `NameError` or `TypeError`.
+
+    A field of a generic base class has the type that the class binds: ``int`` in ``class Prices(Box[int])``.
+    """
     try:
-        return typing.get_type_hints(record_class, include_extras=True)
+        hints = typing.get_type_hints(record_class, include_extras=True)
     except NameError:
         # A record that contains itself needs its own name, which is not global for a class inside a function.
         own_name = {record_class.__name__: record_class}
-        return typing.get_type_hints(record_class, localns=own_name, include_extras=True)
+        hints = typing.get_type_hints(record_class, localns=own_name, include_extras=True)
+    arguments: dict[Any, dict[Any, Any]] = {}
+    for kind in record_class.__mro__:
+        bound = arguments.get(kind, {})
+        for base in vars(kind).get("__orig_bases__", ()):
+            origin = typing.get_origin(base)
+            values = (_with_arguments(value, bound) for value in typing.get_args(base))
+            arguments[origin] = dict(zip(getattr(origin, "__parameters__", ()), values, strict=False))
+    for kind in reversed(record_class.__mro__):
+        if arguments.get(kind):
+            own = vars(kind).get("__annotations__", {})
+            hints.update({name: _with_arguments(hints[name], arguments[kind]) for name in own if name in hints})
+    return hints
+
+
+def _with_arguments(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+    """Replace the type variables of a hint."""
+    if isinstance(hint, typing.TypeVar):
+        return arguments.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type):
+        return hint
+    return hint[tuple(arguments.get(one, one) for one in parameters)]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import re
 import typing
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
@@ -52,11 +53,18 @@ _CONCRETE: Final[dict[Any, str]] = {
 }
 
 
+_MODULES: Final = re.compile(r"""(?P<text>'[^']*'|"[^"]*")|[\w.<>]*<locals>\.|\b(?:[a-z_]\w*\.)+""")
+"""The modules and functions in the text of a type hint, and texts, which contain none."""
+
+
 def described(hint: Any) -> str:
-    """Returns the hint as it is written in a program."""
+    """Returns the hint as it is written in a program that imports its classes."""
     if isinstance(hint, type) and typing.get_origin(hint) is None:
-        return hint.__qualname__
-    return str(hint).replace("typing.", "")
+        return hint.__qualname__.rpartition("<locals>.")[2]
+    if isinstance(hint, typing.TypeVar):
+        return hint.__name__
+    # Texts of literals stay as they are.
+    return _MODULES.sub(lambda found: found["text"] or "", str(hint))
 
 
 def advice_for(hint: Any, family_of: Callable[[Any], object]) -> str:
@@ -81,8 +89,8 @@ def advice_for(hint: Any, family_of: Callable[[Any], object]) -> str:
         return " It stands for any type: pass field_serializers, or write a class in which it is a type."
     if origin is not None and arguments and family_of(origin) is not None:
         return (
-            f" A generic class is written under its own name, whatever its parameters: give this one a name with "
-            f"Annotated[{described(hint)}, AttrsSerializer({origin.__qualname__}, name=..., field_serializers=...)]."
+            f" A generic class is stored under its own name, whatever its parameters: write a subclass of "
+            f"{described(hint)}, and use that."
         )
     if typing.is_typeddict(hint):
         return " A TypedDict is a dict that forgets its type: write an attrs class, a dataclass or a NamedTuple."

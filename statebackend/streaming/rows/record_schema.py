@@ -45,7 +45,7 @@ from statebackend.streaming.rows.declared_schema import (
 )
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.record_families import ABSENT, DeclaredField
-from typeserializers.kernel.serializer_inference import DEFAULT_RULES
+from typeserializers.kernel.serializer_inference import DEFAULT_RULES, described
 from typeserializers.records.record_serializer import only_sets_fields, reject_undecorated
 
 __all__ = [
@@ -204,8 +204,10 @@ def _argument_of_output(kind: type, bound: Mapping[Any, Any]) -> Any:
             continue
         parameters = getattr(origin, "__parameters__", ())
         arguments = dict(zip(parameters, (bound.get(one, one) for one in typing.get_args(base)), strict=False))
+        # A class of the program may use the name for something else.
+        is_own = origin.__module__.startswith("statebackend.")
         for parameter, argument in arguments.items():
-            if parameter.__name__ == "O" and not isinstance(argument, TypeVar):
+            if is_own and parameter.__name__ == "O" and not isinstance(argument, TypeVar):
                 return _resolved(argument, kind)
         found = _argument_of_output(origin, arguments)
         if found is not None:
@@ -315,15 +317,11 @@ def _field_type(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) ->
         found = make(hint, name, path, enclosing)
         if found is not None:
             return evolve(found, column=evolve(found.column, name=name, nullable=False))
-    raise _NoColumnError(f"{path}: {_described(hint)} has no column type{_advice(hint)}")
+    raise _NoColumnError(f"{path}: {described(hint)} has no column type{_advice(hint)}")
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else ()
-
-
-def _described(hint: Any) -> str:
-    return hint.__qualname__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
 
 
 def _advice(hint: Any) -> str:
@@ -331,7 +329,7 @@ def _advice(hint: Any) -> str:
     if _members(hint):
         return "; a column has one type, so make one field of each member, each optional"
     if isinstance(hint, TypeVar) or is_record_class(typing.get_origin(hint)):
-        return "; a generic class has no columns, so write a class with the types of its fields"
+        return "; a generic class has no columns, so use a subclass with types, such as class Prices(Box[float])"
     if origin in (set, frozenset, abc.Sequence, abc.Iterable, abc.Collection, abc.Set):
         return "; use list[X]"
     if origin in (abc.Mapping, abc.MutableMapping):
@@ -375,7 +373,7 @@ def _chosen_column(hint: Any, name: str, chosen: ColumnType, path: str) -> Colum
     column = columns[0]
     if len(columns) != 1 or column.name != "value" or column.type_name.partition("(")[0] not in known:
         possible = f"choose one of {', '.join(known)}" if known else "leave it out"
-        raise _NoColumnError(f"{path}: {chosen} is no column for {_described(hint)}; {possible}")
+        raise _NoColumnError(f"{path}: {chosen} is no column for {described(hint)}; {possible}")
     return evolve(column, name=name, nullable=False)
 
 
@@ -391,7 +389,7 @@ def _enum(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) -> _Fiel
     if not isinstance(hint, type) or not issubclass(hint, enum.Enum):
         return None
     if issubclass(hint, enum.Flag):
-        raise _NoColumnError(f"{path}: {_described(hint)} is a Flag, which has no column type; use its value as an int")
+        raise _NoColumnError(f"{path}: {described(hint)} is a Flag, which has no column type; use its value as an int")
     constants = {constant_value(one): one for one in hint}
     kind = int if all(type(value) is int for value in constants) else str
 

@@ -65,7 +65,7 @@ def test_a_post_init_that_rejects_old_data_is_told_by_the_migration_with_the_val
     ("struct", "said"),
     [
         (msgspec.Struct, "any struct could be meant by Struct"),
-        (Box[int], r"A generic class is written under its own name, whatever its parameters"),
+        (Box[int], r"A generic class is stored under its own name, whatever its parameters: write a subclass"),
         (Box, r"\.content: no serializer is known for ~?T"),
         (Unset, r"\.x.*: no serializer is known for UnsetType"),
     ],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import enum
+import re
 from typing import Annotated, Any, NamedTuple
 
 import attrs
+import pydantic
 import pytest
 from record_versions import judged, migrated, rules
 
@@ -70,6 +72,26 @@ def test_an_undeclared_rename_is_rejected_or_lossy_and_the_report_says_what_to_d
     (issue,) = lossy.with_compatibility(FieldCompatibility.LOSSY)
     assert (issue.path, issue.rule) == (".minutes_late", "field-removed")
     assert "rename to minutes_delayed" in issue.fix
+
+
+class FlightTuple(NamedTuple):
+    later: list[int | None]
+
+
+class FlightModel(pydantic.BaseModel):
+    later: Annotated[list[int | None], former_names("delay")]
+
+
+@pytest.mark.parametrize("new_class", [FlightTuple, FlightModel])
+def test_the_declaration_that_is_printed_can_be_pasted_into_any_class(new_class: Any) -> None:
+    old = record(late=list[int | None])
+    new_class.__former_names__ = ("Flight",)
+    compatibility = judged(*serializers(old, new_class))
+    [advice] = re.findall(r"declare the rename: (later: .*)$", str(compatibility), re.MULTILINE)
+    assert ("delay" in advice) is (new_class is FlightModel), "former names stay"
+    program: dict[str, Any] = {"Annotated": Annotated, "former_names": former_names}
+    exec(compile(f"class Flight:\n    {advice}", "pasted", "exec", dont_inherit=True), program)
+    assert judged(*serializers(old, attrs.frozen(program["Flight"]))).is_as_is
 
 
 def test_added_fields_get_their_default_or_a_value_of_their_own_from_the_factory() -> None:
