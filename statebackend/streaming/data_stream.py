@@ -520,7 +520,7 @@ class GroupedStream:
     ) -> ProcessedStream:
         """Run a PySpark ``StatefulProcessor`` in its row form, unchanged.
 
-        docs/from-transform-with-state.md lists the differences to Spark.
+        docs/transform-with-state.md lists the differences to Spark.
 
         Args:
             processor: The processor.

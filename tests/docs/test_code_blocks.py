@@ -30,6 +30,7 @@ PACKAGES = ("snapshots", "typeserializers", "migration", "statebackend", "exampl
 
 RUN_BY_TESTS = {
     "changing-state.md": "tests/savepoint/writing/test_changing_state_document.py",
+    "first-steps.md": "tests/docs/test_tutorials.py",
     "fraud-detector.md": "tests/docs/test_tutorials.py",
     "fraud-detector-deploy.md": "tests/docs/test_tutorials.py",
     "move-a-flink-job.md": "tests/savepoint/foreign/test_move_a_flink_job_document.py",

@@ -22,6 +22,10 @@ PAGES = ("fraud-detector.md", "fraud-detector-deploy.md")
 _BLOCK = re.compile(r'^```(?:python title="(?P<file>[^"]+)"|(?P<console>console))\n(?P<text>.*?)^```$', re.M | re.S)
 
 
+def test_the_first_steps(tmp_path: Path) -> None:
+    follow((REPOSITORY / "docs" / "first-steps.md").read_text("utf-8"), tmp_path)
+
+
 def test_the_first_seven_steps_of_the_fraud_detector(tmp_path: Path) -> None:
     follow(fraud_detector().partition("## 8. Deploy")[0], tmp_path)
 
