@@ -212,6 +212,7 @@ class KafkaSink(Sink):
             keys = pa.nulls(batch.num_rows, pa.binary()) if self._key is None else _bytes_column(batch[self._key])
             values = encoder.encoded(in_value)
             headers = pa.nulls(batch.num_rows, _HEADERS) if self._headers is None else _headers(batch[self._headers])
+            times = _milliseconds(batch, self._timestamp)
         except Exception as error:
             raise SinkError(
                 f"{self._identity}: rows cannot be encoded as {self._format}: {describe_exception(error)}"
@@ -227,9 +228,7 @@ class KafkaSink(Sink):
                 f"{self._identity}: a record of {largest} bytes is larger than message.max.bytes, {self._max_bytes}. "
                 f"Raise it, and max.message.bytes of the topic"
             )
-        return pa.RecordBatch.from_arrays(
-            [keys, values, _milliseconds(batch, self._timestamp), headers], schema=_STAGED
-        )
+        return pa.RecordBatch.from_arrays([keys, values, times, headers], schema=_STAGED)
 
     def _opened(self, lineage: SinkLineage) -> Any:
         if self._producer is None:
@@ -239,6 +238,8 @@ class KafkaSink(Sink):
                 {
                     "linger.ms": 20,
                     "compression.type": "lz4",
+                    # As Java clients: murmur2 of the key.
+                    "partitioner": "murmur2_random",
                     "transaction.timeout.ms": 600_000,
                     **settings,
                     "transactional.id": f"statebackend/{lineage.name}",
@@ -324,11 +325,16 @@ class KafkaSink(Sink):
     def _write(self, producer: Any, content: bytes) -> None:
         with pa.ipc.open_stream(content) as batches:
             for batch in batches:
-                for row in batch.to_pylist():
-                    given = {} if row["timestamp_ms"] is None else {"timestamp": row["timestamp_ms"]}
-                    if row["headers"] is not None:
-                        given["headers"] = [(one["key"], one["value"]) for one in row["headers"]]
-                    _produce(producer, self._topic, row["value"], key=row["key"], **given)
+                keys, values, times, headers = (column.to_pylist() for column in batch.columns)
+                if self._timestamp is None and self._headers is None:
+                    for key, value in zip(keys, values, strict=True):
+                        _produce(producer, self._topic, value, key=key)
+                else:
+                    for key, value, time_ms, pairs in zip(keys, values, times, headers, strict=True):
+                        given = {} if time_ms is None else {"timestamp": time_ms}
+                        if pairs is not None:
+                            given["headers"] = [(one["key"], one["value"]) for one in pairs]
+                        _produce(producer, self._topic, value, key=key, **given)
                 producer.poll(0)
 
     def _write_marker(self, producer: Any, epoch: SinkEpoch) -> None:
@@ -455,7 +461,13 @@ def _milliseconds(batch: pa.RecordBatch, name: str | None) -> pa.Array:
     column = batch[name]
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    return column.cast(pa.int64())
+    times = column.cast(pa.int64())
+    earliest = pc.min(times).as_py()
+    if earliest is not None and earliest < 1:
+        raise ValueError(
+            f"timestamp {name!r} is {earliest} ms, and Kafka stores 1 ms or later. Use null for no timestamp"
+        )
+    return times
 
 
 def _produce(producer: Any, topic: str, value: bytes | None, **fields: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal, NamedTuple
 
 from attrs import Factory, define
@@ -30,6 +30,8 @@ KAFKA_RECORD: Final = (
 Start = Literal["earliest", "latest"] | datetime | Mapping[str, int]
 """The start or end of the topic, the first record at or after a time, or an offset for each ``<topic>-<number>``."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
 _MOST_QUEUED: Final = 20_000
 """The number of records in the queue of a partition at which it is paused."""
 
@@ -38,15 +40,27 @@ _POLLED: Final = 10_000
 
 
 class KafkaRecord(NamedTuple):
-    """A record of a topic. ``timestamp`` is its creation time or append time, as configured for the topic."""
+    """A record of a topic. ``timestamp_ms`` is its creation time or append time, as configured for the topic."""
 
     key: bytes | None
     value: bytes | None
     topic: str
     partition: int
     offset: int
-    timestamp: datetime | None
+    timestamp_ms: int | None
     headers: list[tuple[str, bytes | None]] | None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """The timestamp in UTC. Raises `ValueError` if it is not in the years 1 to 9999."""
+        if self.timestamp_ms is None:
+            return None
+        try:
+            return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+        except OverflowError:
+            raise ValueError(
+                f"timestamp {self.timestamp_ms} ms is not in the years 1 to 9999. Pass decode, and use timestamp_ms"
+            ) from None
 
 
 @define
@@ -219,28 +233,21 @@ class KafkaSource:
 
     def _record(self, message: Any, split: str) -> Any:
         kind, time_ms = message.timestamp()
-        has_time = kind != self._kafka.TIMESTAMP_NOT_AVAILABLE
-        at = datetime.fromtimestamp(time_ms / 1000, timezone.utc) if has_time else None
-        headers = message.headers()
         record = KafkaRecord(
-            message.key(), message.value(), message.topic(), message.partition(), message.offset(), at, headers
+            message.key(),
+            message.value(),
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else time_ms,
+            message.headers(),
         )
-        if self._decode is None:
-            named = None if headers is None else [{"key": name, "value": value} for name, value in headers]
-            return {
-                "key": record.key,
-                "value": record.value,
-                "topic": record.topic,
-                "partition": record.partition,
-                "offset": record.offset,
-                "timestamp": at,
-                "headers": named,
-            }
         try:
-            return self._decode(record)
+            return _columns(record) if self._decode is None else self._decode(record)
         except Exception as error:
+            what = "" if self._decode is None else "decode raised "
             raise StreamJobError(
-                f"{self._name}, {split} at offset {record.offset}: decode raised {describe_exception(error)}"
+                f"{self._name}, {split} at offset {record.offset}: {what}{describe_exception(error)}"
             ) from error
 
     def _offsets(self, place: Any) -> tuple[int, int]:
@@ -307,6 +314,20 @@ class KafkaSource:
 
     def _described(self, problem: Any, what: str) -> str:
         return f"{self._name} {what}: {without_secrets(self._settings, problem.str())}. {fix_of(problem)}"
+
+
+def _columns(record: KafkaRecord) -> dict[str, Any]:
+    headers = record.headers
+    named = None if headers is None else [{"key": name, "value": value} for name, value in headers]
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "headers": named,
+    }
 
 
 def _parts(split: str) -> tuple[str, int]:

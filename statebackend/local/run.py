@@ -284,6 +284,7 @@ class LocalRun:
         """Abort what is open, and release all resources."""
         self.recorder.terminated(None)
         self._abort()
+        self._staged.close()
         self.functions.close()
         self._local_space.close()
 

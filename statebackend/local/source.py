@@ -270,6 +270,7 @@ class SplitPositions:
     """
 
     def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
+        self._source = source
         former = None if restored is None else restored.operator(uid)
         files = own if restored is None else restored.file_system
         self._backend = OperatorStateBackend(
@@ -310,8 +311,11 @@ class SplitPositions:
         self._backend.notify_checkpoint_complete(checkpoint_id)
 
     def close(self) -> None:
-        """Cancel what is being written."""
+        """Cancel what is being written, and close the source if it can be closed."""
         self._backend.close()
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
 
 
 def position_of(given: object) -> int | None:

@@ -792,6 +792,7 @@ class EpochDriver:
             self.is_closed = True
             self.recorder.terminated(self.failure)
             self._run.close()
+            self.parts.sinks.close()
         self.at_news()
 
     @contextlib.contextmanager

@@ -142,6 +142,9 @@ class Sink(ABC):
             SinkError: The target has later epochs of this job, or of its parent. Committing would duplicate rows.
         """
 
+    def close(self) -> None:  # noqa: B027
+        """Close the connections of the driver. Called when a run ends. A later run may use the sink again."""
+
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         """Hide the output of this job after an epoch, because the job rolls back to its checkpoint.
 

@@ -75,7 +75,8 @@ class ReplayableSource(Protocol):
     """A source that can be read again from a position. An exception ends the run.
 
     It may also have ``position_of_new_split(split)``. A run that restores positions calls it for each split without
-    one, in place of the start position of `splits`, which may be the end of the split.
+    one, in place of the start position of `splits`, which may be the end of the split. ``close()`` is called when a run
+    ends.
     """
 
     def splits(self) -> Mapping[str, int]:

@@ -233,7 +233,8 @@ ROW = pa.schema(
         ("trace", pa.map_(pa.string(), pa.binary())),
     ]
 )
-AT = datetime.datetime(2020, 9, 13, 12, 26, 40, 123_456, UTC)
+# Now: the broker may remove old records.
+AT = datetime.datetime.now(UTC).replace(microsecond=123_456)
 VALUES = (7, "é", AT, Decimal("1.10"), b"\x00\xff", [("k", "v")], [("h", b"\x01"), ("none", None)])
 
 
@@ -244,11 +245,11 @@ def test_json_has_the_fields_and_the_record_key_headers_and_timestamp(target: Ta
 
     assert (first.key(), second.key()) == ("é".encode(), None)
     assert first.headers() == [("h", b"\x01"), ("none", None)]
-    assert (second.headers(), first.timestamp()[1]) == (None, 1_600_000_000_123)
+    assert (second.headers(), first.timestamp()[1]) == (None, int(AT.timestamp()) * 1000 + 123)
     assert json.loads(first.value()) == {
         "id": 7,
         "name": "é",
-        "at": "2020-09-13T12:26:40.123456Z",
+        "at": f"{AT:%Y-%m-%dT%H:%M:%S.%f}Z",
         "amount": "1.10",
         "blob": "00ff",
         "tags": {"k": "v"},
@@ -309,6 +310,33 @@ def test_more_rows_than_the_queue_of_the_client_are_written(target: Target, tmp_
 
     assert target.numbers() == list(range(5000))
     assert not [one for one in tmp_path.rglob("*") if one.is_file()]
+
+
+# The hashes of Java's org.apache.kafka.common.utils.Utils.murmur2, from its own tests.
+MURMUR2 = {
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+
+
+def test_a_key_has_the_partition_that_java_clients_choose(kafka_server: KafkaServer) -> None:
+    target = Target(kafka_server, partitions=7)
+    target.write(target.recovered(key="account"), 1, [(key, 1) for key in MURMUR2])
+
+    found = {one.key().decode(): one.partition() for one in kafka_server.records(target.topic)}
+    assert found == {key: (code & 0x7FFFFFFF) % 7 for key, code in MURMUR2.items()}
+
+
+@pytest.mark.parametrize("time_ms", [0, -1, -(10**15)])
+def test_a_timestamp_that_kafka_cannot_store_fails_the_epoch(time_ms: int) -> None:
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, "t", timestamp="n")
+    epoch = SinkEpoch(SinkLineage("alerts", "job"), 1, "run")
+    with pytest.raises(SinkError, match=f"'n' is {time_ms} ms, and Kafka stores 1 ms or later"):
+        staged(sink, epoch, [[("a", 5), ("b", None), ("c", time_ms)]])
 
 
 def test_a_record_that_is_too_large_fails_in_the_task(target: Target) -> None:
@@ -374,16 +402,19 @@ class Running(KeyedProcessFunction[str, Any, Any]):
 
 
 def test_a_job_that_fails_writes_each_result_once(target: Target, tmp_path: Path) -> None:
+    sink = target.sink(key="account")
+
     def run(number: int) -> None:
         environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=10, parallelism=2)
         elements = [(f"a{place % 3}", number if place == 45 else place) for place in range(60)]
         stream = environment.from_elements(elements, "account string, n bigint", uid="payments").key_by("account")
         counted = stream.process(Running(), uid="running", schema="account string, n bigint")
-        counted.sink_to(target.sink(key="account"), uid="alerts")
+        counted.sink_to(sink, uid="alerts")
         environment.execute("job")
 
     with pytest.raises(UserFunctionError, match="poison"):
         run(-1)
+    assert sink._producer is None, "the end of a run closes the producer"
     assert len(target.server.records(target.topic)) == 40
     run(1)
 

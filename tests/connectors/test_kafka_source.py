@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +71,15 @@ def numbers_of(found: Mapping[str, list[Any]]) -> dict[str, list[int]]:
     return {split: [int(one["value"]) for one in records] for split, records in found.items()}
 
 
+# Now: the broker may remove old records.
+NOW = datetime.now(timezone.utc).replace(microsecond=123_000)
+NOW_MS = int(NOW.timestamp()) * 1000 + 123
+
+
 def test_records_have_the_columns_of_spark(kafka_server: KafkaServer) -> None:
     topic = kafka_server.new_topic()
     headers = [("trace", b"\x01"), ("trace", None)]
-    kafka_server.produce(topic, [b"v", None], key=b"k", headers=headers, timestamp=1_600_000_000_123)
+    kafka_server.produce(topic, [b"v", None], key=b"k", headers=headers, timestamp=NOW_MS)
     [first, second] = read_all(KafkaSource(kafka_server.settings, topic, until="latest"))[f"{topic}-0"]
 
     assert first == {
@@ -83,7 +88,7 @@ def test_records_have_the_columns_of_spark(kafka_server: KafkaServer) -> None:
         "topic": topic,
         "partition": 0,
         "offset": 0,
-        "timestamp": datetime(2020, 9, 13, 12, 26, 40, 123_000, timezone.utc),
+        "timestamp": NOW,
         "headers": [{"key": "trace", "value": b"\x01"}, {"key": "trace", "value": None}],
     }
     assert (second["value"], second["offset"]) == (None, 1)
@@ -91,7 +96,7 @@ def test_records_have_the_columns_of_spark(kafka_server: KafkaServer) -> None:
 
 def test_a_job_takes_the_records_as_rows_with_timestamps(kafka_server: KafkaServer, tmp_path: Path) -> None:
     topic, out = kafka_server.new_topic(2), []
-    kafka_server.produce(topic, [b"v"], partition=1, timestamp=1_600_000_000_000)
+    kafka_server.produce(topic, [b"v"], partition=1, timestamp=NOW_MS)
     environment = LocalStreamEnvironment(job_dir=tmp_path)
     source = KafkaSource(kafka_server.settings, topic, until="latest")
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("timestamp")
@@ -105,7 +110,7 @@ def test_a_job_takes_the_records_as_rows_with_timestamps(kafka_server: KafkaServ
     timed.key_by("topic").process(Times(), uid="times", schema="topic string, at bigint").sink_to(out)
     environment.execute()
 
-    assert out == [(topic, 1_600_000_000_000)]
+    assert out == [(topic, NOW_MS)]
 
 
 @pytest.mark.parametrize("how", [{"epoch_size": 500}, {"checkpoint_interval": 1}], ids=["by records", "by the clock"])
@@ -155,7 +160,6 @@ def test_a_new_partition_is_read_from_its_first_record(kafka_server: KafkaServer
 
 def test_it_starts_at_the_chosen_offsets(kafka_server: KafkaServer) -> None:
     topic = kafka_server.new_topic(2)
-    # The broker removes old records.
     now_s = int(datetime.now(timezone.utc).timestamp())
     for partition in range(2):
         for number in range(5):
@@ -298,6 +302,28 @@ def test_a_decoder_that_fails_names_the_record(kafka_server: KafkaServer) -> Non
     kafka_server.produce(topic, [*values(1), b"{"])
     with pytest.raises(StreamJobError, match=f"{topic}-0 at offset 1: decode raised JSONDecodeError"):
         read_all(KafkaSource(kafka_server.settings, topic, until="latest", decode=decoded))
+
+
+def test_timestamps_outside_of_the_years_of_python_are_read_as_numbers(kafka_server: KafkaServer) -> None:
+    topic, year_10000 = kafka_server.new_topic(), 253_402_300_800_000
+    kafka_server.produce(topic, [b"1"], timestamp=year_10000)
+    with pytest.raises(
+        StreamJobError, match=rf"{topic}-0 at offset 0: ValueError: timestamp {year_10000} ms is not in"
+    ):
+        read_all(KafkaSource(kafka_server.settings, topic, until="latest"))
+
+    def time_of(record: KafkaRecord) -> int | None:
+        return record.timestamp_ms
+
+    found = read_all(KafkaSource(kafka_server.settings, topic, until="latest", decode=time_of))
+    assert found == {f"{topic}-0": [year_10000]}
+
+
+@pytest.mark.parametrize("time_ms", [-62_135_596_800_000, -1, 0, 1, 253_402_300_799_999])
+def test_the_timestamp_of_a_record_has_every_millisecond(time_ms: int) -> None:
+    at = KafkaRecord(None, None, "t", 0, 0, time_ms, None).timestamp
+    assert at is not None
+    assert (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1) == time_ms
 
 
 def test_settings_that_do_not_fit_are_rejected(kafka_server: KafkaServer) -> None:

@@ -38,6 +38,11 @@ class Lines(Sink):
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         (self._directory / "recovered").write_text(f"{lineage.sink_uid} {last_epoch_id}")
 
+    def close(self) -> None:
+        # It is only logged.
+        (self._directory / "closed").write_text("yes")
+        raise OSError("lost")
+
 
 def committed(directory: Path) -> dict[int, list[Any]]:
     return {
@@ -54,12 +59,14 @@ def run_locally(sink: Sink, change: Any = None) -> None:
     environment.execute("job")
 
 
-def test_a_local_job_stages_batches_of_the_declared_schema(tmp_path: Path) -> None:
+def test_a_local_job_stages_batches_of_the_declared_schema(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_locally(Lines(tmp_path))
     names = ["word", "times", "total"]
     rows = [dict(zip(names, row, strict=True)) for row in (("a", 1, 1), ("b", 1, 2), ("c", 1, 3))]
     assert committed(tmp_path) == {0: [[0, names, rows[:2]]], 1: [[0, names, rows[2:]]]}
     assert (tmp_path / "recovered").read_text() == "lines None"
+    assert (tmp_path / "closed").exists()
+    assert "sink 'lines': close() raised OSError: lost" in caplog.text
 
 
 def test_a_local_job_without_a_schema_is_rejected(tmp_path: Path) -> None:
@@ -76,6 +83,7 @@ def test_a_spark_job_stages_in_its_tasks(spark: Any, tmp_path: Path) -> None:
     workplace.add_batch([("d", 4)])
     with travelling_by_value(sys.modules[__name__]):
         workplace.run(Lines(out))
+    assert (out / "closed").exists()
     found = committed(out)
     rows = [tuple(row.values()) for lines in found.values() for line in lines for row in line[2]]
     assert sorted(rows) == workplace.expected()

@@ -29,8 +29,9 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.loggers import logger_of
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
-from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, describe_exception, format_instance
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["JobSinks", "SinkAdapter", "StagedEpoch", "decode_committables", "encode_committables", "no_sink"]
@@ -38,6 +39,7 @@ __all__ = ["JobSinks", "SinkAdapter", "StagedEpoch", "decode_committables", "enc
 _MAGIC: Final = b"SBC2"
 _COUNT: Final = struct.Struct(">I")
 _EPOCH: Final = struct.Struct(">Q")
+_log = logger_of(__name__)
 
 
 @frozen
@@ -189,6 +191,11 @@ class JobSinks:
             for uid, sink in self.by_uid.items():
                 stack.callback(sink.abort, SinkEpoch(SinkLineage(uid, job_id), epoch_id, run_id))
 
+    def close(self) -> None:
+        """Let all sinks close their connections. Errors are logged: the output is committed, or in a checkpoint."""
+        for uid, sink in self.by_uid.items():
+            _close(uid, sink)
+
     def recover(self, last_epoch_id: int | None, job_id: str, parent: SavepointIdentity | None = None) -> None:
         """Let all sinks remove uncommitted output of later epochs."""
         for uid, sink in self.by_uid.items():
@@ -218,6 +225,13 @@ class JobSinks:
                     f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
                     f"sink, which commits it, and change the sink after that"
                 )
+
+
+def _close(uid: str, sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception as error:
+        _log.warning("sink %r: close() raised %s", uid, describe_exception(error))
 
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
