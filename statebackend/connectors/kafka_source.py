@@ -1,14 +1,15 @@
-"""A replayable source of Kafka topics for the local runtime. Each partition is a split; positions are offsets.
+"""A source of Kafka topics for both runtimes. Each partition is a split; positions are offsets.
 
-Offsets are state of the job, so the source joins no consumer group and commits no offset. One consumer reads all
-partitions. It adds records to a queue per partition, and pauses partitions with long queues.
+Offsets are state of the job, so the source joins no consumer group and commits no offset. In the local runtime, one
+consumer reads all partitions. It adds records to a queue per partition, and pauses partitions with long queues. On
+Spark, the driver asks for the ends of the partitions, and each task reads one partition up to a planned offset.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal, NamedTuple
 
@@ -37,6 +38,10 @@ _MOST_QUEUED: Final = 20_000
 
 _POLLED: Final = 10_000
 """The maximum number of records of one call of the consumer."""
+
+
+_WAIT_S: Final = 0.1
+"""How long a task waits for records before it checks the broker."""
 
 
 class KafkaRecord(NamedTuple):
@@ -77,7 +82,7 @@ class _Partition:
 
 
 class KafkaSource:
-    """Reads Kafka topics with the local runtime: ``environment.from_source(KafkaSource(...), KAFKA_RECORD, uid=...)``.
+    """Reads Kafka topics, without jars: ``environment.from_source(KafkaSource(...), KAFKA_RECORD, uid=...)``.
 
     Args:
         settings: Settings of librdkafka, with ``bootstrap.servers``.
@@ -85,6 +90,7 @@ class KafkaSource:
         start: The start of the first run of a job. Later runs continue at the offsets in the checkpoint, and read new
             partitions from their first record.
         until: ``"latest"`` ends the source at the latest offsets at the start of the run. None: the source never ends.
+            On Spark, the trigger decides when the job ends.
         decode: Converts a `KafkaRecord` to a record of the schema of the source. Without it, the schema is
             `KAFKA_RECORD`.
         timeout_s: The maximum time without a broker, or for its answer, in seconds.
@@ -139,6 +145,17 @@ class KafkaSource:
         self._problem: Any = None
         self._down_since_s: float | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without what a run has opened. Spark's tasks open a consumer of their own."""
+        closed: dict[str, Any] = {
+            "_consumer": None,
+            "_partitions": {},
+            "_ends": {},
+            "_problem": None,
+            "_down_since_s": None,
+        }
+        return {**vars(self), **closed}
+
     @override
     def __repr__(self) -> str:
         return self._name
@@ -147,11 +164,7 @@ class KafkaSource:
         """Return the existing partitions, ``<topic>-<number>``, with their start offsets."""
         self.close()
         self._consumer = self._opened()
-        found = {
-            f"{topic}-{number}": self._kafka.TopicPartition(topic, number)
-            for topic in self._topics
-            for number in partition_ids(self._consumer, topic, self._name, self._timeout_s, self._settings)
-        }
+        found = self._places()
         ends = {name: self._offsets(one) for name, one in found.items()}
         if self._until is not None:
             self._ends = {name: high for name, (_, high) in ends.items()}
@@ -159,6 +172,7 @@ class KafkaSource:
 
     def position_of_new_split(self, split: str) -> int:
         """Return the first offset of a partition that is new for a restored job."""
+        self._consumer = self._consumer or self._opened()
         topic, number = _parts(split)
         return self._offsets(self._kafka.TopicPartition(topic, number))[0]
 
@@ -182,12 +196,50 @@ class KafkaSource:
         is_at_end = ends_at is not None and (position >= ends_at or bool(queue and queue[0].offset() >= ends_at))
         return SplitRead(records, position, is_at_end)
 
+    def end_positions(self) -> Mapping[str, int]:
+        """Return the offset after the last committed record of each partition. Raises `StreamJobError`."""
+        self._consumer = self._consumer or self._opened()
+        ends = self._ends or {name: self._offsets(one)[1] for name, one in self._places().items()}
+        if self._until is not None:
+            self._ends = ends
+        return ends
+
+    def read_range(self, split: str, start: int, end: int) -> Iterator[list[Any]]:
+        """Yield the records of a partition from an offset up to another one. Raises `StreamJobError`."""
+        self.close()
+        self._consumer, self._ends = self._opened(), {split: end}
+        position, is_at_end, heard_s = start, False, time.monotonic()
+        try:
+            while not is_at_end:
+                got = self.read(split, position, _POLLED)
+                if got.position > position:
+                    heard_s = time.monotonic()
+                elif time.monotonic() - heard_s > self._timeout_s:
+                    raise StreamJobError(
+                        f"{self._name}: {split!r} has no records after offset {position}, although it ends at {end}. "
+                        f"Look at the log of the broker that leads the partition, or raise timeout_s"
+                    )
+                else:
+                    self._poll(_WAIT_S)
+                position, is_at_end = got.position, got.is_at_end
+                if got.records:
+                    yield list(got.records)
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Close the consumer. The next run opens a new one."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._partitions, self._ends = None, {}, {}
         self._problem = self._down_since_s = None
+
+    def _places(self) -> dict[str, Any]:
+        return {
+            f"{topic}-{number}": self._kafka.TopicPartition(topic, number)
+            for topic in self._topics
+            for number in partition_ids(self._consumer, topic, self._name, self._timeout_s, self._settings)
+        }
 
     def _opened(self) -> Any:
         try:
@@ -210,10 +262,11 @@ class KafkaSource:
         self._partitions[split] = partition = _Partition(topic, number, position)
         return partition
 
-    def _poll(self) -> None:
+    def _poll(self, wait_s: float = 0) -> None:
         """Move received records to the queues of their partitions."""
         self._check_broker()
-        for message in self._consumer.consume(_POLLED, 0):
+        messages = self._consumer.consume(1, wait_s) if wait_s else []
+        for message in [*messages, *self._consumer.consume(_POLLED, 0)]:
             split = f"{message.topic()}-{message.partition()}"
             partition, problem = self._partitions.get(split), message.error()
             if problem is not None and problem.name() == "_PARTITION_EOF":

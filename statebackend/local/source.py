@@ -20,17 +20,10 @@ from attrs import field, frozen
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.metadata import ChannelWatermark
-from statebackend.checkpoint.state_handles import OperatorState
 from statebackend.local.graph import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
-from statebackend.savepoint.restored_state import SOURCE_POSITIONS, RestoredState
-from statebackend.state.operator_state_backend import (
-    OperatorStateBackend,
-    OperatorStateBackendParameters,
-    OperatorStateSnapshotTask,
-)
-from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
-from statebackend.state.operator_state_redistribution import restored_operator_state
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.state.operator_state_backend import OperatorStateSnapshotTask
 from statebackend.streaming.errors import (
     JobDefinitionError,
     JobRestoreError,
@@ -40,6 +33,7 @@ from statebackend.streaming.errors import (
     format_value,
 )
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.runtime.source_offsets import SPLITS, positions_backend, positions_of_splits
 from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, StreamEdge, TimestampsNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
@@ -248,7 +242,6 @@ def _generator_failed(where: str, error: Exception) -> UserFunctionError:
     return UserFunctionError(f"{where}: its watermark generator raised {describe_exception(error)}")
 
 
-_STATE: Final = SplitListStateDescriptor(SOURCE_POSITIONS, tuple[str, int])
 _POSITIONS: Final = 1 << 63
 A_POSITION: Final = "a position is a whole number of 64 bits"
 
@@ -271,18 +264,11 @@ class SplitPositions:
 
     def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
         self._source = source
-        former = None if restored is None else restored.operator(uid)
-        files = own if restored is None else restored.file_system
-        self._backend = OperatorStateBackend(
-            OperatorStateBackendParameters(
-                operator_uid=uid,
-                file_system=own,
-                file_prefix=f"shared/{path_segment(uid)}/00000",
-                restore=_restored(former, files),
-            )
-        )
-        self._state = self._backend.get_state(_STATE)
+        self._backend = positions_backend(uid, restored, own, f"shared/{path_segment(uid)}/00000")
+        self._state = self._backend.get_state(SPLITS)
         known = dict(self._state.get() or ())
+        if not known and restored is not None:
+            known = positions_of_splits(restored.metadata.source_positions, uid)
         try:
             given = source.splits()
         except Exception as error:
@@ -338,10 +324,3 @@ def _checked_splits(uid: str, given: object) -> dict[str, int]:
             )
         found[name] = position
     return found
-
-
-def _restored(former: OperatorState | None, files: CheckpointFileSystem) -> Any:
-    if former is None:
-        return None
-    [whole] = restored_operator_state([subtask.operator for subtask in former.subtasks], files, 1)
-    return whole if whole.states else None

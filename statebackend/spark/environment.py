@@ -51,6 +51,7 @@ from statebackend.spark.session import (
     ensure_python_interpreter,
     is_on_one_host,
 )
+from statebackend.spark.sources.micro_batches import frame_of
 from statebackend.spark.sources.offset_log import (
     SOURCE_LOG_DIRECTORY,
     SourceLogPlan,
@@ -74,9 +75,11 @@ from statebackend.state.state_backend import StateBackend, state_backend
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
-from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
+from statebackend.streaming.output_tag import check_uid
+from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.job_start import (
     Engine,
@@ -87,7 +90,12 @@ from statebackend.streaming.runtime.job_start import (
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
-from statebackend.streaming.runtime.settings import check_given, check_whole_numbers, warn_of_blocked_timers
+from statebackend.streaming.runtime.settings import (
+    check_given,
+    check_whole_numbers,
+    is_instance_of,
+    warn_of_blocked_timers,
+)
 from statebackend.streaming.runtime.starting_point import (
     StartingPoint,
     check_has_every_epoch,
@@ -95,7 +103,7 @@ from statebackend.streaming.runtime.starting_point import (
     starting_point,
 )
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
-from statebackend.streaming.stream_graph import SourceNode, StreamGraph
+from statebackend.streaming.stream_graph import MicroBatchSource, SourceNode, StreamGraph
 
 _log = logger_of(__name__)
 
@@ -167,6 +175,7 @@ class SparkStreamEnvironment:
         self._listeners = JobListeners()
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
+        self._split_sources: set[str] = set()
 
     def from_dataframe(self, frame: DataFrame, *, uid: str | None = None) -> DataStream:
         """Return the stream of a streaming DataFrame, made with ``spark.readStream`` and stateless steps.
@@ -199,6 +208,36 @@ class SparkStreamEnvironment:
                 f"give it one uid"
             )
         return self._streams[node]
+
+    def from_source(
+        self, source: MicroBatchSource, schema: Any, *, uid: str, epoch_size: int | None = None
+    ) -> DataStream:
+        """Return the stream of a source that needs no jar, such as `statebackend.connectors.KafkaSource`.
+
+        Checkpoints and savepoints have the positions of its splits under ``uid``, and a start continues from them.
+
+        Args:
+            source: The source.
+            schema: The columns of its records: DDL, a record class or a ``StructType``.
+            uid: The permanent name of the source.
+            epoch_size: The maximum number of records of the source in one epoch. None: all that there are.
+
+        Raises:
+            JobDefinitionError: The object is no such source, the schema or the uid is invalid, or Spark is older than
+                4.2.
+        """
+        if not is_instance_of(source, MicroBatchSource):
+            raise JobDefinitionError(
+                f"from_source was given {format_instance(source)}, which is no MicroBatchSource "
+                f"(statebackend.streaming). Read it with spark.readStream and from_dataframe"
+            )
+        check_whole_numbers({"epoch_size": epoch_size})
+        if epoch_size is not None and epoch_size < 1:
+            raise JobDefinitionError(f"epoch_size is {epoch_size}; it takes at least 1 record")
+        check_uid("source", "from_source", "how far it is read", uid)
+        declared = output_schema(schema, "from_source", "pass it as the second argument")
+        self._split_sources.add(uid)
+        return self.from_dataframe(frame_of(self.spark, source, declared, epoch_size), uid=uid)
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
@@ -309,7 +348,8 @@ class SparkStreamEnvironment:
         return self._described(self._prepare())
 
     def _described(self, pipeline: Pipeline) -> DescribedJob:
-        return DescribedJob(pipeline.operators, self.max_parallelism, self.rules.compatibilities)
+        sources = sorted(self._split_sources)
+        return DescribedJob(pipeline.operators, self.max_parallelism, self.rules.compatibilities, sources)
 
     def _imported(
         self,
@@ -374,14 +414,14 @@ class SparkStreamEnvironment:
         if roll_back_to is not None:
             _, target = planned_roll_back(records.pointers.find(), driver_files, source_log, roll_back_to)
             check_written_by(target, Engine.SPARK, driver_files)
-            return starting_point(file_system, target, from_savepoint, restore_source_progress)
+            return starting_point(file_system, target, from_savepoint, restore_source_progress, self._split_sources)
         check_no_roll_back(driver_files)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(source_log)
         found = records.pointers.find()
         newest = found.newest()
         check_written_by(newest, Engine.SPARK, driver_files)
-        point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
+        point = starting_point(file_system, newest, from_savepoint, restore_source_progress, self._split_sources)
         check_has_every_epoch(point, committed, driver_files)
         if not point.is_new_origin:
             check_log(found, source_log)

@@ -41,7 +41,7 @@ from statebackend.savepoint.rewrite.changes import AddOperator
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.spark.sources.progress import OffsetLines, capture_source_progress, newest_committed_batch
+from statebackend.spark.sources.progress import capture_source_progress, newest_committed_batch
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.map_state import MapStateDescriptor
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
@@ -62,6 +62,7 @@ from statebackend.streaming.operators.stateful_processor import (
 from statebackend.streaming.operators.window_operator import SETS_NAME
 from statebackend.streaming.operators.window_operator import TIMERS_NAME as WINDOW_TIMERS
 from statebackend.streaming.operators.window_state import CONTENTS_NAME
+from statebackend.streaming.runtime.source_offsets import OffsetLines
 from statebackend.streaming.runtime.state_registration import RegistrationContext
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction, TimeMode
 from statebackend.streaming.stream_graph import ONLY_SOURCE

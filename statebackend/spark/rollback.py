@@ -28,7 +28,6 @@ from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, rea
 from statebackend.spark.sources.offset_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
 from statebackend.spark.sources.progress import (
     SOURCE_ORDER_FILE_NAME,
-    OffsetLines,
     SourceProgressError,
     capture_source_progress,
     check_log_is_whole,
@@ -37,6 +36,7 @@ from statebackend.spark.sources.progress import (
 )
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
+from statebackend.streaming.runtime.source_offsets import OffsetLines
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 from statebackend.streaming.sink import SinkError, SinkLineage
 

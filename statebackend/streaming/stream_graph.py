@@ -15,7 +15,7 @@ restarted job continues exactly after the records that its state contains. One r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
@@ -39,6 +39,7 @@ __all__ = [
     "JobGraph",
     "KeyFunction",
     "KeyedInput",
+    "MicroBatchSource",
     "Node",
     "NodeKind",
     "OperatorInput",
@@ -91,6 +92,23 @@ class ReplayableSource(Protocol):
 
         Without records before the end, it is called again soon. It must not block for long.
         """
+
+
+@runtime_checkable
+class MicroBatchSource(ReplayableSource, Protocol):
+    """A replayable source that the Spark runtime can read, too: the ends of a micro-batch are known before it is read.
+
+    It is pickled into Spark's processes, and each task reads one split.
+    """
+
+    def position_of_new_split(self, split: str) -> int:
+        """Return the first position of a split that is new for a job."""
+
+    def end_positions(self) -> Mapping[str, int]:
+        """Return the splits that exist now, each with the position after its last record."""
+
+    def read_range(self, split: str, start: int, end: int) -> Iterator[Sequence[Any]]:
+        """Yield all records of a split from a position up to another one, in lists. Waits for them."""
 
 
 ONLY_SINK: Final = "sink"

@@ -55,13 +55,12 @@ from statebackend.checkpoint.store.job_files import end_no_data_epoch
 from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark.sources.progress import (
-    NO_OFFSET,
     SOURCE_ORDER_FILE_NAME,
     STAGING_PREFIX,
-    OffsetLines,
     Schema,
     SourceOrder,
     appear_at_once,
+    new_source_log,
     newest_planned_batch,
     read_offsets,
     read_source_order,
@@ -71,6 +70,7 @@ from statebackend.spark.sources.progress import (
 )
 from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, format_value
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, are_of_splits
 from statebackend.streaming.runtime.starting_point import StartingPoint
 
 __all__ = [
@@ -434,7 +434,10 @@ class SourceLogPlan:
             assert point.state is not None
             assert self.of_log is not None
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
-            saved = SavedSourceProgress(point.state.file_system, point.state.metadata)
+            positions = point.state.metadata.source_positions
+            saved: Mapping[str, bytes] = SavedSourceProgress(point.state.file_system, point.state.metadata)
+            if not saved and positions is not None and are_of_splits(positions):
+                saved = new_source_log(positions)
             restore_source_progress(RearrangedLog(saved, self.of_log, self.schemas), location)
             return
         has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()

@@ -54,14 +54,13 @@ from statebackend.checkpoint.errors import CheckpointError, InvariantViolationEr
 from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checked_relative_path
-from statebackend.checkpoint.metadata import ReadSource
+from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.streaming.errors import format_value
+from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, is_json_object
 
 __all__ = [
-    "NO_OFFSET",
     "SOURCE_ORDER_FILE_NAME",
     "STAGING_PREFIX",
-    "OffsetLines",
     "Schema",
     "SourceLogFiles",
     "SourceOrder",
@@ -69,7 +68,7 @@ __all__ = [
     "appear_at_once",
     "capture_source_progress",
     "check_log_is_whole",
-    "is_json_object",
+    "new_source_log",
     "newest_committed_batch",
     "newest_planned_batch",
     "read_offsets",
@@ -78,66 +77,6 @@ __all__ = [
     "source_order",
     "whole_source_log",
 ]
-
-
-NO_OFFSET: Final = "-"
-"""The line of a source that has no offset yet."""
-
-
-@frozen
-class OffsetLines:
-    """The lines of a file of offsets. ``version`` is its first line, ``batch`` the second, about the batch itself."""
-
-    version: str
-    batch: str
-    lines: tuple[str, ...]
-
-    @property
-    def damage(self) -> str | None:
-        """Why Spark cannot read the file, None if it can or if the format is unknown."""
-        if not self.version:
-            return "it is empty"
-        if not re.fullmatch("v[0-9]+", self.version):
-            return f"its first line is {format_value(self.version, 20)} and no version"
-        if self.version not in ("v1", "v2"):
-            return None
-        if not is_json_object(self.batch):
-            return "its second line is not a whole JSON object"
-        if self.version == "v1" and not self.lines:
-            return "it has no offsets"
-        offsets = self.lines if self.version == "v1" else [line.partition(":")[2] for line in self.lines]
-        is_cut = any(one.startswith("{") and not is_json_object(one) for one in offsets)
-        return "one of its offsets is not whole" if is_cut else None
-
-    @classmethod
-    def of(cls, content: bytes) -> OffsetLines:
-        """Parse a file, damaged or not."""
-        version, _, rest = content.decode("utf-8", "surrogateescape").partition("\n")
-        batch, *lines = rest.split("\n")
-        return cls(version, batch, tuple(lines))
-
-    def by_log(self, logs: Sequence[str]) -> tuple[str, ...]:
-        """The offset of each source; ``logs`` are the names of their logs by position."""
-        if self.version == "v1":
-            return self.lines
-        named = dict(line.split(":", 1) for line in self.lines if ":" in line)
-        return tuple(named.get(log, NO_OFFSET) for log in logs)
-
-    def with_offsets(self, offsets: Sequence[str], logs: Sequence[str]) -> bytes:
-        """The content of the file with these offsets; ``logs`` are the names of the sources' logs."""
-        lines: Sequence[str] = offsets
-        if self.version != "v1":
-            named = {log: offset for log, offset in zip(logs, offsets, strict=True) if offset != NO_OFFSET}
-            lines = [f"{log}:{offset}" for log, offset in named.items()]
-        return "\n".join((self.version, self.batch, *lines)).encode("utf-8", "surrogateescape")
-
-
-def is_json_object(text: str) -> bool:
-    """Whether a line is one complete JSON object."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
@@ -300,6 +239,15 @@ def capture_source_progress(
         else:
             names += [f"sources/{source}/{name}" for name in own]
     return SourceLogFiles(fs, names)
+
+
+def new_source_log(positions: SourcePositions) -> Mapping[str, bytes]:
+    """Return the files of a query that continues at positions of another runtime."""
+    return {
+        "metadata": json.dumps({"id": str(uuid.uuid4())}).encode(),
+        f"offsets/{positions.batch_id}": positions.offsets,
+        f"commits/{positions.batch_id}": b'v1\n{"nextBatchWatermarkMs":0}',
+    }
 
 
 def whole_source_log(spark_checkpoint_directory: str) -> SourceLogFiles:

@@ -9,7 +9,7 @@ state. The directory stores the name of the savepoint before the first epoch
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from attrs import frozen
 
@@ -24,6 +24,7 @@ from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.source_offsets import are_of_splits, with_source_positions
 
 __all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
 
@@ -66,6 +67,7 @@ def starting_point(
     newest: CheckpointMetadata | None,
     from_savepoint: str | os.PathLike[str] | None,
     restore_source_progress: bool | Mapping[str, bool],
+    split_sources: Collection[str] = (),
 ) -> StartingPoint:
     """Return the state that a start in a job directory restores. Changes nothing.
 
@@ -75,20 +77,25 @@ def starting_point(
         from_savepoint: The savepoint that the user passed, if any.
         restore_source_progress: Whether the sources continue at the positions of the savepoint. In a mapping by uid,
             sources that are missing continue.
+        split_sources: The uids of sources on Spark that continue at positions of the local runtime.
 
     Raises:
         JobRestoreError: The directory started from another savepoint, or its savepoint is missing.
         CheckpointError: `read_savepoint` cannot read the savepoint.
     """
     recorded = read_origin(file_system)
-    given = None if from_savepoint is None else _restored(os.fspath(from_savepoint))
+    given = (
+        None if from_savepoint is None else with_source_positions(_restored(os.fspath(from_savepoint)), split_sources)
+    )
     if newest is not None:
         if given is not None:
             _check_same_savepoint(newest, given, recorded, file_system)
         return StartingPoint(RestoredState(newest, file_system), is_own=True, origin=recorded)
     if given is None and recorded is None:
         return StartingPoint()
-    savepoint = _recorded_savepoint(recorded, file_system) if given is None and recorded is not None else given
+    savepoint = given
+    if given is None and recorded is not None:
+        savepoint = with_source_positions(_recorded_savepoint(recorded, file_system), split_sources)
     assert savepoint is not None
     with_progress, restarted = _progress_asked(restore_source_progress)
     if given is None and recorded is not None:
@@ -177,7 +184,7 @@ def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple
 
 def _origin_of(savepoint: RestoredState, with_source_progress: bool, restarted: tuple[str, ...] = ()) -> JobOrigin:
     metadata = savepoint.metadata
-    if with_source_progress and not metadata.source_progress_files:
+    if with_source_progress and not metadata.source_progress_files and not are_of_splits(metadata.source_positions):
         raise JobRestoreError(
             f"the savepoint {savepoint.file_system.location('')} contains no source progress: it was not "
             f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
