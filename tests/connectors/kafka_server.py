@@ -21,7 +21,8 @@ from typing import Any
 from attrs import frozen
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from zookeeper_server import reserved_port
+
+from tests.zookeeper_server import reserved_port
 
 START_S = 300.0
 ANSWER_S = 60.0

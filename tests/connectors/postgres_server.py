@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psycopg
 from attrs import frozen
-from zookeeper_server import reserved_port
+
+from tests.zookeeper_server import reserved_port
 
 START_S = 300.0
 PASSWORD = "a password of tests"

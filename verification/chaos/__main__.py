@@ -32,7 +32,12 @@ def main() -> int:
     parser.add_argument(
         "--parts", type=int, default=PART_COUNT, help=f"of the year, for each job (default: {PART_COUNT})"
     )
+    parser.add_argument(
+        "--sinks", action="store_true", help="kill a job that writes to Delta, PostgreSQL and Kafka, without Spark"
+    )
     options = parser.parse_args()
+    if options.sinks:
+        return _sinks(options.seed, options.kills)
     use_short_lived_java()
     run = _Run(options.parts, list(strikes(options.seed, options.kills, [kinds[name] for name in options.kinds])))
     try:
@@ -46,6 +51,19 @@ def main() -> int:
         return 2
     finally:
         print("\n".join(recovery_table(run.recoveries)), flush=True)
+    return 0
+
+
+def _sinks(seed: int, kills: int) -> int:
+    # Imports the clients of the servers, which are extras.
+    from verification.chaos.sinks import run_sinks
+
+    try:
+        with run_directory(DifferenceError) as root:
+            run_sinks(root, seed, kills, _say)
+    except DifferenceError as error:
+        print(f"FAILED: {error}\nSee {root}; repeat it with --seed {seed}.", file=sys.stderr)
+        return 1
     return 0
 
 
