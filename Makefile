@@ -8,6 +8,8 @@
 # make docs     build the documentation site into build/site; warnings are errors
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
+# make demo-payments  run the job of examples/payments, with Kafka, PostgreSQL and Delta Lake; it installs and starts the servers
+# make chaos-sinks  kill a job that writes to Delta, PostgreSQL and Kafka  (make chaos-sinks KILLS=30 SEED=7)
 # make chaos    kill processes of the flights job on Spark    (make chaos KILLS=50 SEED=7)
 # make clean    remove .venv and all generated files
 #
@@ -17,6 +19,7 @@ VENV := .venv
 DOCS_VENV := .venv-docs
 CLASSES := $(VENV)/spark-classes.jsa
 RUN := scripts/environment/run.sh
+WITH_BROKER = STATEBACKEND_KAFKA_BROKER=$$(echo $(CURDIR)/build/connectors/lib/python3*/site-packages/noida_db/noida-db)
 PACKAGES := snapshots typeserializers migration statebackend
 TESTS ?= tests
 PROCESSES ?= 2
@@ -25,7 +28,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo check test test-flink test-connectors lint docs bench simulate chaos clean
+.PHONY: environment demo demo-payments check test test-flink test-connectors lint docs bench simulate chaos chaos-sinks clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -62,9 +65,13 @@ build/connectors/.installed: scripts/requirements/connectors.txt scripts/environ
 	@touch $@
 
 test-connectors: environment build/connectors/.installed
-	@STATEBACKEND_TEST_SERVERS=1 \
-		STATEBACKEND_KAFKA_BROKER=$$(echo $(CURDIR)/build/connectors/lib/python3*/site-packages/noida_db/noida-db) \
-		$(RUN) python -m pytest tests/connectors
+	@STATEBACKEND_TEST_SERVERS=1 $(WITH_BROKER) $(RUN) python -m pytest tests/connectors
+
+demo-payments: environment build/connectors/.installed
+	@$(WITH_BROKER) $(RUN) python -m examples.payments
+
+chaos-sinks: environment build/connectors/.installed
+	@$(WITH_BROKER) $(RUN) python -m verification.chaos --sinks --kills $(KILLS) --seed $(SEED)
 
 check: lint
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder -m "not spark" $(TESTS)

@@ -74,7 +74,7 @@ def run_demonstration(
         "--parts",
         type=int,
         default=parts,
-        help=f"how many of the {parts} parts of the year to take, at least {fewest_parts} (default: all)",
+        help=f"how many of the {parts} parts of the input to take, at least {fewest_parts} (default: all)",
     )
     options = parser.parse_args(arguments)
     if not fewest_parts <= options.parts <= parts:

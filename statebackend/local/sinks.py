@@ -67,7 +67,8 @@ class StagedSinks(JobSinks):
     @property
     def rollback_sinks(self) -> Mapping[str, Sink]:
         """The sinks to ask when the job rolls back; a `RecordSink` without the method keeps its output."""
-        return {uid: one for uid, one in self.by_uid.items() if not isinstance(one, SinkAdapter) or one.can_roll_back}
+        in_order = self.in_rollback_order.items()
+        return {uid: one for uid, one in in_order if not isinstance(one, SinkAdapter) or one.can_roll_back}
 
     def restore(
         self,

@@ -196,7 +196,7 @@ def roll_back(
 
 def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
     """Let each sink that can hide the output of later epochs; record where it has put it."""
-    for uid, sink in sinks.by_uid.items():
+    for uid, sink in sinks.in_rollback_order.items():
         if not isinstance(sink, SinkAdapter) or sink.can_roll_back:
             rolled_back[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), last_epoch_id))
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from attrs import frozen
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.zookeeper_server import reserved_port
 
@@ -78,10 +79,11 @@ class KafkaServer:
         while left:
             assert time.monotonic() < ends_s
             for message in consumer.consume(1000, 0.1):
-                if message.error() is None:
+                problem = message.error()
+                if problem is None:
                     found.append(message)
                 else:
-                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                    assert problem.code() == KafkaError._PARTITION_EOF, problem
                     left.discard(message.partition())
         consumer.close()
         return found

@@ -63,7 +63,7 @@ def running_server() -> Iterator[PostgresServer]:
         for path in (place, password_file):
             shutil.chown(path, user)
     data, port = place / "data", reserved_port()
-    initialize = [
+    initialize: list[str | Path] = [
         "-D",
         data,
         "-U",

@@ -82,13 +82,14 @@ def run_sinks(root: Path, seed: int, count: int, say: Callable[[str], None]) -> 
         job = _Job(root, broker, postgres)
         source, fed = payments(seed), list[tuple[int, str, int]]()
         waiting, starts = kills(seed, count), 0
-        while waiting or starts == 0:
-            _feed(broker, source, fed)
+        _feed(broker, source, fed)
+        while waiting:
             starts += 1
             if job.is_killed_by(waiting[0], starts):
                 kill = waiting.pop(0)
                 number = count - len(waiting)
                 say(f"kill {number}: {kill.delay_ms} ms after {kill.after_epochs} epochs of start {starts}")
+            _feed(broker, source, fed)
         job.run_to_end(starts + 1)
         say(f"{starts + 1} starts, {count} kills, {len(fed):,} payments")
         expected = expected_results(fed)

@@ -163,6 +163,11 @@ class JobSinks:
         _check_identities(self.by_uid)
 
     @property
+    def in_rollback_order(self) -> Mapping[str, Sink]:
+        """The sinks, first those that cannot roll back: they raise before another sink has hidden its output."""
+        return dict(sorted(self.by_uid.items(), key=lambda one: type(one[1]).roll_back is not Sink.roll_back))
+
+    @property
     def identities(self) -> Mapping[str, str]:
         """The identities of the sinks by uid, as stored in checkpoints."""
         return {uid: sink.identity for uid, sink in self.by_uid.items()}

@@ -140,6 +140,15 @@ def test_a_sink_that_cannot_roll_back_names_the_target_and_a_fix() -> None:
         Noting("a", []).roll_back(SinkLineage("sink", "job"), 3)
 
 
+def test_sinks_that_cannot_roll_back_are_asked_first() -> None:
+    class Hiding(Noting):
+        def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
+            return []
+
+    sinks = JobSinks({"first": Hiding("first", []), "second": Noting("second", []), "third": Hiding("third", [])})
+    assert list(sinks.in_rollback_order) == ["second", "first", "third"]
+
+
 def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
     told: list[tuple[Any, ...]] = []
     first, second, sinks = two(told)
