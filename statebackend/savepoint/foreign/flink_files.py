@@ -18,8 +18,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -70,12 +71,11 @@ from statebackend.savepoint.foreign.flink_metadata import (
 )
 from statebackend.savepoint.foreign.flink_rocksdb import FlinkDatabase, is_needed
 from statebackend.savepoint.foreign.flink_rows import (
+    CanonicalGroups,
     GroupReader,
+    HeapGroups,
     Row,
     RowMaker,
-    canonical_entries,
-    canonical_group,
-    heap_group,
     raw_timers,
     step_of,
 )
@@ -104,6 +104,9 @@ __all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint", "with_uids
 METADATA_FILE_NAME: Final = "_metadata"
 MAX_HEADER_BYTES: Final = 64 << 20
 """The maximum size of the header of a state file."""
+
+_OPEN_DATABASES: Final = 4
+"""The maximum number of idle open databases."""
 
 _Header = TypeVar("_Header", KeyedHeader, OperatorHeader)
 T = TypeVar("T")
@@ -247,6 +250,11 @@ class FlinkFiles(CheckpointFileSystem):
         return {}
 
     @cached_property
+    def _groups(self) -> dict[str, CanonicalGroups | HeapGroups]:
+        """The places of states in key groups, by state id."""
+        return {}
+
+    @cached_property
     def checkpoint_metadata(self) -> CheckpointMetadata:
         """Return the metadata in the form of Statebackend. Raises as `open_flink_savepoint`."""
         location = self.location(METADATA_FILE_NAME)
@@ -327,14 +335,15 @@ class FlinkFiles(CheckpointFileSystem):
         files = tuple(self._file(stream) for stream in streams)
         files = tuple(dict.fromkeys(files))
         state_id = f"{operator.operator_id}-{handles.index}"
-        references = tuple(StateFile(index, state_id) for index in range(len(files)))
+        # The files of a database belong to all of its states, and so to none of them.
+        references = (StateFile(0, state_id),) if files else ()
         metas: list[StateMeta] = []
         if part.header is not None:
             with self._naming(streams[0]):
                 metas += [state.meta(references) for state in part.header.states]
         part = evolve(part, metas=tuple(metas))
         self._parts[state_id] = part
-        metas += [_queue(name, snapshot, references) for name, snapshot in part.timers]
+        metas += [_queue(name, snapshot, (StateFile(len(files) - 1, state_id),)) for name, snapshot in part.timers]
         meta = encode_meta(KeyedStateMeta(key_snapshot, 0, tuple(metas)))
         return KeyedStateHandle(state_id, CANONICAL_BACKEND, part.key_groups.start, part.key_groups.end, meta, files)
 
@@ -393,7 +402,9 @@ class FlinkFiles(CheckpointFileSystem):
             return None
         operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
         maker = RowMaker(header.key_snapshot, part.metas[index], operator.max_parallelism)
-        return self._columns_of(keyed, header, index, maker, key_groups) if maker.has_fixed_ends else None
+        if not maker.has_fixed_ends:
+            return None
+        return self._columns_of(keyed, header, index, maker, key_groups, self._canonical_groups(state_id, header))
 
     def _columns_of(
         self,
@@ -402,6 +413,7 @@ class FlinkFiles(CheckpointFileSystem):
         index: int,
         maker: RowMaker,
         key_groups: Sequence[KeyGroupRange],
+        places: CanonicalGroups,
     ) -> Iterator[pa.RecordBatch]:
         wanted = [group for one in key_groups for group in range(one.start, one.end + 1)]
         groups: list[int] = []
@@ -412,7 +424,7 @@ class FlinkFiles(CheckpointFileSystem):
             region = self._region(handle.stream)
             with _naming_group(region, start, key_group):
                 whole = decompress_frames(data) if header.is_compressed else data
-                own_keys, own_values = canonical_entries(whole, index, len(header.states))
+                own_keys, own_values = places.entries(whole, index, key_group)
             groups += [key_group] * len(own_keys)
             keys += own_keys
             values += own_values
@@ -453,11 +465,20 @@ class FlinkFiles(CheckpointFileSystem):
             yield from self._database_rows(keyed, maker, state_name, wanted)
         elif keyed.is_canonical:
             maker = RowMaker(header.key_snapshot, part.metas[index], max_parallelism)
-            read = canonical_group(index, len(part.metas), maker)
+            read = self._canonical_groups(state_id, header).reader(index, maker)
             yield from self._group_rows(keyed, wanted, read, is_compressed=header.is_compressed)
         else:
-            read = heap_group(index, header.key_snapshot, part.metas)
-            yield from self._group_rows(keyed, wanted, read, is_compressed=header.is_compressed, has_number=True)
+            groups = self._groups.get(state_id)
+            if not isinstance(groups, HeapGroups):
+                groups = HeapGroups(header.key_snapshot, part.metas, is_compressed=header.is_compressed)
+                self._groups[state_id] = groups
+            yield from self._group_rows(keyed, wanted, groups.reader(index), has_number=True)
+
+    def _canonical_groups(self, state_id: str, header: KeyedHeader) -> CanonicalGroups:
+        groups = self._groups.get(state_id)
+        if not isinstance(groups, CanonicalGroups):
+            groups = self._groups[state_id] = CanonicalGroups(len(header.states))
+        return groups
 
     def _group_rows(
         self,
@@ -503,11 +524,7 @@ class FlinkFiles(CheckpointFileSystem):
         self, handle: IncrementalHandle, maker: RowMaker, state_name: str, key_groups: Iterable[int]
     ) -> Iterator[Row]:
         location = self.location(METADATA_FILE_NAME)
-        with temporary_directory() as directory:
-            for name, stream in handle.files:
-                if is_needed(name, location):
-                    self._bring(stream, os.path.join(directory, name))
-            database = FlinkDatabase(directory, location)
+        with self._database(handle) as database:
             for key_group in key_groups:
                 first = maker.prefix(key_group)
                 entries = database.scan(state_name, first, maker.prefix(key_group + 1))
@@ -518,6 +535,29 @@ class FlinkFiles(CheckpointFileSystem):
                         f"{location}, state {printable(state_name)}, key group {key_group}: {error}"
                     ) from error
                 yield from _sorted(rows)
+
+    @contextmanager
+    def _database(self, handle: IncrementalHandle) -> Iterator[FlinkDatabase]:
+        """Open the database. It stays open for the next state, until `_OPEN_DATABASES` others are used."""
+        location = self.location(METADATA_FILE_NAME)
+        opened = self._databases.pop(handle, None)
+        if opened is None:
+            with ExitStack() as stack:
+                directory = stack.enter_context(temporary_directory())
+                for name, stream in handle.files:
+                    if is_needed(name, location):
+                        self._bring(stream, os.path.join(directory, name))
+                opened = FlinkDatabase(directory, location), stack.pop_all()
+            weakref.finalize(opened[0], opened[1].close)
+        yield opened[0]
+        self._databases[handle] = opened
+        while len(self._databases) > _OPEN_DATABASES:
+            self._databases.pop(next(iter(self._databases)))
+
+    @cached_property
+    def _databases(self) -> dict[IncrementalHandle, tuple[FlinkDatabase, ExitStack]]:
+        """The open databases that nobody reads at present, the least recently used one first."""
+        return {}
 
     def _bring(self, stream: StreamHandle, target: str) -> None:
         region = self._region(stream)

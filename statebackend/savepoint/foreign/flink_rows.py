@@ -34,7 +34,9 @@ bytes of its serializer. The rows of a key group are sorted, so memory holds one
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -45,6 +47,7 @@ from snapshots.data_views import DataInputView
 from snapshots.envelope import read_versioned_snapshot
 from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError, UnresolvableSerializerError
 from statebackend.savepoint.foreign.flink_headers import Snapshot
+from statebackend.savepoint.foreign.snappy_frames import decompress_frames, stream_starts
 from statebackend.state.canonical import SCHEMA, Address, CanonicalRow
 from statebackend.state.descriptors import ELEMENT_ROLE
 from statebackend.state.priority_queue import TimeDomain, timer_state_name
@@ -56,11 +59,10 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import TimerSerializerSnapshot
 
 __all__ = [
+    "CanonicalGroups",
     "GroupReader",
+    "HeapGroups",
     "RowMaker",
-    "canonical_entries",
-    "canonical_group",
-    "heap_group",
     "raw_timers",
 ]
 
@@ -249,54 +251,75 @@ class RowMaker:
             position = end + 1
 
 
-def canonical_group(state_id: int, state_count: int, maker: RowMaker) -> GroupReader:
-    """Return the reader of one state in the key groups of a canonical savepoint."""
+class CanonicalGroups:
+    """Reads the key groups of a file of a canonical savepoint. Remembers the place of each state in each group."""
 
-    def read(data: bytes, key_group: int) -> list[Row]:
-        make = maker.row
-        return [make(key_group, *entry) for entry in zip(*canonical_entries(data, state_id, state_count), strict=True)]
+    def __init__(self, state_count: int) -> None:
+        self._state_count = state_count
+        self._blocks: dict[int, array[int]] = {}
+        """By key group: the id of each state with entries, and the positions of its first entry and after its last."""
 
-    return read
+    def reader(self, state_id: int, maker: RowMaker) -> GroupReader:
+        """Return the reader of one state."""
+
+        def read(data: bytes, key_group: int) -> list[Row]:
+            make = maker.row
+            return [make(key_group, *entry) for entry in zip(*self.entries(data, state_id, key_group), strict=True)]
+
+        return read
+
+    def entries(self, data: bytes, state_id: int, key_group: int) -> tuple[list[bytes], list[bytes]]:
+        """Return the composite keys and the values of one state."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        blocks = self._blocks.get(key_group)
+        try:
+            if blocks is None:
+                self._blocks[key_group] = self._read_all(data, state_id, keys, values)
+            else:
+                for index in range(0, len(blocks), 3):
+                    if blocks[index] == state_id:
+                        _read_block(data, blocks[index + 1], keys, values)
+        except (struct.error, IndexError) as error:
+            raise EndOfDataError(f"the key group of {len(data)} bytes is truncated") from error
+        return keys, values
+
+    def _read_all(self, data: bytes, state_id: int, keys: list[bytes], values: list[bytes]) -> array[int]:
+        """Read the entries of the state, step over all others, and return the blocks of the group."""
+        blocks = array("q")
+        position, found = 0, _short(data, 0)
+        while found != _END:
+            if found >= self._state_count:
+                raise MalformedDataError(f"byte {position}: there is no state {found}")
+            start = position + 2
+            is_wanted = found == state_id
+            position = _read_block(data, start, keys if is_wanted else None, values)
+            blocks.extend((found, start, position))
+            found = _short(data, position)
+        if position + 2 != len(data):
+            raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
+        return blocks
 
 
-def canonical_entries(data: bytes, state_id: int, state_count: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the composite keys and the values of one state in a key group of a canonical savepoint."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    try:
-        position = _read_entries(data, state_id, state_count, keys, values)
-    except (struct.error, IndexError) as error:
-        raise EndOfDataError(f"the key group of {len(data)} bytes is truncated") from error
-    if position + 2 != len(data):
-        raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
-    return keys, values
-
-
-def _read_entries(data: bytes, state_id: int, state_count: int, keys: list[bytes], values: list[bytes]) -> int:
-    """Append the entries of the state, and return the position of the end mark. Truncated data may have none."""
+def _read_block(data: bytes, position: int, keys: list[bytes] | None, values: list[bytes]) -> int:
+    """Append the entries up to the last one, or skip them. Truncated data may have no last entry."""
     unpack = _INT.unpack_from
-    position, found = 0, _short(data, 0)
-    while found != _END:
-        if found >= state_count:
-            raise MalformedDataError(f"byte {position}: there is no state {found}")
-        position += 2
-        is_wanted, is_last = found == state_id, False
-        while not is_last:
-            start = position + 4
-            end = start + unpack(data, position)[0]
-            if end <= start:
-                raise MalformedDataError(f"byte {position}: a key of {end - start} bytes")
-            value_start = end + 4
-            stop = value_start + unpack(data, end)[0]
-            if stop < value_start:
-                raise MalformedDataError(f"byte {end}: a value of {stop - value_start} bytes")
-            is_last = data[start] >= _LAST
-            if is_wanted:
-                key = data[start:end]
-                keys.append(bytes((key[0] & ~_LAST,)) + key[1:] if is_last else key)
-                values.append(data[value_start:stop])
-            position = stop
-        found = _short(data, position)
+    is_last = False
+    while not is_last:
+        start = position + 4
+        end = start + unpack(data, position)[0]
+        if end <= start:
+            raise MalformedDataError(f"byte {position}: a key of {end - start} bytes")
+        value_start = end + 4
+        stop = value_start + unpack(data, end)[0]
+        if stop < value_start:
+            raise MalformedDataError(f"byte {end}: a value of {stop - value_start} bytes")
+        is_last = data[start] >= _LAST
+        if keys is not None:
+            key = data[start:end]
+            keys.append(bytes((key[0] & ~_LAST,)) + key[1:] if is_last else key)
+            values.append(data[value_start:stop])
+        position = stop
     return position
 
 
@@ -388,53 +411,79 @@ _MAX_ATTEMPTS: Final = 1 << 14
 """The maximum number of positions to try for the state after an unknown one, per key group."""
 
 
-def heap_group(state_id: int, key_snapshot: Snapshot, metas: Sequence[StateMeta]) -> GroupReader:
-    """Return the reader of one state in the key groups of the HashMap backend, from the first state id on."""
-    states = [_HeapState(key_snapshot, meta) for meta in metas]
+class HeapGroups:
+    """Reads the key groups of a file of the HashMap backend. Remembers the place of each state in each group."""
 
-    def read(data: bytes, key_group: int) -> list[Row]:
-        rows: list[Row] = []
-        attempts = 0
+    def __init__(self, key_snapshot: Snapshot, metas: Sequence[StateMeta], *, is_compressed: bool) -> None:
+        self._names = [meta.name for meta in metas]
+        self._states = [_HeapState(key_snapshot, meta) for meta in metas]
+        self._is_compressed = is_compressed
+        self._order: tuple[int, ...] | None = None
+        """The state ids in the order of the streams of compressed groups."""
+        self._spans: dict[int, array[int]] = {}
+        """By key group: the position of each state and the position after it, by state id."""
 
-        def read_from(position: int, seen: frozenset[int]) -> None:
-            """Read all states from here to the end of the group."""
-            nonlocal attempts
-            while position < len(data):
-                found = _short(data, position)
-                if found >= len(states) or found in seen:
-                    raise MalformedDataError(f"byte {position}: state {found} does not exist or is there twice")
-                seen |= {found}
-                state = states[found]
-                if state.is_known or not _count(data, position + 2):
-                    position = state.read(data, position + 2, key_group, rows if found == state_id else None)
+    def reader(self, state_id: int) -> GroupReader:
+        """Return the reader of one state, for key groups without their numbers."""
+
+        def read(data: bytes, key_group: int) -> list[Row]:
+            spans = self._spans.get(key_group)
+            if spans is None:
+                found = self._streams(data) if self._is_compressed else self._found(data, 0, {})
+                spans = array("q", [place for number in range(len(self._states)) for place in found[number]])
+                self._spans[key_group] = spans
+            part = data[spans[2 * state_id] : spans[2 * state_id + 1]]
+            part = decompress_frames(part) if self._is_compressed else part
+            if _short(part, 0) != state_id:
+                raise MalformedDataError(f"state {_short(part, 0)} is at the place of state {state_id}")
+            rows: list[Row] = []
+            end = self._states[state_id].read(part, 2, key_group, rows)
+            if end != len(part):
+                raise MalformedDataError(f"{len(part) - end} bytes follow the entries of {self._names[state_id]!r}")
+            return rows
+
+        return read
+
+    def _streams(self, data: bytes) -> dict[int, tuple[int, int]]:
+        """Return the places of the states in a compressed group, which has one stream for each state."""
+        places = list(itertools.pairwise((*stream_starts(data), len(data))))
+        if self._order is None:
+            self._order = tuple(_short(decompress_frames(data[start:stop]), 0) for start, stop in places)
+        if len(places) != len(self._states) or sorted(self._order) != list(range(len(self._states))):
+            raise MalformedDataError(f"the key group does not have the {len(self._states)} states of the file")
+        return dict(zip(self._order, places, strict=True))
+
+    def _found(
+        self, data: bytes, position: int, found: dict[int, tuple[int, int]], attempts: Iterator[int] | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Return the places of the states in an uncompressed group. ``found`` has those before the position."""
+        attempts = attempts or iter(range(_MAX_ATTEMPTS))
+        states = self._states
+        while position < len(data):
+            number = _short(data, position)
+            if number >= len(states) or number in found:
+                raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
+            state = states[number]
+            if state.is_known or not _count(data, position + 2):
+                end = state.read(data, position + 2, 0, None)
+                found = {**found, number: (position, end)}
+                position = end
+                continue
+            if len(found) == len(states) - 1:
+                return {**found, number: (position, len(data))}
+            for end in range(position + 6, len(data) - 5):
+                if _short(data, end) in (number, *found) or _short(data, end) >= len(states):
                     continue
-                if found == state_id:
-                    state.read(data, position + 2, key_group, rows)
-                if len(seen) == len(states):
-                    return
-                for start in range(position + 6, len(data) - 5):
-                    if _short(data, start) in seen or _short(data, start) >= len(states):
-                        continue
-                    attempts += 1
-                    if attempts > _MAX_ATTEMPTS:
-                        break
-                    held = len(rows)
-                    try:
-                        read_from(start, seen)
-                    except StateFormatError:
-                        del rows[held:]
-                    else:
-                        return
-                raise MalformedDataError(
-                    f"byte {position}: what follows the values of state {metas[found].name!r} is unknown"
-                )
-            if len(seen) != len(states):
-                raise EndOfDataError(f"{len(states) - len(seen)} states are missing at byte {position}")
-
-        read_from(0, frozenset())
-        return rows
-
-    return read
+                if next(attempts, None) is None:
+                    break
+                with contextlib.suppress(StateFormatError):
+                    return self._found(data, end, {**found, number: (position, end)}, attempts)
+            raise MalformedDataError(
+                f"byte {position}: what follows the values of state {self._names[number]!r} is unknown"
+            )
+        if len(found) != len(states):
+            raise EndOfDataError(f"{len(states) - len(found)} states are missing at byte {position}")
+        return found
 
 
 def raw_timers(data: bytes) -> Iterator[tuple[str, Snapshot, list[bytes]]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from snapshots.errors import MalformedDataError
 
-__all__ = ["STREAM_START", "crc32c", "decompress_frames"]
+__all__ = ["STREAM_START", "crc32c", "decompress_frames", "stream_starts"]
 
 _IDENTIFIER: Final = b"sNaPpY"
 STREAM_START: Final = b"\xff\x06\x00\x00" + _IDENTIFIER
@@ -55,6 +55,17 @@ def decompress_frames(data: bytes, *, is_whole: bool = True) -> bytes:
         elif kind < 0x80:
             raise MalformedDataError(f"the compressed chunk at byte {start} is of the unknown type {kind}")
     return b"".join(parts)
+
+
+def stream_starts(data: bytes) -> list[int]:
+    """Return the positions of the stream identifiers in concatenated streams, without decompressing them."""
+    starts: list[int] = []
+    position = 0
+    while position < len(data):
+        if data[position] == 0xFF:
+            starts.append(position)
+        position += 4 + int.from_bytes(data[position + 1 : position + 4], "little")
+    return starts
 
 
 def _block(codec: pa.Codec, body: bytes, start: int, *, is_compressed: bool) -> bytes:

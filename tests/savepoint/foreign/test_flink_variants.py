@@ -6,11 +6,13 @@ them; their directories were moved as a whole.
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import pickle
 import re
 import shutil
 import tarfile
+import tempfile
 
 import pytest
 from golden_savepoints import GOLDEN
@@ -97,3 +99,29 @@ def test_files_in_other_directories_are_read_only_where_they_are_said_to_be(
     [old] = set(re.findall(rb"file:[\w/.-]+/shared", metadata))
     savepoint = Savepoint.open(tmp_path / "job" / "chk-3", moved={old.decode(): str(tmp_path / "elsewhere")})
     assert sum(entry.value for entry in savepoint.read("op", "count")) == len(VALUES)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_states_are_the_same_when_they_are_read_again(variants: pathlib.Path, name: str) -> None:
+    # The first read finds the places of all states in a file, and opens a database. Later ones use both.
+    savepoint = opened(variants, name)
+    states = ("count", "list", "map", "_timer_state/event_user-timers")
+    first = [list(map(str, savepoint.read("op", state))) for state in states]
+    assert all(first)
+    assert [list(map(str, savepoint.read("op", state))) for state in states] == first
+    alone = [list(map(str, opened(variants, name).read("op", state))) for state in states]
+    assert alone == first
+
+
+def test_the_private_directory_of_a_database_is_removed(
+    variants: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    savepoint = opened(variants, "rocksdb-incremental")
+    list(savepoint.read("op", "count"))
+    half_read = iter(savepoint.read("op", "count"))
+    next(half_read)
+    assert list(tmp_path.rglob("CURRENT"))
+    del half_read, savepoint
+    gc.collect()
+    assert not list(tmp_path.rglob("CURRENT"))
