@@ -69,6 +69,7 @@ from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
+from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import output_schema
@@ -283,7 +284,8 @@ class LocalStreamEnvironment:
             roll_back_to=roll_back_to,
         )
         uids = zip(job.graph.source_uids, job.graph.sources, strict=True)
-        records = {node: _records_of(node.source, f"source {uid!r}") for uid, node in uids}
+        with paused_garbage_collection():
+            records = {node: _records_of(node.source, f"source {uid!r}") for uid, node in uids}
         warn_of_blocked_timers(job.event_time, name)
         with self._opened(job) as run:
             read_all(

@@ -126,6 +126,10 @@ class LocalSource:
         """Send records with their timestamps, and each watermark after the record that caused it."""
         given = self._timestamps
         assert given is not None
+        times_of_all = self._timed_together(given, stream.records)
+        if times_of_all is not None:
+            self.send(StreamEdge(given.node), LocalStream(stream.records, times_of_all))
+            return
         on_time: list[int] = []
         future: list[int] = []
         times: list[int | None] = [None] * len(stream.records)
@@ -216,6 +220,20 @@ class LocalSource:
                 raise UserFunctionError(f"{what} {describe_exception(error)}") from error
 
         return named
+
+    def _timed_together(self, given: _Timestamps, records: Sequence[Any]) -> list[int | None] | None:
+        """The timestamps of records, or None if they must be timed one by one."""
+        try:
+            times = list(map(timestamp_of, map(given.timestamp_of_record, records)))
+        except (TypeError, ValueError, UserFunctionError):
+            # Timed one by one, the record raises the error.
+            return None
+        if not given.time.on_timestamps(times, self._clock()):
+            return None
+        largest_ms = max((time for time in times if time is not None), default=None)
+        if largest_ms is not None:
+            self._largest[""] = max(largest_ms, self._largest.get("", largest_ms))
+        return times
 
     def _timed(self, given: _Timestamps, record: Any) -> tuple[int | None, bool, Sequence[WatermarkElement]]:
         try:

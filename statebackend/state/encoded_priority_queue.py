@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from snapshots.errors import SerializationError
@@ -83,14 +83,8 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         return self.add_entry(self._entry(element, key_group))
 
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        given = entries if isinstance(entries, (list, tuple)) else list(entries)
-        write, suffixes = self._write, self._suffixes
-        try:
-            encoded = [write(element) + suffixes[key_group] for element, key_group in given]
-        except Exception:
-            encoded = [self._checked_entry(element, key_group) for element, key_group in given]
         add_entry = self.add_entry
-        for entry in encoded:
+        for entry in self._encoded(entries if isinstance(entries, (list, tuple)) else list(entries)):
             add_entry(entry)
 
     def remove(self, element: T, key_group: int) -> bool:
@@ -151,6 +145,13 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
             return self._write(element) + self._suffixes[key_group]
         except Exception:
             return self._checked_entry(element, key_group)
+
+    def _encoded(self, given: Sequence[tuple[T, int]]) -> list[bytes]:
+        write, suffixes = self._write, self._suffixes
+        try:
+            return [write(element) + suffixes[key_group] for element, key_group in given]
+        except Exception:
+            return [self._checked_entry(element, key_group) for element, key_group in given]
 
     def _checked_entry(self, element: T, key_group: int) -> bytes:
         """Encode an element; raise an error that names the queue for an invalid element or key group."""

@@ -13,6 +13,8 @@ contain from the first read on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
+from operator import is_
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError, shown
@@ -69,9 +71,9 @@ def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any,
 def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:
     """Return the elements to add to a list, as a list; an error for None names its position."""
     checked = list(elements)
-    for position, element in enumerate(checked):
-        if element is None:
-            raise null_element(f"state {state_name!r}", position)
+    if any(map(is_, checked, repeat(None))):
+        position = next(place for place, element in enumerate(checked) if element is None)
+        raise null_element(f"state {state_name!r}", position)
     return checked
 
 

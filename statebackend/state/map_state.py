@@ -132,7 +132,11 @@ class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
 class TtlMapState(TtlState, InternalMapState[K, V]):
     """Map state with a time-to-live. Each entry expires separately, also one whose value is null."""
 
-    __slots__ = ()
+    __slots__ = ("_clock", "_ttl_ms")
+
+    def __init__(self, stored: Any, lifetime: Lifetime) -> None:
+        super().__init__(stored, lifetime)
+        self._clock, self._ttl_ms = lifetime.clock, lifetime.ttl_ms
 
     def get(self, key: K) -> V | None:
         stored = self._visible(key)
@@ -142,8 +146,11 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
         return self._visible(key) is not None
 
     def put(self, key: K, value: V | None) -> None:
-        self._clean_up()
-        self._stored.put(key, self.lifetime.stamped(value))
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
+        self._stored.put(key, TtlValue(value, now_ms))
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         self._clean_up()
@@ -175,9 +182,12 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
                 self._stored.remove(key)
 
     def _visible(self, key: K) -> TtlValue[V | None] | None:
-        self._clean_up()
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
         stored: TtlValue[V | None] | None = self._stored.get(key)
-        return None if stored is None else self._accessed(key, stored)
+        return None if stored is None else self._accessed(key, stored, now_ms)
 
     def _visible_items(
         self, started_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
@@ -185,20 +195,18 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
         context, lifetime = self.key_context, self.lifetime
         for key, stored in items:
             if (context.key, context.key_group) == started_at:
-                visible = self._accessed(key, stored)
+                visible = self._accessed(key, stored, lifetime.clock())
             else:
                 # Another key is current now; its map must not be changed.
                 visible = stored if lifetime.is_visible(stored) else None
             if visible is not None:
                 yield key, visible.value
 
-    def _accessed(self, key: K, stored: TtlValue[V | None]) -> TtlValue[V | None] | None:
+    def _accessed(self, key: K, stored: TtlValue[V | None], now_ms: int) -> TtlValue[V | None] | None:
         """The entry if it is visible. Removes it if it has expired, and renews it if reads renew."""
-        lifetime = self.lifetime
-        now_ms = lifetime.clock()
-        if stored.last_access_timestamp + lifetime.ttl_ms <= now_ms:
+        if stored.last_access_timestamp + self._ttl_ms <= now_ms:
             self._stored.remove(key)
-            return stored if lifetime.returns_expired else None
-        if lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
+            return stored if self.lifetime.returns_expired else None
+        if self.lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
             self._stored.put(key, TtlValue(stored.value, now_ms))
         return stored

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -82,6 +83,10 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
         Each element is removed when it is yielded, so the caller may stop at any time. It may also add and remove
         elements meanwhile; an added element that is due is yielded in order. ``is_due`` must not change the queue.
         """
+
+    def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
+        """Poll elements as `poll_while`, at most so many."""
+        return list(islice(self.poll_while(is_due), most))
 
     def is_empty(self) -> bool:
         """Whether the queue is empty."""

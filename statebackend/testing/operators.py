@@ -68,6 +68,7 @@ class HarnessContext(RuntimeContext):
         operator_state: RestoredOperatorState | None,
     ) -> None:
         self.backend = self.keyed = backend
+        self.equal_keys_have_equal_bytes = backend.key_serializer.equal_values_have_equal_bytes
         self.backends = SubtaskBackends(backend, operator_state)
         self.input_schemas = schemas
         self.current = TimerKey()

@@ -140,11 +140,18 @@ class EntryHistory:
             return list(self._members.get(key_group, ()))
 
     def take_in(self, epochs: tuple[EpochChanges, ...], new_keys: NewKeys) -> None:
-        """Add the new keys of ended epochs to the members."""
+        """Add the new keys of ended epochs to the members, except those that were removed in their epoch."""
         with self._members_lock:
             for epoch in epochs:
                 if not epoch.is_taken_in:
-                    for key, key_group in new_keys(epoch.changes).items():
+                    new = new_keys(epoch.changes)
+                    # In this order: the owner records a key as changed before it removes it.
+                    gone = [key for key in new if key not in self.live]
+                    for later in epoch.later():
+                        gone = [key for key in gone if key not in later.changes]
+                    for key in gone:
+                        del new[key]
+                    for key, key_group in new.items():
                         members = self._members.get(key_group)
                         if members is None:
                             self._members[key_group] = [key]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterable, Iterator
+from operator import is_
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
@@ -254,11 +255,19 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
-        given = checked_elements(self._table.name, elements)
         current = () if self._table.form.is_encoded else self._live.get(self._context.key, ())
-        # Elements of the current list were checked before.
-        known = set(map(id, current)) if len(current) <= 2 * len(given) else ()
-        stored = [element if id(element) in known else self._stored(element) for element in given]
+        stored: list[Any] = list(elements)
+        # Elements of the current list were checked before. Mostly all but the last one are at its end.
+        known = len(stored) - 1
+        start = len(current) - known
+        if known > 0 <= start and stored[0] is current[start] and all(map(is_, current[start:], stored)):
+            if stored[-1] is None:
+                raise null_element(self.describe(), known)
+            stored[-1] = self._stored(stored[-1])
+        else:
+            given = checked_elements(self._table.name, stored)
+            ids = set(map(id, current)) if len(current) <= 2 * len(given) else ()
+            stored = [element if id(element) in ids else self._stored(element) for element in given]
         if not stored:
             self.clear()
             return

@@ -242,8 +242,10 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         self._store = storage.to_bytes if table.form.is_encoded else compile_exact(storage, self.describe)
 
     def get(self, key: K) -> V | None:
-        stored = self._find(self._entry_key(key))
-        return None if stored is MISSING else self._value(stored)
+        stored = self._live.get(self._context.key, _NOTHING).get(self._entry_key(key), MISSING)
+        if stored is MISSING:
+            return None
+        return stored if self._read is None else self._value(stored)  # type: ignore[no-any-return]
 
     def contains(self, key: K) -> bool:
         return self._find(self._entry_key(key)) is not MISSING

@@ -101,11 +101,14 @@ class ValueTable(HeapTable):
         changes, to_bytes, write, is_unchanged = first.changes, self.keys.to_bytes, self.form.write, self.is_unchanged
         changed: list[tuple[int, bytes, bytes, Any, Any]] = []
         columns = changes.items(), self.olders(first), self.stored_at(entries, list(changes))
+        # A key that came and went in one epoch was never a member.
+        was_member = len(entries.epochs) > 1
         for (key, change), older, stored in zip(*columns, strict=True):
             if stored is None:
-                entries.gone += 1
                 if older is None:
+                    entries.gone += was_member
                     continue
+                entries.gone += 1
             changed.append((change if change >= 0 else ~change, *to_bytes(key), older, stored))
         changed.sort(key=address_of_row)
         collected = ChangesOfKeys()

@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 from statebackend.state.key_context import KeySetter
 from statebackend.streaming.aggregates import BoundAggregates, groups_alike
 from statebackend.streaming.operators.operator import BatchPlaces, InputBatch, ObjectBatch
-from statebackend.streaming.operators.window_state import WindowState
+from statebackend.streaming.operators.window_state import FoldedWindows, WindowState
 from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
 from statebackend.streaming.time.internal_timer_service import InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
 from statebackend.streaming.windows.assigners import AlignedWindows
+from typeserializers.times.timers import TimeWindow
 
-__all__ = ["AlignedBatches", "WindowCounts", "can_be_counted", "counts_by_start", "starts_of"]
+__all__ = ["AlignedBatches", "ChangedWindows", "WindowCounts", "can_be_counted", "counts_by_start", "starts_of"]
 
 
 WindowCounts = tuple[int, Sequence[Any], Sequence[int], Sequence[int]]
@@ -86,11 +87,80 @@ def _partials_by_start(table: pa.Table, key_count: int) -> Iterator[WindowPart]:
         yield start, keys, key_groups, list(zip(*partials, strict=True))
 
 
+_MOST_CHANGED: Final = 1 << 16
+"""The maximum number of values in memory before they are stored."""
+
+ChangedValue = tuple[Any, int, bool]
+"""The value of a key in a window, the key group, and whether state has an earlier value."""
+
+
+class ChangedWindows:
+    """The values of sliding windows since the last snapshot, in memory.
+
+    They enter state before a snapshot, or when there are many. So a window that fires before the next snapshot costs no
+    access to state, and the stored bytes are the same. Values must be of an immutable type, and equal keys must have
+    equal bytes. Code that accesses the state of a window must call `store` first.
+    """
+
+    def __init__(self, state: FoldedWindows, exact: Callable[[Any], Any]) -> None:
+        self.fire_value = state.fire_value
+        """Passes a value to the function of the windows, as `FoldedWindows.fire_value`."""
+        self._state = state
+        self._exact = exact
+        self._windows: dict[TimeWindow, dict[Any, ChangedValue]] = {}
+
+    def values_of(self, window: TimeWindow) -> dict[Any, ChangedValue]:
+        """Return the values of a window by key, which the caller may change."""
+        values = self._windows.get(window)
+        if values is None:
+            values = self._windows[window] = {}
+        return values
+
+    def load(
+        self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter
+    ) -> dict[Any, Any]:
+        """Return the stored values of the keys that have no value in memory; None for a key without one."""
+        state, values = self._state, self.values_of(window)
+        places = [place for place in zip(keys, key_groups, strict=True) if place[0] not in values]
+        if places:
+            state.enter(window)
+            state.read_ahead([key for key, _ in places], [key_group for _, key_group in places])
+        stored: dict[Any, Any] = {}
+        for key, key_group in places:
+            set_key(key, key_group)
+            stored[key] = state.get()
+        return stored
+
+    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
+        """Return the value with the records folded into it, as state would return it."""
+        return self._exact(self._state.fold(value, elements))
+
+    def relieve(self, set_key: KeySetter) -> None:
+        """Store the values if there are many."""
+        if sum(map(len, self._windows.values())) > _MOST_CHANGED:
+            self.store(set_key)
+
+    def store(self, set_key: KeySetter) -> None:
+        """Store the values and drop them from memory. Changes the current key and window."""
+        update = self._state.update
+        for window, values in self._windows.items():
+            self._state.enter(window)
+            for key, (value, key_group, _) in values.items():
+                set_key(key, key_group)
+                update(value)
+        self._windows.clear()
+
+    def forget(self, window: TimeWindow) -> None:
+        """Forget a window if it has no values."""
+        if not self._windows.get(window, True):
+            del self._windows[window]
+
+
 class AlignedBatches:
     """Adds batches to aligned windows.
 
     ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record with the starts of its
-    closed windows; ``has_open`` is True if another of its windows was open.
+    closed windows; ``has_open`` is True if another of its windows was open. With ``changed``, values are kept there.
     """
 
     def __init__(
@@ -100,12 +170,14 @@ class AlignedBatches:
         timers: InternalTimerService[Any],
         lateness_ms: int,
         add_closed: Callable[[Any, Any, int, Any, list[int], bool], None],
+        changed: ChangedWindows | None = None,
     ) -> None:
         self._windows = windows
         self._state = state
         self._timers = timers
         self._lateness_ms = lateness_ms
         self._add_closed = add_closed
+        self._changed = changed
         self.at: tuple[Any, Sequence[Any]] = (None, ())
         """The key that is being processed and, if known, the record; for error messages."""
 
@@ -130,10 +202,28 @@ class AlignedBatches:
             (start, list(of_key), list(map(key_group_of, of_key)), list(of_key.values()))
             for start, of_key in by_start.items()
         )
-        self._add_to_windows(parts, self._state.add_all, set_key)
+        if self._changed is None:
+            self._add_to_windows(parts, self._state.add_all, set_key)
+        else:
+            self._fold_into(self._changed, parts, set_key)
+
+    def _fold_into(self, changed: ChangedWindows, parts: Iterable[WindowPart], set_key: KeySetter) -> None:
+        fold = changed.fold
+        for start, keys, key_groups, contents in parts:
+            window = self._windows.window(start)
+            stored, values = changed.load(window, keys, key_groups, set_key), changed.values_of(window)
+            for key, key_group, content in zip(keys, key_groups, contents, strict=True):
+                self.at = key, content[-1:]
+                known = values.get(key)
+                if known is None:
+                    value = stored[key]
+                    values[key] = fold(value, content), key_group, value is not None
+                else:
+                    values[key] = fold(known[0], content), key_group, known[2]
+            opened = [key for key in keys if key in stored and stored[key] is None]
+            self._register(window, opened, [values[key][1] for key in opened])
 
     def _add_to_windows(self, parts: Iterable[WindowPart], add: Callable[[Any], bool], set_key: KeySetter) -> None:
-        register = self._timers.register_event_time_timers
         for start, keys, key_groups, contents in parts:
             window = self._windows.window(start)
             self._state.enter(window)
@@ -146,11 +236,15 @@ class AlignedBatches:
                 if add(content):
                     opened.append(key)
                     groups_of_opened.append(key_group)
-            fire_ms = window.max_timestamp
-            register(window, fire_ms, opened, groups_of_opened)
-            cleanup_ms = clamped(fire_ms + self._lateness_ms)
-            if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
-                register(window, cleanup_ms, opened, groups_of_opened)
+            self._register(window, opened, groups_of_opened)
+
+    def _register(self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        """Register the timers of a window for keys that had no records in it."""
+        fire_ms = window.max_timestamp
+        self._timers.register_event_time_timers(window, fire_ms, keys, key_groups)
+        cleanup_ms = clamped(fire_ms + self._lateness_ms)
+        if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
+            self._timers.register_event_time_timers(window, cleanup_ms, keys, key_groups)
 
     def _combined(
         self, columns: pa.RecordBatch, places: BatchPlaces, aggregates: BoundAggregates

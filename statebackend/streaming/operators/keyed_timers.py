@@ -53,6 +53,8 @@ class KeyedTimers(TimerService):
     def __init__(self, timers: InternalTimerService[Any], timestamp: Callable[[], int | None]) -> None:
         self._timers = timers
         self._timestamp = timestamp
+        self._register = timers.register_event_time_timer
+        self._delete = timers.delete_event_time_timer
 
     def current_watermark(self) -> int:
         return self._timers.current_watermark()
@@ -63,10 +65,10 @@ class KeyedTimers(TimerService):
     def register_event_time_timer(self, time: Time | Delay) -> None:
         if time.__class__ is not int:
             time = _registered_ms(time, self._timestamp)
-        self._timers.register_event_time_timer(VOID_NAMESPACE, time)
+        self._register(VOID_NAMESPACE, time)
 
     def delete_event_time_timer(self, time: Time) -> None:
-        self._timers.delete_event_time_timer(VOID_NAMESPACE, time_ms(time))
+        self._delete(VOID_NAMESPACE, time if time.__class__ is int else time_ms(time))
 
     def register_processing_time_timer(self, time: Time | Delay) -> None:
         if time.__class__ is not int:

@@ -61,6 +61,8 @@ class SubtaskContext(RuntimeContext):
         """The schema of the rows of each input, if known."""
         self.keyed: KeyedStateBackend = backends.keyed
         """The backend of the subtask's keyed state."""
+        self.equal_keys_have_equal_bytes = self.keyed.key_serializer.equal_values_have_equal_bytes
+        """Whether keys that are equal in Python are the same key in state."""
         self._backends = backends
         self._planned = planned
         self._planned_operator_state = planned_operator_state

@@ -42,7 +42,7 @@ from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
 from statebackend.streaming.errors import StreamJobError, format_value
 from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
-from statebackend.streaming.operators.aligned_batches import AlignedBatches
+from statebackend.streaming.operators.aligned_batches import AlignedBatches, ChangedValue, ChangedWindows
 from statebackend.streaming.operators.element_form import element_form
 from statebackend.streaming.operators.function_calls import (
     call_failure,
@@ -53,7 +53,7 @@ from statebackend.streaming.operators.function_calls import (
     of_record,
 )
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
-from statebackend.streaming.operators.window_state import FoldError, window_state
+from statebackend.streaming.operators.window_state import FoldedWindows, FoldError, window_state
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
@@ -400,6 +400,8 @@ class FunctionContext(WindowContext[Any]):
             self._output.add(tag, value, self.window.max_timestamp)
 
 
+_STORED: Final[ChangedValue] = (None, 0, True)
+
 TIMERS_NAME: Final = "window-timers"
 """The name of the timer service, as in Flink."""
 
@@ -441,6 +443,7 @@ class WindowOperator(Operator):
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
+        self._changed = self._changed_windows(context)
         self._batches = self._aligned_batches()
         # In this case a window has one timer, which fires and disposes it. So timers never change other timers.
         self.fires_together = self._batches is not None and not self._lateness_ms
@@ -461,7 +464,10 @@ class WindowOperator(Operator):
             except Exception as error:
                 key, records = self._batches.at
                 raise self._failure(error, of_key(self._uid, key), *records) from error
+            if self._changed is not None:
+                self._changed.relieve(self._set_key)
         else:
+            self._store_changed()
             self._process_each(batch)
 
     def on_watermark(self, timestamp_ms: int) -> None:
@@ -478,6 +484,7 @@ class WindowOperator(Operator):
             if time == window.max_timestamp:
                 self._fire_once(window, places)
                 continue
+            self._store_changed()
             for key, key_group in places:
                 self._set_key(key, key_group)
                 self.on_event_time_timer(time, key, key_group, window)
@@ -490,6 +497,7 @@ class WindowOperator(Operator):
     def prepare_snapshot(self) -> None:
         if self._merging is not None:
             self._merging.store(self._set_key)
+        self._store_changed()
         self._output.flush()
 
     def close(self) -> None:
@@ -505,12 +513,24 @@ class WindowOperator(Operator):
             call_user(self._uid, "open", lambda: open_function(function, opening))
         self._function_context = FunctionContext(self._timers, self._output, opening, states)
 
+    def _changed_windows(self, context: Any) -> ChangedWindows | None:
+        windows, state = self._assigner.aligned, self._state
+        if windows is None or windows.slide_ms == windows.size_ms or self._lateness_ms:
+            return None
+        if not isinstance(state, FoldedWindows) or state.exact is None:
+            return None
+        return ChangedWindows(state, state.exact) if context.equal_keys_have_equal_bytes else None
+
+    def _store_changed(self) -> None:
+        if self._changed is not None:
+            self._changed.store(self._set_key)
+
     def _aligned_batches(self) -> AlignedBatches | None:
         windows = self._assigner.aligned
         is_default = type(self._trigger) is EventTimeTrigger and self._definition.evictor is None
         if windows is None or not self._is_event_time or not is_default:
             return None
-        return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed)
+        return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed, self._changed)
 
     def _process_each(self, batch: InputBatch) -> None:
         timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
@@ -656,17 +676,28 @@ class WindowOperator(Operator):
         """Fire and dispose a window of these keys."""
         state, context, function = self._state, self._function_context, self._function
         set_key, state_fire, fire, clear = self._set_key, state.fire, self._fire, state.clear
+        changed = self._changed
+        values = {} if changed is None else changed.values_of(window)
         try:
             state.enter(window)
             context.enter(window)
-            state.read_ahead([key for key, _ in places], [key_group for _, key_group in places])
+            unchanged = [place for place in places if place[0] not in values] if values else places
+            if unchanged:
+                state.read_ahead([key for key, _ in unchanged], [key_group for _, key_group in unchanged])
             for key, key_group in places:
                 self._key = key
                 set_key(key, key_group)
-                state_fire(window, fire)
-                clear()
+                value, _, is_stored = values.pop(key, _STORED)
+                if value is None or changed is None:
+                    state_fire(window, fire)
+                else:
+                    changed.fire_value(value, fire)
+                if is_stored:
+                    clear()
                 if function is not None:
                     function.clear(context)
+            if changed is not None:
+                changed.forget(window)
         except Exception as error:
             raise self._timer_failure(error, window, window.max_timestamp) from error
 

@@ -16,6 +16,7 @@ from statebackend.state.internal_states import FoldingState, MergingState
 from statebackend.state.list_state import InternalListState, ListStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import AggregateFunction
+from statebackend.state.value_forms import compile_exact
 from statebackend.streaming.aggregates import BoundAggregates
 from statebackend.streaming.operators.element_form import ElementForm
 from statebackend.streaming.windows.evictors import Evictor, TimestampedValue
@@ -29,9 +30,10 @@ from statebackend.streaming.windows.window_definition import (
 from statebackend.streaming.windows.windowed_stream import Count
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
-__all__ = ["CONTENTS_NAME", "FoldError", "WindowState", "window_state"]
+__all__ = ["CONTENTS_NAME", "FoldError", "FoldedWindows", "WindowState", "window_state"]
 
 CONTENTS_NAME: Final = "window-contents"
 
@@ -81,7 +83,7 @@ class WindowState(ABC):
 
     def add_counted(self, count: int) -> bool:
         """As `add_all`, for this number of records."""
-        raise NotImplementedError(f"{type(self).__name__} holds more than a number")
+        raise NotImplementedError(f"{type(self).__name__} holds records")
 
     @property
     def aggregates(self) -> BoundAggregates | None:
@@ -90,7 +92,7 @@ class WindowState(ABC):
 
     def add_partial(self, partial: Sequence[Any]) -> bool:
         """As `add_all`, for partial results of the aggregates."""
-        raise NotImplementedError(f"{type(self).__name__} holds no accumulators of built-in aggregates")
+        raise NotImplementedError(f"{type(self).__name__} holds records")
 
     @abstractmethod
     def fire(self, window: Any, fire: Fire) -> None:
@@ -114,21 +116,81 @@ def _for_each(calls: Sequence[Callable[..., object]]) -> Callable[..., Any]:
     return call_each
 
 
-class ReducedWindows(WindowState):
+class FoldedWindows(WindowState):
+    """One value for each window, into which its records are folded.
+
+    ``exact`` converts a folded value to the one that a later read of state would return; it is None if that may be
+    another object, because values of the type are mutable.
+    """
+
+    def __init__(self, state: FoldingState[Any], exact: Callable[[Any], Any] | None) -> None:
+        super().__init__(state)
+        self.get: Callable[[], Any] = state.get_internal
+        """Returns the value of the current window, or None."""
+        self.update: Callable[[Any], None] = state.update_internal
+        """Sets the value of the current window."""
+        self.exact = exact
+
+    @abstractmethod
+    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
+        """Return the value with the records folded into it; ``value`` is None for an empty window."""
+
+    @abstractmethod
+    def fire_value(self, value: Any, fire: Fire) -> None:
+        """Call ``fire`` with a value other than None."""
+
+    def fold_count(self, value: Any, count: int) -> Any:
+        """As `fold`, for this number of records."""
+        raise NotImplementedError(f"{type(self).__name__} holds more than a number")
+
+    def fold_partial(self, value: Any, partial: Sequence[Any]) -> Any:
+        """As `fold`, for partial results of the aggregates."""
+        raise NotImplementedError(f"{type(self).__name__} holds no accumulators of built-in aggregates")
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self.update(self.fold(self.get(), (element,)))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        return self._add(self.fold, elements)
+
+    def add_counted(self, count: int) -> bool:
+        return self._add(self.fold_count, count)
+
+    def add_partial(self, partial: Sequence[Any]) -> bool:
+        return self._add(self.fold_partial, partial)
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        value = self.get()
+        if value is not None:
+            self.fire_value(value, fire)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.get() is None
+
+    def _add(self, fold: Callable[[Any, Any], Any], content: Any) -> bool:
+        value = self.get()
+        self.update(fold(value, content))
+        return value is None
+
+
+class ReducedWindows(FoldedWindows):
     """One record for each window: the fold of its records."""
 
-    def __init__(self, state: FoldingState[Any], form: ElementForm, reduce: Callable[[Any, Any], Any]) -> None:
-        super().__init__(state)
-        self._state = state
+    def __init__(
+        self,
+        state: FoldingState[Any],
+        exact: Callable[[Any], Any] | None,
+        form: ElementForm,
+        reduce: Callable[[Any, Any], Any],
+    ) -> None:
+        super().__init__(state, exact)
         self._form = form
         self._reduce = reduce
 
-    def add(self, element: Any, timestamp_ms: int | None) -> None:
-        self.add_all((element,))
-
-    def add_all(self, elements: Sequence[Any]) -> bool:
-        held, reduce, record = self._state.get_internal(), self._reduce, self._form.record
-        value = None if held is None else self._form.given(held)
+    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
+        reduce, record = self._reduce, self._form.record
+        value = None if value is None else self._form.given(value)
         element: Any = None
         try:
             for element in elements:
@@ -141,33 +203,26 @@ class ReducedWindows(WindowState):
                 value = record(value)
         except Exception as error:
             raise FoldError(element) from error
-        self._state.update_internal(self._form.stored(value))
-        return held is None
+        return self._form.stored(value)
 
-    def fire(self, window: Any, fire: Fire) -> None:
-        value = self._state.get_internal()
-        if value is not None:
-            fire([self._form.given(value)])
-
-    @property
-    def is_empty(self) -> bool:
-        return self._state.get_internal() is None
+    def fire_value(self, value: Any, fire: Fire) -> None:
+        fire([self._form.given(value)])
 
 
-class AggregatedWindows(WindowState):
+class AggregatedWindows(FoldedWindows):
     """One accumulator for each window."""
 
-    def __init__(self, state: FoldingState[Any], function: AggregateFunction[Any, Any, Any]) -> None:
-        super().__init__(state)
-        self._state = state
+    def __init__(
+        self,
+        state: FoldingState[Any],
+        exact: Callable[[Any], Any] | None,
+        function: AggregateFunction[Any, Any, Any],
+    ) -> None:
+        super().__init__(state, exact)
         self._function = function
 
-    def add(self, element: Any, timestamp_ms: int | None) -> None:
-        self.add_all((element,))
-
-    def add_all(self, elements: Sequence[Any]) -> bool:
-        add = self._function.add
-        held = accumulator = self._state.get_internal()
+    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
+        add, accumulator = self._function.add, value
         element: Any = None
         try:
             if accumulator is None:
@@ -178,58 +233,48 @@ class AggregatedWindows(WindowState):
                     raise TypeError("add() of the aggregate function returned None; it must return the accumulator")
         except Exception as error:
             raise FoldError(element) from error
-        self._state.update_internal(accumulator)
-        return held is None
+        return accumulator
 
     @property
     def counts(self) -> bool:
         return type(self._function) is Count
 
-    def add_counted(self, count: int) -> bool:
-        held = self._state.get_internal()
-        self._state.update_internal(count if held is None else held + count)
-        return held is None
+    def fold_count(self, value: Any, count: int) -> Any:
+        return count if value is None else value + count
 
-    def fire(self, window: Any, fire: Fire) -> None:
-        accumulator = self._state.get_internal()
-        if accumulator is not None:
-            result = self._function.get_result(accumulator)
-            if result is not None:
-                fire([result])
-
-    @property
-    def is_empty(self) -> bool:
-        return self._state.get_internal() is None
+    def fire_value(self, value: Any, fire: Fire) -> None:
+        result = self._function.get_result(value)
+        if result is not None:
+            fire([result])
 
 
 class ColumnAggregatedWindows(AggregatedWindows):
     """The accumulators of built-in aggregates for each window."""
 
-    def __init__(self, state: FoldingState[Any], aggregates: BoundAggregates) -> None:
-        super().__init__(state, aggregates)
+    def __init__(
+        self, state: FoldingState[Any], exact: Callable[[Any], Any] | None, aggregates: BoundAggregates
+    ) -> None:
+        super().__init__(state, exact, aggregates)
         self._aggregates = aggregates
 
     @property
     def aggregates(self) -> BoundAggregates:
         return self._aggregates
 
-    def add_all(self, elements: Sequence[Any]) -> bool:
-        record, held = self._held()
+    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
+        held = self._unpacked(value)
         no_keys = (None,) * len(elements)
         columns = self._aggregates.columns_of(elements)
         self._aggregates.fold({None: held}, None, no_keys, no_keys, *columns)
-        self._state.update_internal(self._aggregates.pack(held))
-        return record is None
+        return self._aggregates.pack(held)
 
-    def add_partial(self, partial: Sequence[Any]) -> bool:
-        record, held = self._held()
+    def fold_partial(self, value: Any, partial: Sequence[Any]) -> Any:
+        held = self._unpacked(value)
         self._aggregates.combine_one(held, *partial)
-        self._state.update_internal(self._aggregates.pack(held))
-        return record is None
+        return self._aggregates.pack(held)
 
-    def _held(self) -> tuple[Any, list[Any]]:
-        record = self._state.get_internal()
-        return record, self._aggregates.unpack(self._aggregates.create_accumulator() if record is None else record)
+    def _unpacked(self, value: Any) -> list[Any]:
+        return self._aggregates.unpack(self._aggregates.create_accumulator() if value is None else value)
 
 
 class ListedWindows(WindowState):
@@ -370,15 +415,22 @@ def _reduced_windows(contents: ReducedContents, forms: Sequence[ElementForm], re
         return stored(record(reduce(given(left), given(right))))
 
     descriptor = ReducingStateDescriptor(CONTENTS_NAME, reduce_stored, form.serializer)
-    return ReducedWindows(register(descriptor), form, reduce)
+    return ReducedWindows(register(descriptor), _exact(form.serializer), form, reduce)
 
 
 def _aggregated_windows(contents: AggregatedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
-    assert contents.accumulator_serializer is not None
-    descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, contents.accumulator_serializer)
+    serializer = contents.accumulator_serializer
+    assert serializer is not None
+    state = register(AggregatingStateDescriptor(CONTENTS_NAME, contents.function, serializer))
     if isinstance(contents.function, BoundAggregates):
-        return ColumnAggregatedWindows(register(descriptor), contents.function)
-    return AggregatedWindows(register(descriptor), contents.function)
+        return ColumnAggregatedWindows(state, _exact(serializer), contents.function)
+    return AggregatedWindows(state, _exact(serializer), contents.function)
+
+
+def _exact(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
+    if not serializer.is_immutable_type:
+        return None
+    return compile_exact(serializer, lambda: f"state {CONTENTS_NAME!r}", reject_none=True)
 
 
 def _co_grouped_windows(contents: CoGroupedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:

@@ -160,6 +160,7 @@ def _moments(column_type: pa.TimestampType) -> Convert:
     if column_type.unit != "us" or column_type.tz not in (None, "UTC"):
         return _undecided
     zone, utc = column_type.tz and time_zone_named(column_type.tz), datetime.timezone.utc
+    since, epoch = (datetime.datetime(1970, 1, 1, tzinfo=one) for one in (utc, zone))
 
     def convert(values: Values) -> Values | None:
         zones = set(map(id, map(attrgetter("tzinfo"), values)))
@@ -169,7 +170,8 @@ def _moments(column_type: pa.TimestampType) -> Convert:
             return values
         if zone is None or not zones <= {id(zone), id(utc)}:
             return None
-        return [value.replace(tzinfo=zone) for value in values]
+        # The same as `replace(tzinfo=zone)`, and much faster.
+        return [epoch + (value - since) for value in values]
 
     return convert
 
@@ -185,7 +187,7 @@ def _structs(column_type: pa.StructType) -> Convert:
 
     def convert(values: Values) -> Values | None:
         try:
-            tuples = values if shape.are_in_order(values) else list(map(shape.tuple_of, values))
+            tuples = shape.tuples_of(values)
             given = list(zip(*tuples, strict=True)) if values else [()] * len(columns)
         except (MismatchError, ValueError):
             return None

@@ -21,13 +21,14 @@ not every value. Only if a column fails, its values are converted one by one to 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import enum
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -169,7 +170,11 @@ class RowWriter:
 
     def columns(self, rows: Sequence[Any]) -> tuple[Sequence[tuple[Any, ...]], list[tuple[Any, ...]]]:
         """Return the rows as tuples in column order, and their columns. Raises `RowMismatchError`."""
-        tuples = rows if self._shape.are_in_order(rows) else [self._tuple(row) for row in rows]
+        try:
+            tuples = self._shape.tuples_of(rows)
+        except MismatchError:
+            # This raises the error for the row.
+            tuples = list(map(self._tuple, rows))
         try:
             columns = list(zip(*tuples, strict=True))
         except ValueError:
@@ -292,9 +297,15 @@ class RecordShape:
         # A plain Row has its names in the instance, a generated row in its class.
         return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self.names))
 
-    def are_in_order(self, records: Sequence[Any]) -> bool:
-        """Whether all records are tuples in column order."""
-        return all(map(self.is_in_order, set(map(type, records))))
+    def tuples_of(self, records: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+        """Return the records as tuples in column order. Raises `MismatchError`."""
+        kinds = set(map(type, records))
+        if all(map(self.is_in_order, kinds)):
+            return records
+        if kinds == {dict} and len(self.names) > 1 and set(map(len, records)) == {len(self.names)}:
+            with contextlib.suppress(KeyError):
+                return list(map(itemgetter(*self.names), records))
+        return list(map(self.tuple_of, records))
 
     def tuple_of(self, record: Any) -> tuple[Any, ...]:
         converter = self._converters.get(type(record))

@@ -94,6 +94,8 @@ class RegistrationContext(RuntimeContext):
         """The known schemas of the inputs."""
         self.watermark_ms = MIN_TIMESTAMP
         """No watermark."""
+        self.equal_keys_have_equal_bytes = False
+        """The types of keys are not known here."""
         self._operator_uid = operator_uid
         self._parallelism = parallelism
         self._epoch_id = epoch_id

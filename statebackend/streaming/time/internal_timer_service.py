@@ -13,7 +13,6 @@ never decreases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import define
@@ -108,7 +107,10 @@ class InternalTimerService(Generic[N]):
 
     def register_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Register a timer of the current key, due when the watermark reaches the time."""
-        self._event_time.add(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
+        current = self._current
+        if current.key_group == NO_KEY_GROUP:
+            raise _no_key()
+        self._event_time.add(Timer(timestamp_ms, current.key, namespace), current.key_group)
 
     def register_event_time_timers(
         self, namespace: N, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
@@ -119,7 +121,10 @@ class InternalTimerService(Generic[N]):
 
     def delete_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Delete a timer of the current key, if it exists."""
-        self._event_time.remove(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
+        current = self._current
+        if current.key_group == NO_KEY_GROUP:
+            raise _no_key()
+        self._event_time.remove(Timer(timestamp_ms, current.key, namespace), current.key_group)
 
     def register_processing_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Register a timer of the current key, due when the clock reaches the time."""
@@ -143,10 +148,8 @@ class InternalTimerService(Generic[N]):
             return
         self._watermark_ms = timestamp_ms
         # Firing timers may register others that are due.
-        while _is_due(self._event_time.peek(), timestamp_ms):
-            due = self._event_time.poll_while(lambda timer: timer.timestamp <= timestamp_ms)
-            while timers := list(islice(due, _FIRED_TOGETHER)):
-                fire(timers)
+        while timers := self._event_time.poll_many(lambda timer: timer.timestamp <= timestamp_ms, _FIRED_TOGETHER):
+            fire(timers)
 
     def advance_processing_time(self, fire: Fire) -> None:
         """Fire the timers that are due by the clock at the time of the call."""
@@ -164,12 +167,12 @@ class InternalTimerService(Generic[N]):
 
     def _key(self) -> Any:
         if self._current.key_group == NO_KEY_GROUP:
-            raise NoCurrentKeyError("a timer was registered or deleted while no key is current")
+            raise _no_key()
         return self._current.key
 
 
-def _is_due(timer: Timer[Any, Any] | None, timestamp_ms: int) -> bool:
-    return timer is not None and timer.timestamp <= timestamp_ms
+def _no_key() -> NoCurrentKeyError:
+    return NoCurrentKeyError("a timer was registered or deleted while no key is current")
 
 
 def _time_of(timer: Timer[Any, Any] | None) -> int | None:

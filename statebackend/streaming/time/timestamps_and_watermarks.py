@@ -30,9 +30,9 @@ registered outputs the last status stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from attrs import frozen
 
@@ -49,6 +49,7 @@ from statebackend.streaming.time.watermark_generators import (
     WatermarkStatus,
     WatermarksWithIdleness,
     check_timestamp,
+    needs_only_largest,
 )
 
 __all__ = ["MAX_CHANNELS", "TimedChannel", "TimestampedRecord", "TimestampsAndWatermarks", "WatermarkOutputMultiplexer"]
@@ -274,6 +275,25 @@ class TimestampsAndWatermarks(Generic[T]):
         self._processing_time_ms = processing_time_ms
         generator.on_event(record, MIN_TIMESTAMP if timestamp_ms is None else timestamp_ms, self._output)
         return TimestampedRecord(timestamp_ms, False, self._emitted(channel, deferred=False))
+
+    def on_timestamps(self, timestamps: Sequence[int | None], processing_time_ms: int) -> bool:
+        """Process records of which only the timestamps matter.
+
+        Returns False and changes nothing if records must be processed one by one, by `on_record`.
+        """
+        if self._channel_of_record is not None or self._timestamp_of_record is not None:
+            return False
+        generator = self._generators[None]
+        if not needs_only_largest(generator):
+            return False
+        known = [time for time in timestamps if time is not None]
+        largest_ms = max(known, default=MIN_TIMESTAMP)
+        if self._is_beyond_limit(largest_ms, processing_time_ms):
+            return False
+        if timestamps:
+            self._processing_time_ms = processing_time_ms
+            generator.on_event(cast(T, None), largest_ms, self._output)
+        return True
 
     def on_periodic_emit(self, processing_time_ms: int) -> tuple[WatermarkElement, ...]:
         """Call the generators and return new elements. Call it at regular intervals."""

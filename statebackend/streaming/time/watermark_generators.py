@@ -31,6 +31,7 @@ __all__ = [
     "WatermarksWithIdleness",
     "bounded_watermark",
     "check_timestamp",
+    "needs_only_largest",
 ]
 
 
@@ -108,6 +109,16 @@ class WatermarkGenerator(ABC, Generic[T]):
         """Called at regular intervals. Punctuated generators do nothing here."""
 
 
+def needs_only_largest(generator: WatermarkGenerator[Any]) -> bool:
+    """Whether one call with the largest timestamp of several events has the effect of one call for each.
+
+    Such a generator emits nothing in `on_event`.
+    """
+    if type(generator) is WatermarksWithIdleness:
+        return needs_only_largest(generator.generator)
+    return type(generator) is BoundedOutOfOrdernessWatermarks
+
+
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator[Any]):
     """Periodic: the largest timestamp, minus the bound, minus one millisecond."""
 
@@ -139,7 +150,7 @@ class WatermarksWithIdleness(WatermarkGenerator[T]):
     def __init__(
         self, generator: WatermarkGenerator[T], idleness_ms: int, processing_time_ms: Callable[[], int]
     ) -> None:
-        self._generator = generator
+        self.generator = generator
         self._idleness_ms = idleness_ms
         self._processing_time_ms = processing_time_ms
         self._had_event = False
@@ -147,13 +158,13 @@ class WatermarksWithIdleness(WatermarkGenerator[T]):
         self._is_idle = False
 
     def on_event(self, event: T, timestamp_ms: int, output: WatermarkOutput) -> None:
-        self._generator.on_event(event, timestamp_ms, output)
+        self.generator.on_event(event, timestamp_ms, output)
         self._had_event = True
         self._is_idle = False
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         if not self._is_inactive():
-            self._generator.on_periodic_emit(output)
+            self.generator.on_periodic_emit(output)
         elif not self._is_idle:
             self._is_idle = True
             output.mark_idle()

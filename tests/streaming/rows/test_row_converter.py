@@ -126,6 +126,30 @@ def test_rows_are_those_that_arrow_returns(
     assert outcome(lambda: RowConverter(schema, "here").rows(rows)) == through_arrow
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+        [{"a": 1, "b": 2}, {"a": 1}],
+        [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}],
+        [{"a": 1, "b": 2}, {"a": 1, "c": 3}],
+        [{"a": 1, "b": 2}, (1, 2)],
+        [{"a": 1, "b": None}, {"a": 1, "b": "text"}],
+    ],
+)
+def test_dicts_are_converted_as_by_arrow(rows: list[Any]) -> None:
+    for schema in (pa.schema([("a", pa.int64()), ("b", pa.int64())]), pa.schema([("a", pa.int64())])):
+        nested = pa.schema([("x", pa.struct(list(schema))), ("y", pa.int64())])
+        for given_schema, given_rows in ((schema, rows), (nested, [{"x": row, "y": 1} for row in rows])):
+            writer, reader = RowWriter(given_schema, "here"), RowReader(given_schema, "here")
+
+            def through_arrow(writer: Any = writer, reader: Any = reader, given_rows: Any = given_rows) -> list[Any]:
+                return [row for batch in writer.batches(given_rows) for row in reader.rows(batch)]
+
+            converter = RowConverter(given_schema, "here")
+            assert outcome(lambda converter=converter, rows=given_rows: converter.rows(rows)) == outcome(through_arrow)
+
+
 @pytest.mark.parametrize("row", [(1,), (1, 2, 3), {"a": 1}, 7])
 def test_a_row_of_other_columns_is_the_error_of_arrow(row: Any) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])

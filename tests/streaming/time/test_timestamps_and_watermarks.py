@@ -309,3 +309,39 @@ def test_who_was_idle_and_had_a_record_becomes_idle_again_and_says_so_again() ->
             source.on_record(0, 100, now_ms)
         told.append(list(source.on_periodic_emit(now_ms)))
     assert told == [[], [IDLE], [ACTIVE, Watermark(99)], [], [IDLE]]
+
+
+@given(
+    st.lists(st.lists(st.none() | st.integers(-100, 100), max_size=5), max_size=5),
+    st.sampled_from([None, 0, 30]),
+    st.sampled_from([None, 2]),
+)
+def test_records_timed_together_have_the_effect_of_records_timed_one_by_one(
+    batches: list[list[int | None]], future_limit_ms: int | None, idleness_ms: int | None
+) -> None:
+    generator = WatermarkStrategy.for_bounded_out_of_orderness("5 ms").create_generator
+    together, single = (
+        TimestampsAndWatermarks(generator, future_limit_ms=future_limit_ms, idleness_ms=idleness_ms) for _ in range(2)
+    )
+    for now_ms, batch in enumerate(batches):
+        is_beyond = [single.on_record(None, time, now_ms).is_beyond_limit for time in batch]
+        assert together.on_timestamps(batch, now_ms) == (not any(is_beyond))
+        if any(is_beyond):
+            for time in batch:
+                together.on_record(None, time, now_ms)
+        assert together.on_periodic_emit(now_ms) == single.on_periodic_emit(now_ms)
+        assert (together.watermark_ms, together.status) == (single.watermark_ms, single.status)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"idleness_ms": 5}, {"channel_of_record": str}, {"timestamp_of_record": int}],
+    ids=["punctuated", "idle", "channels", "timestamps"],
+)
+def test_records_that_matter_themselves_are_not_timed_together(options: dict[str, Any]) -> None:
+    factory: Any = Punctuated
+    if "channel_of_record" in options or "timestamp_of_record" in options:
+        factory = WatermarkStrategy.for_bounded_out_of_orderness("5 ms").create_generator
+    time = TimestampsAndWatermarks(factory, **options)
+    assert not time.on_timestamps([1, 2], 0)
+    assert time.on_periodic_emit(0) in ((), (Watermark(MIN_TIMESTAMP),))

@@ -57,6 +57,22 @@ class Gather(AggregateFunction[int, "list[int]", Any]):
         return left + right
 
 
+class GatherText(AggregateFunction[int, str, "list[int]"]):
+    """Gathers what is added, in a text: an accumulator that cannot change."""
+
+    def create_accumulator(self) -> str:
+        return ""
+
+    def add(self, value: int, accumulator: str) -> str:
+        return f"{accumulator}{value} "
+
+    def get_result(self, accumulator: str) -> list[int]:
+        return list(map(int, accumulator.split()))
+
+    def merge(self, left: str, right: str) -> str:
+        return left + right
+
+
 class ShowAll(ProcessWindowFunction[Any, Any, Any, Any]):
     def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
         values = elements[0] if elements and isinstance(elements[0], list) else elements
@@ -122,6 +138,8 @@ def definition_of(assigner: Any, lateness: int, kind: str) -> WindowDefinition:
     stream = stream.allowed_lateness(lateness).side_output_late_data(LATE)
     if kind == "aggregate":
         return stream.aggregate(Gather(), ShowAll())
+    if kind == "text":
+        return stream.aggregate(GatherText(), ShowAll())
     if kind == "evictor":
         return stream.evictor(CountEvictor.of(1000)).aggregate(Gather(), ShowAll(), element_type=int)
     return stream.process(ShowAll(), element_type=int)
@@ -141,7 +159,11 @@ events = st.lists(
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("assigner", ASSIGNERS.values(), ids=ASSIGNERS.keys())
 @settings(max_examples=10)
-@given(events=events, lateness=st.sampled_from([0, 7, 10]), kind=st.sampled_from(["aggregate", "process", "evictor"]))
+@given(
+    events=events,
+    lateness=st.sampled_from([0, 7, 10]),
+    kind=st.sampled_from(["aggregate", "text", "process", "evictor"]),
+)
 def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
     state_backend: Any, assigner: Any, events: list[Any], lateness: int, kind: str
 ) -> None:

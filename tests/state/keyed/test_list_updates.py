@@ -1,0 +1,52 @@
+"""Updates of a list with elements of it: they are stored without a second check, and others are checked."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebackend import ListStateDescriptor
+from statebackend.state.heap.heap_state_backend import HeapStateBackend
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.testing.backends.harness import BackendHarness
+
+UPDATES = st.lists(
+    st.tuples(
+        # Which elements of the list stay, and what is appended: an int, which is stored as a float.
+        st.one_of(st.just("all"), st.just("newest"), st.lists(st.integers(0, 9), max_size=6)),
+        st.lists(st.integers(-3, 3), max_size=3),
+    ),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
+@settings(max_examples=40)
+@given(updates=UPDATES)
+def test_every_element_is_stored_as_state_returns_it(state_backend: Any, updates: list[tuple[Any, list[int]]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        harness = BackendHarness(directory)
+        backend = harness.open(state_backend)
+        state = backend.get_state(ListStateDescriptor("list", float))
+        harness.at(backend, "a")
+        model: list[float] = []
+        for kept, appended in updates:
+            current: list[Any] = state.get()
+            if kept == "newest":
+                current = current[-2:]
+            elif kept != "all":
+                current = [current[place] for place in kept if place < len(current)]
+            state.update([*current, *appended])
+            model = [*map(float, current), *map(float, appended)]
+            assert list(map(repr, state.get())) == list(map(repr, model))
+        rows = [value for batch in backend.export_state("list") for value in batch.values]
+        other = harness.open(state_backend)
+        fresh = other.get_state(ListStateDescriptor("list", float))
+        harness.at(other, "a")
+        fresh.update(model)
+        assert [value for batch in other.export_state("list") for value in batch.values] == rows
+        harness.close()
