@@ -27,8 +27,11 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
+from itertools import islice
+from operator import lt
 from typing import Any, Final, NoReturn
 
 import rocksdict
@@ -51,6 +54,17 @@ _MAX_OPEN_FILES: Final = 512
 
 _LEVELS: Final = 7
 """Levels of a column family. An ingested file goes to the last level that needs no overlap with earlier levels."""
+
+_MIN_SCANNED_KEYS: Final = 1024
+"""Fewer keys are looked up one by one."""
+
+_MOST_ROWS_PER_KEY: Final = 3
+"""A scan ends if it meets more rows for each key."""
+
+_SAMPLED_ROWS: Final = 128
+_MOST_SCANNED_ROWS: Final = 4096
+_SCANNED_BYTES: Final = 1 << 20
+"""How much a scan reads before it is checked again whether it pays."""
 
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
@@ -198,14 +212,42 @@ class ColumnFamily:
         self.get = handle.get
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
-        """The values of keys, or None; fastest if the keys are sorted."""
-        if not raw_keys:
-            return []
+        """The values of keys, or None; fastest if the keys are sorted, and faster still if few other rows lie between.
+
+        A row of a scan takes much less time than a look-up.
+        """
+        found = self._scanned(raw_keys) if len(raw_keys) >= _MIN_SCANNED_KEYS else []
+        if len(found) < len(raw_keys):
+            try:
+                found += self.get(raw_keys[len(found) :] if found else raw_keys)
+            except Exception as error:
+                self.reading_failed(error)
+        return found
+
+    def _scanned(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        """The values of the first keys, up to where a scan meets too many other rows, or ends."""
+        found: list[bytes | None] = []
+        if not all(map(lt, raw_keys, islice(raw_keys, 1, None))):
+            return found
+        size, iterator = _SAMPLED_ROWS, self._iterator(raw_keys[0])
         try:
-            values: Any = self.get(raw_keys)
-        except Exception as error:
-            self.reading_failed(error)
-        found: list[bytes | None] = values
+            while len(found) < len(raw_keys):
+                rows = dict(islice(iterator, size))
+                if not rows:
+                    break
+                start, last = len(found), next(reversed(rows))
+                stop = bisect_right(raw_keys, last, start)
+                found += map(rows.get, raw_keys[start:stop])
+                if len(rows) < size or (stop - start) * _MOST_ROWS_PER_KEY < size:
+                    break
+                if size == _SAMPLED_ROWS:
+                    row_bytes = sum(map(len, rows.values())) // size + len(last)
+                    size = max(_SAMPLED_ROWS, min(_MOST_SCANNED_ROWS, _SCANNED_BYTES // row_bytes))
+        except Exception:
+            # The look-ups of the other keys meet the damage too, and raise the error.
+            return found
+        finally:
+            del iterator
         return found
 
     def scan(self, from_key: bytes) -> Scan:

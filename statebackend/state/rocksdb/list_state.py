@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, Final, TypeVar
 
 import xxhash
@@ -132,8 +133,11 @@ class RocksDBListState(CachedState, InternalListState[T]):
             self._grow(cached, _size_of(encoded))
 
     def update(self, elements: Iterable[T]) -> None:
-        given = checked_elements(self.name, elements)
+        given: list[Any] = list(elements)
         cached: _CachedList | None = self._entries.get(self._context.key)
+        if cached is not None and self._has_appended(cached, given):
+            return
+        given = checked_elements(self.name, given)
         known = {} if cached is None else self._known(cached, 2 * len(given))
         pairs = [known.get(id(element)) or self._new(element) for element in given]
         cached = self._list()
@@ -145,6 +149,24 @@ class RocksDBListState(CachedState, InternalListState[T]):
         kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
         size_bytes = _ELEMENT_BYTES * len(encoded) + 2 * size_bytes
         self._grow(cached, ENTRY_BYTES + kept + size_bytes - cached.size_bytes)
+
+    def _has_appended(self, cached: _CachedList, given: list[Any]) -> bool:
+        """Update a replaced list if all but the last of the given elements are its last ones; else return False."""
+        elements, sizes = cached.elements, cached.appended
+        known = len(given) - 1
+        if elements is None or not cached.is_replaced or not self._is_immutable or self._held >= self._max_entries:
+            return False
+        start = len(elements) - known
+        if not known > 0 <= start or given[0] is not elements[start] or given[-1] is None:
+            return False
+        if not all(map(is_, elements[start:], given)):
+            return False
+        given[-1], size = self._new(given[-1])
+        dropped = sum(one if isinstance(one, int) else len(one) for one in sizes[:start])
+        cached.elements, cached.appended = given, [*sizes[start:], size]
+        self._held += 1 - start
+        self._grow(cached, _ELEMENT_BYTES * (1 - start) + 2 * (int(size) - dropped))
+        return True
 
     def clear(self) -> None:
         self.update(())

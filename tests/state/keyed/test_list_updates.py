@@ -32,7 +32,7 @@ def test_every_element_is_stored_as_state_returns_it(state_backend: Any, updates
         harness = BackendHarness(directory)
         backend = harness.open(state_backend)
         state = backend.get_state(ListStateDescriptor("list", float))
-        harness.at(backend, "a")
+        harness.at(backend, 1)
         model: list[float] = []
         for kept, appended in updates:
             current: list[Any] = state.get()
@@ -46,7 +46,7 @@ def test_every_element_is_stored_as_state_returns_it(state_backend: Any, updates
         rows = [value for batch in backend.export_state("list") for value in batch.values]
         other = harness.open(state_backend)
         fresh = other.get_state(ListStateDescriptor("list", float))
-        harness.at(other, "a")
+        harness.at(other, 1)
         fresh.update(model)
         assert [value for batch in other.export_state("list") for value in batch.values] == rows
         harness.close()

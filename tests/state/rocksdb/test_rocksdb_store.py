@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from statebackend.state.rocksdb import engine
 from statebackend.state.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.state.rocksdb.read_only_database import ReadOnlyDatabase
@@ -60,6 +61,30 @@ def test_a_scan_shows_what_was_there_when_it_was_begun(store, tmp_path):
     reader.join()
     assert begun == [ENTRIES[0], ENTRIES[0]]
     assert read == [ENTRIES[1:], ENTRIES[1:]]
+
+
+@pytest.mark.parametrize("per_key", [1, 2, 3, 10])
+@pytest.mark.parametrize("value_bytes", [8, 50_000])
+def test_sorted_look_ups_return_the_values_of_single_ones(store, tmp_path, monkeypatch, per_key, value_bytes):
+    monkeypatch.setattr(engine, "_MIN_SCANNED_KEYS", 5)
+    monkeypatch.setattr(engine, "_SAMPLED_ROWS", 4)
+    monkeypatch.setattr(engine, "_MOST_SCANNED_ROWS", 16)
+    family = store.column_family("a")
+    rows = [(b"m%04d" % number, b"%d" % number * (value_bytes // 8)) for number in range(200)]
+    family.ingest(written_file(tmp_path / "more.sst", rows))
+    family.ingest(written_file(tmp_path / "gone.sst", [(key, None) for key, _ in rows[50:60]]))
+    present = [key for key, _ in rows][::per_key]
+    # Some keys lie between rows, and the last ones after all rows.
+    every = sorted([*present, *(key + b"x" for key in present[::7]), b"n", b"o"])
+    for keys in (
+        every,
+        every[:60],
+        every[::-1],
+        [*every, every[0]],
+        [every[3]] * 9,
+        [b"z%d" % end for end in range(9)],
+    ):
+        assert family.get_all(keys) == [family.get(key) for key in keys]
 
 
 def test_an_unknown_property_is_an_error(store):
