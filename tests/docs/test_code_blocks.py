@@ -6,7 +6,7 @@ begins with ``<!-- setup`` is code that runs and that readers do not see. A bloc
 since the last one; a line of dots stands for any lines.
 
 Blocks that do not run are checked: they parse, and what they import from this project exists and takes the arguments
-that they pass.
+that they pass. Commands of blocks have the options that they show.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import ast
 import importlib
 import inspect
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+
+from statebackend.cli.main import COMMANDS, load_command
 
 from .test_tutorials import matches
 
@@ -138,3 +142,16 @@ def _takes(called: Any, keyword: str | None) -> bool:
         return True
     parameters = inspect.signature(called).parameters.values()
     return any(p.name == keyword or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+_COMMAND = re.compile(rf"^(?:    |\$ )?(statebackend (?:{'|'.join(COMMANDS)}) .*?)(?:  +#.*)?$", re.M)
+COMMANDS_SHOWN = sorted({(page, one) for page in PAGES for one in _COMMAND.findall((DOCS / page).read_text("utf-8"))})
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS_SHOWN)
+def test_a_command_of_a_page_has_the_options_that_it_shows(page: str, command: str) -> None:
+    name, *arguments = shlex.split(command)[1:]
+    application = typer.Typer()
+    application.command()(load_command(name))
+    declared = {option for parameter in typer.main.get_command(application).params for option in parameter.opts}
+    assert {argument for argument in arguments if argument.startswith("--")} <= declared
