@@ -66,6 +66,12 @@ class Servers:
         produce(self.kafka.settings, "rules", rules, key="name")
         produce(self.kafka.settings, "payments", self.halves[half], key="card")
 
+    def committed_epoch(self) -> int:
+        """The newest epoch that PostgreSQL has."""
+        with psycopg.connect(self.postgres.conninfo()) as connection:
+            [[newest]] = connection.execute("SELECT max(epoch) FROM statebackend_epochs").fetchall()
+        return int(newest)
+
     def balances(self, table: str) -> list[Balance]:
         """The rows of a table of balances, sorted."""
         with psycopg.connect(self.postgres.conninfo()) as connection:
@@ -112,6 +118,8 @@ def killed(stage: Stage, servers: Servers) -> None:
         raise DifferenceError(
             f"the kill should have hit the commit of epoch {killed_in}, but its checkpoint is missing"
         )
+    if servers.committed_epoch() >= killed_in:
+        raise DifferenceError(f"the kill should have hit the commit of epoch {killed_in}, but PostgreSQL has it")
     alerts, balances = len(alerts_of(places)), sum(one.payments for one in servers.balances(places.balances))
     stage.say(
         f"SIGKILL to process {driver.pid}, Python and JVM at once, in the commit of epoch {killed_in}: Delta Lake has "

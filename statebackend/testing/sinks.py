@@ -399,6 +399,18 @@ class SinkContract:
         driver.run(1)
         assert self.visible(target) == rows_of_epochs(1)
 
+    def test_a_closed_sink_is_used_by_the_next_run(self, target: Any) -> None:
+        first = self.driver(target)
+        first.start()
+        first.run(0)
+        first.sink.close()
+        first.sink.close()
+        second = self.driver(target, "run-2", checkpoint=first.checkpoint)
+        second.sink = first.sink
+        second.start()
+        second.run(1)
+        assert self.visible(target) == rows_of_epochs(0, 1)
+
     def test_the_identity_is_the_same_for_two_objects(self, target: Any, second_target: Any) -> None:
         assert self.new_sink(target).identity == self.new_sink(target).identity
         assert self.new_sink(target).identity != self.new_sink(second_target).identity
