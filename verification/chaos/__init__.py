@@ -8,6 +8,7 @@
     progress, last_words, processes
                   when a job is waited for no longer, and what its processes have said by then
     report        how long the job took to go on after each strike
+    sinks         a local job that writes to Delta, PostgreSQL and Kafka, and its driver, `sinks_driver` (`--sinks`)
 
 The simulation tries every step of the protocol without Spark; this tries few steps of the whole,
 with real processes, files and signals. When exactly a signal hits is the machine's chance, so a seed repeats what is
