@@ -8,38 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from spark_workplace import travelling_by_value
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ValueStateDescriptor
 from statebackend.connectors import FileSink, KafkaRecord, KafkaSource
 from statebackend.local import LocalStreamEnvironment
-from statebackend.spark.sources.micro_batches import limited_ends
 
 if TYPE_CHECKING:
     from kafka_server import KafkaServer
 
 RECORD = "key string, n bigint"
-
-
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
-def test_a_limited_batch_is_as_large_as_it_may_be(left: dict[str, int], max_rows: int) -> None:
-    start = {split: place * 7 for place, split in enumerate(left)}
-    ends = {split: start[split] + count for split, count in left.items()}
-    planned = limited_ends(start, ends, max_rows)
-
-    assert all(start[split] <= planned[split] <= ends[split] for split in left)
-    assert sum(planned[split] - start[split] for split in left) == min(max_rows, sum(left.values()))
-    assert limited_ends(start, ends, None) == ends
-
-
-def test_no_split_waits_for_ever() -> None:
-    left = {f"p{number}": 10 for number in range(5)}
-    start = dict.fromkeys(left, 0)
-    for _ in range(5):
-        start = limited_ends(start, left, 1)
-    assert set(start.values()) == {1}
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):

@@ -1,0 +1,113 @@
+"""How the micro-batches of a source in Python are planned, without a session of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from statebackend.spark.sources.micro_batches import _Reader, limited_ends
+from statebackend.streaming.errors import StreamJobError
+from statebackend.streaming.rows.declared_schema import parsed_schema
+from statebackend.streaming.stream_graph import MicroBatchSource, SplitRead
+
+
+class Numbers:
+    """Each split has the numbers up to its end, except those that were removed."""
+
+    def __init__(self, **ends: int) -> None:
+        self.ends, self.first = ends, 0
+
+    def splits(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.ends, self.first)
+
+    def position_of_new_split(self, split: str) -> int:
+        return self.first
+
+    def end_positions(self) -> Mapping[str, int]:
+        return dict(self.ends)
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        raise NotImplementedError
+
+    def read_range(self, split: str, start: int, end: int) -> Iterator[Sequence[Any]]:
+        yield list(range(start, end))
+
+    def __repr__(self) -> str:
+        return "Numbers"
+
+
+def reader(source: MicroBatchSource) -> _Reader:
+    return _Reader(source, parsed_schema("number bigint", "test"))
+
+
+def numbers_read(source: MicroBatchSource, start: dict[str, int], end: dict[str, int]) -> dict[str, list[int]]:
+    planned = reader(source)
+    return {
+        one.split: [number for batch in planned.read(one) for number in batch["number"].to_pylist()]
+        for one in planned.partitions(start, end)
+    }
+
+
+def test_each_split_is_read_between_its_positions() -> None:
+    source = Numbers(a=5, b=3)
+    start = reader(source).initialOffset()
+    end = reader(source).latestOffset(start, ReadAllAvailable())
+    assert numbers_read(source, start, end) == {"a": [0, 1, 2, 3, 4], "b": [0, 1, 2]}
+    assert numbers_read(source, end, reader(source).latestOffset(end, ReadAllAvailable())) == {}
+
+
+def test_the_log_has_the_first_position_of_a_new_split_before_its_records() -> None:
+    source = Numbers(a=2)
+    source.ends["b"] = 4
+    source.first = 1
+    planned = reader(source).latestOffset({"a": 2}, ReadAllAvailable())
+    assert planned == {"a": 2, "b": 1}
+    assert numbers_read(source, {"a": 2}, planned) == {}
+    # Records that are removed meanwhile do not change what the next batch reads.
+    source.first = 3
+    assert reader(source).latestOffset(planned, ReadAllAvailable()) == {"a": 2, "b": 4}
+    assert numbers_read(source, planned, {"a": 2, "b": 4}) == {"b": [1, 2, 3]}
+
+
+def test_a_query_with_an_end_reads_nothing_that_came_later() -> None:
+    source = Numbers(a=2)
+    planned = reader(source)
+    planned.last = dict(source.end_positions())
+    source.ends = {"a": 9, "b": 4}
+    assert planned.latestOffset({"a": 0}, ReadAllAvailable()) == {"a": 2}
+
+
+def test_a_split_that_is_gone_or_shorter_is_an_error() -> None:
+    with pytest.raises(StreamJobError, match="Numbers: split 'b', which was read up to position 7, no longer exists"):
+        reader(Numbers(a=2)).latestOffset({"a": 2, "b": 7}, ReadAllAvailable())
+    with pytest.raises(StreamJobError, match="Numbers: split 'a' was read up to position 7, and now ends at 2"):
+        reader(Numbers(a=2)).latestOffset({"a": 7}, ReadAllAvailable())
+
+
+def test_a_batch_has_at_most_as_many_records_as_it_may() -> None:
+    planned = reader(Numbers(a=90, b=10)).latestOffset({"a": 0, "b": 0}, ReadMaxRows(20))
+    assert planned == {"a": 18, "b": 2}
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
+def test_a_limited_batch_is_as_large_as_it_may_be(left: dict[str, int], max_rows: int) -> None:
+    start = {split: place * 7 for place, split in enumerate(left)}
+    ends = {split: start[split] + count for split, count in left.items()}
+    planned = limited_ends(start, ends, max_rows)
+
+    assert all(start[split] <= planned[split] <= ends[split] for split in left)
+    assert sum(planned[split] - start[split] for split in left) == min(max_rows, sum(left.values()))
+    assert limited_ends(start, ends, None) == ends
+
+
+def test_no_split_waits_for_ever() -> None:
+    left = {f"p{number}": 10 for number in range(5)}
+    start = dict.fromkeys(left, 0)
+    for _ in range(5):
+        start = limited_ends(start, left, 1)
+    assert set(start.values()) == {1}
