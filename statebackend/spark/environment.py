@@ -48,6 +48,7 @@ from statebackend.spark.session import (
     check_classic_session,
     check_spark_version,
     check_time_zone,
+    end_with_program,
     ensure_python_interpreter,
     is_on_one_host,
 )
@@ -161,6 +162,7 @@ class SparkStreamEnvironment:
         check_classic_session(spark)
         check_spark_version(spark)
         ensure_python_interpreter(spark)
+        end_with_program(spark)
         self.spark = spark
         self.job_dir = os.fspath(job_dir)
         self.backend = state_backend(backend)

@@ -19,10 +19,12 @@ runs, not while the DataFrame is built.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +47,7 @@ __all__ = [
     "cloned_session",
     "configured",
     "disable_adaptive",
+    "end_with_program",
     "ensure_python_interpreter",
     "is_on_one_host",
     "is_speculative",
@@ -129,6 +132,20 @@ def check_time_zone(spark: SparkSession) -> None:
 def is_on_one_host(spark: SparkSession) -> bool:
     """Whether the tasks run in the driver's own JVM, as with the master ``local[2]``; not with ``local-cluster``."""
     return bool(spark.sparkContext._jsc.isLocal())
+
+
+_ended_contexts: weakref.WeakSet[SparkContext] = weakref.WeakSet()
+
+
+def end_with_program(spark: SparkSession) -> None:
+    """Stop a session with a ``local-cluster`` when the program ends, in case the program does not.
+
+    Otherwise the JVM exits beside its own workers, which start executors again and log errors meanwhile.
+    """
+    context = spark.sparkContext
+    if context.master.startswith("local-cluster") and context not in _ended_contexts:
+        _ended_contexts.add(context)
+        atexit.register(spark.stop)
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:

@@ -142,7 +142,7 @@ class LocalDatabase:
         return RocksDBEngine(self.directory.database_path, self._memory_budget_bytes, places)
 
     def _note_damage(self) -> None:
-        # Otherwise each later attempt would open it and fail again.
+        # Otherwise each later attempt would read it and rebuild it again.
         self._is_damaged = True
         self.directory.begin_change()
 
@@ -167,6 +167,7 @@ class LocalDatabase:
             self._read_only = None
             if not is_fit:
                 self._rebuild()
+            self._is_damaged = False
             for name, rows in kept.items():
                 if rows:
                     keys = sorted(rows)
@@ -197,6 +198,8 @@ class LocalDatabase:
         looks into each file, and a database that is open only for short times may never merge them.
         """
         self.directory.begin_change()
+        if self._is_damaged:
+            return False
         try:
             engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
         except RocksDBError:

@@ -34,7 +34,8 @@ class ReadOnlyDatabase:
     """A read-only database with an overlay of few changes.
 
     ``open_reader`` opens the database to read the column families of the version. ``opened`` opens it for writing, and
-    returns the column family of a state. ``found_damaged`` is called after a row could not be read.
+    returns the column family of a state. ``found_damaged`` is called after a row could not be read: the database is
+    then rebuilt from the checkpoint when it is opened.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class ReadOnlyDatabase:
         self.found_damaged = found_damaged
         self._open_reader = open_reader
         self._reader: RocksDBEngine | None = None
-        self._is_open = True
+        self.is_open = True
+        """Whether rows are still read from the disk."""
         self._expects_many = version.changed_rows > MAX_KEPT_ROWS
         _open_databases.add(self)
 
     def keep(self, name: str, keys: list[bytes], values: list[bytes | None]) -> bool:
         """Keep changes of a state in the overlay, if there is room; return whether there was."""
-        if not self._is_open or len(keys) > MAX_KEPT_ROWS:
+        if not self.is_open or len(keys) > MAX_KEPT_ROWS:
             return False
         after = self.kept[name] | dict(zip(keys, values, strict=True))
         others = [rows for other, rows in self.kept.items() if other != name]
@@ -71,7 +73,7 @@ class ReadOnlyDatabase:
 
     def stored_rows(self, name: str) -> ColumnFamily:
         """The rows of a state on disk, or those of the open database if the disk cannot be read separately."""
-        if not self._is_open or self._expects_many:
+        if not self.is_open or self._expects_many:
             return self.opened(name)
         if self._reader is None:
             try:
@@ -92,7 +94,7 @@ class ReadOnlyDatabase:
 
     def disown(self) -> None:
         """Send all look-ups to the open database; the reader stays open."""
-        self._is_open = False
+        self.is_open = False
         self.kept = {name: {} for name in self.rows}
         for rows in self.rows.values():
             rows.forget()
@@ -128,7 +130,12 @@ class ReadOnlyRows:
         if value is not UNKNOWN:
             return value
         stored = self._stored
-        return (self._stored_rows() if stored is None else stored).get(raw_key)
+        if stored is None:
+            stored = self._stored_rows()
+        try:
+            return stored.get(raw_key)
+        except Exception as error:
+            return self._rebuilt(error).get(raw_key)
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
         """The values of keys, or None; fastest if the keys are sorted."""
@@ -155,13 +162,11 @@ class ReadOnlyRows:
         return self._opened().scan_prefix_from(prefix, rest)
 
     def reading_failed(self, error: Exception) -> NoReturn:
-        """Raise the error for an exception of `get`, and mark the database as damaged."""
-        stored = self._stored
-        if stored is None:
-            # Opening the database failed.
+        """Raise the error for an exception of `get`."""
+        if self._stored is None:
+            # Opening or rebuilding the database failed.
             raise error
-        self._database.found_damaged()
-        stored.reading_failed(error)
+        self._stored.reading_failed(error)
 
     def estimated_entries(self) -> int:
         """An estimate of the number of keys."""
@@ -188,9 +193,15 @@ class ReadOnlyRows:
         stored = self._stored_rows()
         try:
             return stored.get_all(raw_keys)
-        except RocksDBError:
-            self._database.found_damaged()
-            raise
+        except RocksDBError as error:
+            return self._rebuilt(error).get_all(raw_keys)
+
+    def _rebuilt(self, error: Exception) -> ColumnFamily:
+        """Rebuild the database after a read from the disk failed. Raise the error if it was not read-only."""
+        if not self._database.is_open:
+            raise error
+        self._database.found_damaged()
+        return self._opened()
 
     def _opened(self) -> ColumnFamily:
         return self._database.opened(self._state_name)

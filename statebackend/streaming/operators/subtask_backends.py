@@ -92,9 +92,15 @@ class SubtaskBackends:
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshot:
         """Take a snapshot of both backends. ``state_id`` is unique to this attempt."""
-        operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
-        # The keyed snapshot must be last: reused backends are identified by it.
-        keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
+        task = self._operator.prepare_snapshot(checkpoint_id, state_id) if self._operator is not None else None
+        operator = None if task is None else task.run()
+        try:
+            # The keyed snapshot must be last: reused backends are identified by it.
+            keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
+        except BaseException:
+            if task is not None:
+                task.remove_written()
+            raise
         return _joined(keyed, operator)
 
     def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshotTask:

@@ -335,38 +335,58 @@ def test_what_is_kept_comes_on_top_of_a_database_that_is_filled_anew(harness):
         assert values_at(harness, handle, local) == {1: 11, 3: 3}
 
 
-def test_a_row_that_cannot_be_read_takes_the_version_away(harness):
-    """Or each attempt would find the same database, and fail."""
+@pytest.mark.parametrize("reads_one", [True, False])
+def test_a_database_whose_row_cannot_be_read_is_rebuilt(harness, reads_one):
+    asked = []
 
+    def reject(key):
+        asked.append(key)
+        raise RocksDBError("block checksum mismatch")
+
+    handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, 3: 3}))
+    handle, _ = changed(harness, handle, updates(harness, {1: 10, 2: None}))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    state = backend.get_state(VALUE)
+    rows = backend._store.tables["value"]._family
+    stored = rows._stored_rows()
+    read = stored.get
+    harness.at(backend, 3)
+    if reads_one:
+        stored.get = reject
+        assert state.value() == 3
+    else:
+        stored.get = lambda key: asked.append(key) or read(key)
+        assert state.value() == 3
+        raw_key, stored.get_all = asked.pop(), reject
+        expected = read(raw_key)
+        assert rows.get_all([raw_key]) == [expected]
+    assert len(asked) == 1
+    assert backend._store.database.is_open
+    assert content(harness, backend, VALUE) == {1: 10, 3: 3}
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    # What is rebuilt is as good as what was damaged.
+    again = harness.open(ROCKSDB, handle, local="local")
+    assert again.is_local
+    again.close()
+    assert values_at(harness, handle) == {1: 10, 3: 3}
+
+
+def test_a_database_that_can_be_neither_read_nor_rebuilt_is_not_used_again(harness):
     def reject(*arguments):
-        raise Exception("block checksum mismatch")
-
-    def read_one(rows):
-        try:
-            rows.get(b"k")
-        except Exception as error:
-            rows.reading_failed(error)
+        raise RocksDBError("block checksum mismatch")
 
     handle, _ = changed(harness, None, updates(harness, {1: 1}))
-    for read in (read_one, lambda rows: rows.get_all([b"k"])):
-        backend = harness.open(ROCKSDB, handle, local="local")
-        state = backend.get_state(VALUE)
-        harness.at(backend, 1)
-        assert state.value() == 1
-        rows = backend._store.tables["value"]._family
-        rows._stored_rows().get = reject
-        with pytest.raises(RocksDBError, match="block checksum"):
-            read(rows)
-        assert not os.path.exists(version_path(harness))
-        # A function that goes on nevertheless must not bring it back.
-        handle = harness.snapshot(backend).handle
-        backend.close()
-        assert not os.path.exists(version_path(harness))
-        again = harness.open(ROCKSDB, handle, local="local")
-        assert not again.is_local
-        again.get_state(VALUE)
-        handle = harness.snapshot(again).handle
-        again.close()
+    backend = harness.open(ROCKSDB, handle, local="local")
+    state = backend.get_state(VALUE)
+    backend._store.tables["value"]._family._stored_rows().get = reject
+    backend._store.database._rebuild = reject
+    harness.at(backend, 1)
+    with pytest.raises(RocksDBError, match="block checksum"):
+        state.value()
+    backend.close()
+    assert not os.path.exists(version_path(harness))
+    assert not harness.open(ROCKSDB, handle, local="local").is_local
 
 
 def test_a_forked_child_is_rejected_what_is_kept_and_what_lies_on_the_disk(harness):

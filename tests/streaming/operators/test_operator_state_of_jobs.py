@@ -498,6 +498,24 @@ def subtask_state(directory: Path, restored: RestoredOperatorState | None = None
     return SubtaskBackends(state_backend("heap").create_keyed_state_backend(parameters), restored)
 
 
+def test_operator_state_is_removed_when_its_keyed_part_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*arguments: Any) -> Any:
+        raise OSError("the disk is full")
+
+    state = subtask_state(tmp_path)
+    state.register_operator_state(SplitListStateDescriptor("elements", int)).add(1)
+    assert state.snapshot(0, "first").state.operator is not None
+    written = sorted((tmp_path / "shared").iterdir())
+    assert len(written) == 1
+    state.register_operator_state(SplitListStateDescriptor("elements", int)).add(2)
+    monkeypatch.setattr(state.keyed, "snapshot", reject)
+    with pytest.raises(OSError, match="the disk is full"):
+        state.snapshot(1, "second")
+    assert sorted((tmp_path / "shared").iterdir()) == written
+
+
 def test_the_digest_of_an_acknowledgement_covers_keyed_and_operator_state(tmp_path: Path) -> None:
     def digest(name: str, keyed: int, element: int) -> str:
         state = subtask_state(tmp_path / name)

@@ -103,8 +103,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
         shown: dict[str, Any] = {"window": shown_window(context.window), "wm": context.current_watermark()}
         if self.has_state:
             state = context.window_state().get_state(FIRES)
-            if state.value() is not None:
-                shown["fires"] = state.value()
+            shown["fires"] = state.value()
             state.clear()
         if self.clear_tag is not None:
             context.output(self.clear_tag, said(shown))
@@ -237,7 +236,7 @@ def pair_of(left: Any, right: Any) -> Any:
 
 def group_of(lefts: list[Any], rights: list[Any]) -> Any:
     sides = {"left": [one["values"][0] for one in lefts], "right": [one["values"][0] for one in rights]}
-    return [said({"key": (lefts or rights)[0].key, **sides})]
+    return [said(sides)]
 
 
 def windows_of(keyed: KeyedStream, given: Mapping[str, Any], uid: str) -> ProcessedStream:

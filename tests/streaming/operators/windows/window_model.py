@@ -340,9 +340,9 @@ class WindowModel:
         self.held.pop((place.key, place.window), None)
         trigger.clear(place)
         self.open_sessions.discard((place.key, place.window))
-        shown = {"window": list(place.window), "wm": self.watermark}
+        shown: dict[str, Any] = {"window": list(place.window), "wm": self.watermark}
         fires = self.fires.pop((place.key, place.window), None)
-        if fires is not None:
+        if self.operator["function"].get("windowState"):
             shown["fires"] = fires
         if "clearSide" in self.operator["function"]:
             self._emit(shown, last_of(place.window), time, self.operator["function"]["clearSide"])
