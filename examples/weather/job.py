@@ -22,8 +22,8 @@ from attrs import frozen
 from examples.weather import version_1, version_2
 from examples.weather.airline_names import ASK_AGAIN, NameAirline
 from examples.weather.reports import FLIGHT_ORDER, FLIGHT_SCHEMA
-from examples.weather.silence import SILENT_SCHEMA, ReportSilence
-from examples.weather.weather_of_the_hour import WEATHER_COLUMNS, AddWeather
+from examples.weather.silence import ReportSilence
+from examples.weather.weather_of_the_hour import AddWeather
 from statebackend import AsyncDataStream, DataStream, OutputTag, TumblingEventTimeWindows, WatermarkStrategy
 
 JOB_NAME: Final = "weather"
@@ -68,7 +68,7 @@ def build(
         .window(TumblingEventTimeWindows.of("1 hour"), order_by=FLIGHT_ORDER)
         .allowed_lateness(LATENESS)
         .side_output_late_data(LATE)
-        .aggregate(program.AddUpDelays(), program.TellDelays(), uid="delays", schema=program.DELAYS_SCHEMA)
+        .aggregate(program.AddUpDelays(), program.TellDelays(), uid="delays")
     )
     with_weather = (
         delays.key_by("airport", "hour")
@@ -76,7 +76,7 @@ def build(
         .process(
             AddWeather(program.Delays, HOUR_MS + LATENESS_MS),
             uid="weather",
-            schema=f"{program.DELAYS_SCHEMA}, {WEATHER_COLUMNS}",
+            schema=program.DelaysInWeather,
         )
     )
     with_weather.sink_to(outputs.delays, uid="delays")
@@ -95,6 +95,6 @@ def build(
     silent = (
         timed.filter(lambda flight: flight.tailnum is not None and flight.dep_delay is not None)
         .key_by("tailnum")
-        .process(ReportSilence(), uid="silence", schema=SILENT_SCHEMA, order_by=FLIGHT_ORDER)
+        .process(ReportSilence(), uid="silence", order_by=FLIGHT_ORDER)
     )
     silent.sink_to(outputs.silent, uid="silent")

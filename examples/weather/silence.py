@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from statebackend import (
     KeyedProcessFunction,
@@ -20,10 +20,16 @@ from statebackend import (
 
 SILENCE_MS = 7 * 24 * 3600 * 1000
 
-SILENT_SCHEMA = "tailnum string, last_departure timestamp, airport string"
+
+class Silent(NamedTuple):
+    """An aircraft, when it left last, and for which airport."""
+
+    tailnum: str
+    last_departure: datetime
+    airport: str | None
 
 
-class ReportSilence(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+class ReportSilence(KeyedProcessFunction[str, Any, Silent]):
     """Emits an aircraft, when it left last, and for which airport."""
 
     # Those of the last seven days: where each one went, by its time.
@@ -35,10 +41,10 @@ class ReportSilence(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
             self.departures.put(context.timestamp, flight.dest)
             context.timer_service.register_event_time_timer(context.timestamp + SILENCE_MS)
 
-    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterator[tuple[Any, ...]]:
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterator[Silent]:
         departure_ms = timestamp - SILENCE_MS
         airport = self.departures.get(departure_ms)
         self.departures.remove(departure_ms)
         others_ms = self.departures.keys()
         if all(other_ms > timestamp for other_ms in others_ms):
-            yield context.current_key, datetime.fromtimestamp(departure_ms / 1000, timezone.utc), airport
+            yield Silent(context.current_key, datetime.fromtimestamp(departure_ms / 1000, timezone.utc), airport)

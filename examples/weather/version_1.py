@@ -6,14 +6,12 @@ A cancelled flight has no delay. One that left early does not make up for one th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from attrs import evolve, frozen
 
 from statebackend import AggregateFunction, ProcessWindowFunction, WindowContext
-
-DELAYS_SCHEMA = "airport string, hour timestamp, flights bigint, cancelled bigint, minutes_late bigint"
 
 
 @frozen
@@ -23,6 +21,27 @@ class Delays:
     flights: int = 0
     cancelled: int = 0
     minutes_late: int = 0
+
+
+@frozen
+class HourlyDelays:
+    """What is emitted for an airport and hour."""
+
+    airport: str
+    hour: datetime
+    flights: int
+    cancelled: int
+    minutes_late: int
+
+
+@frozen
+class DelaysInWeather(HourlyDelays):
+    """The same, with the weather of the hour if it is known."""
+
+    temp: float | None
+    wind_speed: float | None
+    precip: float | None
+    visib: float | None
 
 
 class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
@@ -44,10 +63,9 @@ class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
         return so_far
 
 
-class TellDelays(ProcessWindowFunction[str, Delays, tuple[Any, ...], Any]):
+class TellDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
     """Emits a row when a window fires: once behind its end, and again for each flight that is reported after that."""
 
-    def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[tuple[Any, ...]]:
+    def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[HourlyDelays]:
         (delays,) = elements
-        hour = datetime.fromtimestamp(context.window.start / 1000, timezone.utc)
-        yield airport, hour, delays.flights, delays.cancelled, delays.minutes_late
+        yield HourlyDelays(airport, context.window.start_time, delays.flights, delays.cancelled, delays.minutes_late)

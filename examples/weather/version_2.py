@@ -7,16 +7,12 @@ that of the flights that version 2 sees: nothing can know the others any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from attrs import evolve, frozen
 
 from statebackend import AggregateFunction, ProcessWindowFunction, WindowContext
-
-DELAYS_SCHEMA = """
-    airport string, hour timestamp, flights bigint, cancelled bigint, minutes_late bigint, longest_delay bigint
-"""
 
 
 @frozen
@@ -27,6 +23,28 @@ class Delays:
     cancelled: int = 0
     minutes_late: int = 0
     longest_delay: int = 0
+
+
+@frozen
+class HourlyDelays:
+    """What is emitted for an airport and hour."""
+
+    airport: str
+    hour: datetime
+    flights: int
+    cancelled: int
+    minutes_late: int
+    longest_delay: int
+
+
+@frozen
+class DelaysInWeather(HourlyDelays):
+    """The same, with the weather of the hour if it is known."""
+
+    temp: float | None
+    wind_speed: float | None
+    precip: float | None
+    visib: float | None
 
 
 class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
@@ -50,10 +68,10 @@ class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
         return so_far
 
 
-class TellDelays(ProcessWindowFunction[str, Delays, tuple[Any, ...], Any]):
+class TellDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
     """Emits a row when a window fires: once behind its end, and again for each flight that is reported after that."""
 
-    def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[tuple[Any, ...]]:
+    def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[HourlyDelays]:
         (delays,) = elements
-        hour = datetime.fromtimestamp(context.window.start / 1000, timezone.utc)
-        yield airport, hour, delays.flights, delays.cancelled, delays.minutes_late, delays.longest_delay
+        hour, totals = context.window.start_time, (delays.flights, delays.cancelled, delays.minutes_late)
+        yield HourlyDelays(airport, hour, *totals, delays.longest_delay)

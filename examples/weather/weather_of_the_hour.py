@@ -22,8 +22,6 @@ from statebackend import (
     ValueStateDescriptor,
 )
 
-WEATHER_COLUMNS = "temp double, wind_speed double, precip double, visib double"
-
 
 @frozen
 class Weather:

@@ -143,7 +143,7 @@ def end_with_program(spark: SparkSession) -> None:
     Otherwise the JVM exits beside its own workers, which start executors again and log errors meanwhile.
     """
     context = spark.sparkContext
-    if context.master.startswith("local-cluster") and context not in _ended_contexts:
+    if (context.master or "").startswith("local-cluster") and context not in _ended_contexts:
         _ended_contexts.add(context)
         atexit.register(spark.stop)
 

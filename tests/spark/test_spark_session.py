@@ -22,6 +22,7 @@ from statebackend.spark.session import (
     check_spark_version,
     configured,
     disable_adaptive,
+    end_with_program,
     ensure_python_interpreter,
     task_identity,
 )
@@ -40,6 +41,30 @@ def test_the_interpreter_of_the_workers_is_this_one_unless_chosen(monkeypatch: p
     ensure_python_interpreter()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "/chosen/python"
+
+
+class Context:
+    def __init__(self, master: str) -> None:
+        self.master = master
+
+
+class Session:
+    def __init__(self, context: Context) -> None:
+        self.sparkContext = context
+
+    def stop(self) -> None: ...
+
+
+def test_a_session_with_workers_of_its_own_is_stopped_once_when_the_program_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    cluster: Any = Session(Context("local-cluster[2,1,1024]"))
+    others: list[Any] = [Session(Context(master)) for master in ("local[2]", "spark://host:7077")]
+    for session in (cluster, cluster, *others):
+        end_with_program(session)
+    assert registered == [cluster.stop]
 
 
 @pytest.mark.spark
