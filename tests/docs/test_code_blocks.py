@@ -155,3 +155,11 @@ def test_a_command_of_a_page_has_the_options_that_it_shows(page: str, command: s
     application.command()(load_command(name))
     declared = {option for parameter in typer.main.get_command(application).params for option in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= declared
+
+
+def test_a_page_that_shows_a_console_is_read_by_another_test() -> None:
+    tests = "".join(
+        path.read_text("utf-8") for path in (REPOSITORY / "tests").rglob("test_*.py") if path != Path(__file__)
+    )
+    shown = [page for page in PAGES if "```console\n" in (DOCS / page).read_text("utf-8")]
+    assert [page for page in shown if page not in tests] == []
