@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import shlex
@@ -44,6 +45,9 @@ RUN_BY_TESTS = {
 }
 """Pages whose blocks another test runs."""
 
+RUN_WITH = "runs with "
+"""Begins the comment of a block that runs if a package is installed, which not every release of Python has."""
+
 _BLOCK = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->$"
     r"|^```text\n(?P<output>.*?)^```$"
@@ -65,6 +69,8 @@ class Block:
 
     @property
     def is_run(self) -> bool:
+        if self.note is not None and self.note.startswith(RUN_WITH):
+            return importlib.util.find_spec(self.note.removeprefix(RUN_WITH)) is not None
         return self.note is None and not self.is_output and self.page not in RUN_BY_TESTS
 
     def parsed(self) -> ast.Module:
@@ -99,7 +105,7 @@ def test_a_comment_above_a_block_gives_a_reason_or_names_a_test_that_reads_the_p
     for page, test in RUN_BY_TESTS.items():
         assert page in (REPOSITORY / test).read_text("utf-8")
     for block in NOT_RUN:
-        if block.note is not None and not block.note.startswith("not run: "):
+        if block.note is not None and not block.note.startswith(("not run: ", RUN_WITH)):
             [test] = re.findall(r"tests/\S+\.py", block.note)
             assert block.page in (REPOSITORY / test).read_text("utf-8"), f"{block.page}:{block.line}"
 
