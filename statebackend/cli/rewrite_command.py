@@ -88,10 +88,10 @@ def print_written(printer: Printer, answer: dict[str, Any]) -> None:
     """Print the result."""
     printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {shown_bytes(answer['size_bytes'])}")
     for uid, operator in answer["operators"].items():
-        for name, rows in (operator["rows"] | operator["operator_state_rows"]).items():
+        for name, entries in (operator["rows"] | operator["operator_state_rows"]).items():
             left_out = operator["left_out"].get(name)
             also = "" if left_out is None else f", {left_out:,} left out"
-            printer.line(f"  operator {uid}, state {name}: {counted(rows, 'row')} written{also}")
+            printer.line(f"  operator {uid}, state {name}: {counted(entries, 'entry', 'entries')} written{also}")
         if operator["is_copied"]:
             printer.line(f"  operator {uid}: as it was")
     for warning in answer["warnings"]:

@@ -699,7 +699,7 @@ class _OperatorWriting:
                 paths = [f"{directory}/part-{index:05d}-{self._writing_id[:8]}.parquet"]
                 self._files.append(LocalFile(paths[0], one.path))
             part.add(meta, paths, f"{self._writing_id}-{index}")
-        self._rows[name] = sum(one.rows for one in written)
+        self._rows[name] = sum(one.entries for one in written)
         left_out = [*(one.left_out for one in collected), *(one.left_out for one in written)]
         if any(left_out):
             self._left_out[name] = sum(left_out, Counter())

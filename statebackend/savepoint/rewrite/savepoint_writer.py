@@ -219,8 +219,8 @@ class WrittenSavepoint:
     """A written savepoint.
 
     Attributes:
-        rows: The rows of each keyed state that was not copied, by operator.
-        operator_state_rows: The rows of each operator state that was not copied, by operator.
+        rows: The entries of each keyed state that was not copied, by operator. A list is one entry.
+        operator_state_rows: The elements of each operator state that was not copied, by operator.
         left_out: The rows that ``keep_...`` changes removed, by operator and state.
         changes_without_effect: The ``keep_...`` changes that removed nothing, by their number in the plan, from 1.
         copied_operators: The operators that were copied unchanged.

@@ -16,11 +16,12 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from functools import reduce
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
@@ -171,10 +172,10 @@ class CollectTask:
 
 @frozen
 class ScratchPart:
-    """A file of rows in the scratch directory, or none without rows."""
+    """A file of rows in the scratch directory, or none without rows. A list is one entry, of one or more rows."""
 
     path: str | None
-    rows: int
+    entries: int
     meta: StateMeta
     earliest_ms: int | None
     """The time of the earliest timer of a timer queue."""
@@ -237,14 +238,37 @@ class _Earliest:
         return min(self.found, default=None)
 
 
+@define
+class _Entries:
+    """Counts the entries in sorted batches."""
+
+    schema: EntrySchema
+    count: int = 0
+    last: tuple[Any, ...] | None = None
+
+    def watched(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if batch.num_rows:
+                self.count += self._entries_beginning_in(batch) if self.schema.is_list else batch.num_rows
+            yield batch
+
+    def _entries_beginning_in(self, batch: pa.RecordBatch) -> int:
+        """Return the number of rows whose key or namespace differs from the row before."""
+        columns = [batch.column(name) for name in ("key", "namespace") if name in batch.schema.names]
+        first, last = (tuple(column[index].as_py() for column in columns) for index in (0, -1))
+        changes = (pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)) for column in columns)
+        is_first_new, self.last = first != self.last, last
+        return int(is_first_new) + (pc.sum(reduce(pc.or_, changes)).as_py() or 0)
+
+
 def _written(
     rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, state_progress: StateProgress
 ) -> ScratchPart:
     path = os.path.join(directory, f"part-{uuid.uuid4().hex}.parquet")
-    earliest = _Earliest(schema)
+    earliest, entries = _Earliest(schema), _Entries(schema)
 
     def pieces() -> Iterator[pa.RecordBatch]:
-        for batch in earliest.watched(rows):
+        for batch in entries.watched(earliest.watched(rows)):
             yield from bounded_batches(batch)
             state_progress.add(batch.num_rows, batch.nbytes)
 
@@ -252,7 +276,7 @@ def _written(
     state_progress.done()
     if not count:
         os.unlink(path)
-    return ScratchPart(path if count else None, count, schema.meta(), earliest.earliest_ms)
+    return ScratchPart(path if count else None, entries.count, schema.meta(), earliest.earliest_ms)
 
 
 def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:

@@ -49,7 +49,7 @@ def test_a_plan_in_a_file_is_carried_out(stored: Path, capsys: Any) -> None:
     assert status == 0
     assert entries_of(new, "stores", "sales") == {"a": 1}
     told = capsys.readouterr()
-    assert "operator stores, state sales: 1 row written, 1 left out" in told.out
+    assert "operator stores, state sales: 1 entry written, 1 left out" in told.out
     assert "warning" not in told.out
 
 
@@ -81,7 +81,7 @@ def test_a_change_that_left_out_nothing_is_warned_of(stored: Path, capsys: Any) 
     status, _ = run(stored, _IDLE_PLAN)
     told = capsys.readouterr().out
     assert status == 0
-    assert "state sales: 1 row written, 1 left out" in told
+    assert "state sales: 1 entry written, 1 left out" in told
     [warning] = [line for line in told.splitlines() if line.startswith("warning: ")]
     assert "change 2 of the plan (keep_keys of operator 'shops') left out nothing" in warning
 

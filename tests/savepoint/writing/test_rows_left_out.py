@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from statebackend import (
     BroadcastStateDescriptor,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     SplitListStateDescriptor,
     ValueStateDescriptor,
 )
+from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter, WrittenSavepoint
 
 KEYS = range(20)
@@ -85,3 +88,21 @@ def test_what_is_left_out_of_an_operator_that_is_split_counts_once(stored: Path)
         "y": {"value": 1, "list": 1, "map": 3},
     }
     assert report.changes_without_effect == {}
+
+
+class Collect(KeyedProcessFunction[int, Any, Any]):
+    seen = ListStateDescriptor("seen", int)
+
+    def process_element(self, value: Any, context: Any) -> None:
+        self.seen.add(value.number)
+
+
+@pytest.mark.parametrize("max_parallelism", [8, 16])
+def test_a_list_of_several_rows_is_one_entry(tmp_path: Path, max_parallelism: int) -> None:
+    environment = LocalStreamEnvironment(epoch_size=5, backend="rocksdb", parallelism=2, max_parallelism=8)
+    stream = environment.from_elements([(key, 1) for _ in range(4) for key in range(5)], "key bigint, number int")
+    stream.key_by("key").process(Collect(), uid="one", schema="n int").sink_to([])
+    stored = tmp_path / "stored"
+    assert environment.execute().savepoint(stored).rows == {"one": {"seen": 20}}, "an epoch adds a row to each list"
+    plan = Plan().keep_keys("one", lambda key: key > 1).change_max_parallelism(max_parallelism)
+    assert written(stored, plan).rows == {"one": {"seen": 3}}
