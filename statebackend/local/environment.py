@@ -67,6 +67,7 @@ from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
+from statebackend.streaming.explain import explain_operators
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.operators.record_function import paused_garbage_collection
@@ -327,6 +328,13 @@ class LocalStreamEnvironment:
         reports = self._checked(point, job)
         with LocalRun(job.parts(directory=directory, store=store), point, reports) as run:
             yield run
+
+    def explain(self) -> str:
+        """Explain how each operator takes its records and accesses its state: vectorised, or as Python objects.
+
+        Raises as `execute`. Nothing is started.
+        """
+        return explain_operators(self._job().prepared.operators, self.backend, self.metrics)
 
     def described(self) -> DescribedJob:
         """The job as its state knows it. Needs no records of sources with schemas; raises as `execute`."""

@@ -77,6 +77,7 @@ from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
+from statebackend.streaming.explain import explain_operators
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
@@ -344,6 +345,13 @@ class SparkStreamEnvironment:
         except BaseException:
             start.directory.close()
             raise
+
+    def explain(self) -> str:
+        """Explain how each operator takes its records and accesses its state: vectorised, or as Python objects.
+
+        Raises as `execute`. Nothing is started.
+        """
+        return explain_operators(self._prepare().operators, self.backend, self.metrics)
 
     def described(self) -> DescribedJob:
         """The job by its operators and state; raises as `execute`."""

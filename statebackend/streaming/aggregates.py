@@ -507,7 +507,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """The columns that sort the records completely, as far as the aggregates see. Empty if no order matters."""
         self.partials = tuple(dict.fromkeys(one for kind in kinds for one in kind.partials))
         """What Arrow or Spark can aggregate before. Only if `is_exact`."""
-        self.is_exact = all(kind.partials for kind in kinds)
+        self.without_partials = tuple(name for name, kind in zip(self._names, kinds, strict=True) if not kind.partials)
+        """The names of the aggregates that need the records."""
+        self.is_exact = not self.without_partials
         """Whether partial results may be folded in any order."""
         self._wide = [
             one.name

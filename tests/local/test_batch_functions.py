@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,14 @@ from statebackend import (
     ProcessContext,
     ReducingStateDescriptor,
     RuntimeContext,
+    StateMetricsConfig,
+    StateTtlConfig,
     TimeDomain,
     UserFunctionError,
     ValueStateDescriptor,
     WatermarkStrategy,
+    count,
+    last_value,
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
@@ -387,6 +392,45 @@ def test_it_tells_how_values_are_converted(backend: str) -> None:
     pytest.importorskip("numpy")
     rows = run(TellsConversion(), SALES, "is_vectorised boolean", backend=backend)
     assert rows == [(backend == "rocksdb",)]
+
+
+class StatesOfEveryPath(KeyedBatchFunction[str, Sale, Any]):
+    """Emits which of its states are vectorised."""
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        descriptors: list[ValueStateDescriptor[Any]] = [
+            ValueStateDescriptor("totals", Totals),
+            ValueStateDescriptor("expiring", int, ttl=StateTtlConfig("1 day")),
+            ValueStateDescriptor("day", datetime.date),
+        ]
+        self.states = {one.name: context.get_state(one) for one in descriptors}
+        context.get_list_state(ListStateDescriptor("list", int))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        return pa.table({"name": list(self.states), "is": [one.is_vectorised for one in self.states.values()]})
+
+
+@pytest.mark.parametrize("metrics", [None, StateMetricsConfig()])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_explain_names_the_path_of_each_state(backend: str, metrics: StateMetricsConfig | None) -> None:
+    pytest.importorskip("numpy")
+    rows: list[Any] = []
+    environment = LocalStreamEnvironment(backend=backend, metrics=metrics)
+    keyed = environment.from_elements(SALES).as_records(Sale).key_by("shop")
+    keyed.process(StatesOfEveryPath(), uid="paths", schema="name string, is boolean").sink_to(rows, uid="rows")
+    keyed.aggregate(uid="exact", n=count()).sink_to([], uid="exact-rows")
+    keyed.aggregate(uid="ordered", n=count(), last=last_value("amount")).sink_to([], uid="ordered-rows")
+    lines = environment.explain().splitlines()
+    assert lines[0] == "operator 'paths': batches of Arrow columns"
+    assert "    list state 'list': as objects (only value state is vectorised)" in lines
+    assert "operator 'exact': aggregates; Arrow aggregates batches of columns by key before state is read" in lines
+    assert "operator 'ordered': aggregates, record by record because of last" in lines
+    assert lines[-1] == "    value state 'accumulators': as objects (once per key and epoch)"
+    environment.execute("sales")
+    assert rows
+    for name, is_vectorised in rows:
+        [line] = [line for line in lines if f"value state {name!r}" in line]
+        assert line.endswith("vectorised") == is_vectorised
 
 
 @pytest.mark.parametrize("bound", [{"cache_entries": 1}, {"cache_bytes": 1}])

@@ -32,7 +32,7 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.windows.assigners import GlobalWindows
 from statebackend.streaming.windows.window_definition import ColumnAggregates, WindowDefinition
 
-__all__ = ["AggregateOperator", "resolved_node"]
+__all__ = ["AggregateOperator", "aggregates_of", "resolved_node"]
 
 ACCUMULATORS_NAME: Final = "accumulators"
 
@@ -54,6 +54,8 @@ class AggregateOperator(Operator):
     def open(self, context: Any, emitter: Emitter) -> None:
         where = f"operator {self._uid!r}"
         self._bound: BoundAggregates = bound_aggregates(self._definition.aggregates, context.input_schemas[0], where)
+        if self._definition.ttl is None:
+            context.access_in_bulk()
         self._state = context.register(
             ValueStateDescriptor(ACCUMULATORS_NAME, self._bound.serializer, ttl=self._definition.ttl)
         )
@@ -146,7 +148,7 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
     Sets the schema of its output, and the sort columns if the order of records matters and the job sets no order.
     ``key_types`` are the types of its keys, None if unknown. Raises `JobDefinitionError`.
     """
-    aggregates = _aggregates_of(node.function)
+    aggregates = aggregates_of(node.function)
     if aggregates is None:
         return node
     where = f"operator {node.uid!r}"
@@ -174,7 +176,8 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
     return evolve(node, operator_inputs=(read,), schema=ddl)
 
 
-def _aggregates_of(function: Any) -> NamedAggregates | None:
+def aggregates_of(function: Any) -> NamedAggregates | None:
+    """Return the built-in aggregates of an operator's function, None for other functions."""
     if isinstance(function, AggregateDefinition):
         return function.aggregates
     if isinstance(function, WindowDefinition) and isinstance(function.contents, ColumnAggregates):

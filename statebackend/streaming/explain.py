@@ -1,0 +1,73 @@
+"""Explains how the operators of a job take their records and access their state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from statebackend.savepoint.column_codecs import column_codec
+from statebackend.state.metrics import StateMetricsConfig
+from statebackend.state.state_backend import StateBackend
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.streaming.aggregates import bound_aggregates
+from statebackend.streaming.batch_functions import KeyedBatchFunction
+from statebackend.streaming.operators.aggregate import aggregates_of
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.runtime.state_registration import RegisteredStates
+from statebackend.streaming.stream_graph import OperatorNode
+
+__all__ = ["explain_operators"]
+
+
+class _Operator(Protocol):
+    """An operator of either runtime."""
+
+    @property
+    def node(self) -> OperatorNode: ...
+    @property
+    def states(self) -> RegisteredStates: ...
+
+
+def explain_operators(
+    operators: Mapping[str, _Operator], backend: StateBackend, metrics: StateMetricsConfig | None
+) -> str:
+    """Return a line for each operator and each of its keyed states."""
+    lines = []
+    for uid, operator in operators.items():
+        function, states = operator.node.function, operator.states
+        lines.append(f"operator {uid!r}: {_records(function, states.input_schemas, uid)}")
+        for one in states.keyed:
+            obstacle = "per record"
+            if isinstance(function, KeyedBatchFunction):
+                obstacle = _obstacle(one, backend, metrics)
+            elif aggregates_of(function) is not None:
+                obstacle = "once per key and epoch" if one.name == "accumulators" else "once per key, window and batch"
+            access = f"as objects ({obstacle})" if obstacle else "vectorised"
+            lines.append(f"    {one.kind.name} state {one.name!r}: {access}")
+    return "\n".join(lines)
+
+
+def _records(function: Any, schemas: Sequence[DeclaredSchema | None], uid: str) -> str:
+    if isinstance(function, KeyedBatchFunction):
+        return "batches of Arrow columns"
+    aggregates = aggregates_of(function)
+    if aggregates is None:
+        return "record by record"
+    ordered = bound_aggregates(aggregates, schemas[0], f"operator {uid!r}").without_partials
+    if ordered:
+        return f"aggregates, record by record because of {', '.join(ordered)}"
+    return "aggregates; Arrow aggregates batches of columns by key before state is read"
+
+
+def _obstacle(descriptor: StateDescriptor, backend: StateBackend, metrics: StateMetricsConfig | None) -> str:
+    """Return why bulk state converts values one by one; empty if it is vectorised."""
+    if not isinstance(descriptor, ValueStateDescriptor):
+        return "only value state is vectorised"
+    if backend.name != "rocksdb":
+        return f"the backend {backend.name} keeps objects"
+    if descriptor.ttl is not None:
+        return "it has a time-to-live"
+    if metrics is not None:
+        return "state metrics are on"
+    return "" if column_codec(descriptor.serializer) is not None else "its type has no vectorised codec"
