@@ -104,12 +104,10 @@ def test_files_of_a_repetition_that_cannot_be_deleted_fail_no_epoch() -> None:
     assert runtime.done == ["discard shared/b", "store", "commit"]
 
 
-def test_output_is_forgotten_when_it_cannot_be_committed_and_no_checkpoint_stands_for_it() -> None:
-    runtime = FakeRuntime(tasks=(), commit_error=OSError("the disk is full"))
-    with pytest.raises(OSError, match="the disk is full"):
-        run(runtime)
-    assert runtime.done == ["commit", "abort"]
-    runtime = FakeRuntime(acknowledgement("same", "a"), commit_error=OSError("the disk is full"))
+@pytest.mark.parametrize("tasks", [(TASK,), ()])
+def test_output_that_cannot_be_committed_stays_staged_beside_its_checkpoint(tasks: tuple[TaskId, ...]) -> None:
+    acknowledgements = [acknowledgement("same", "a") for _ in tasks]
+    runtime = FakeRuntime(*acknowledgements, tasks=tasks, commit_error=OSError("the disk is full"))
     with pytest.raises(OSError, match="the disk is full"):
         run(runtime)
     assert runtime.done == ["store", "commit"]
