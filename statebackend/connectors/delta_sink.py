@@ -12,10 +12,10 @@ is no longer the leader cannot add an epoch twice.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import datetime
+import decimal
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,21 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.fs
-from attrs import asdict
+from attrs import asdict, evolve
 
-from statebackend.checkpoint.fs.store_uri import secrets_of, without_secrets
-from statebackend.connectors.staged_parquet import StagedFile, write_parquet
+from statebackend.checkpoint.fs.store_uri import without_secrets
+from statebackend.connectors.staged_parquet import (
+    StagedFile,
+    convert_rows,
+    delete_staged,
+    epoch_directory,
+    lineage_directory,
+    secret_values,
+    split_by_columns,
+    stored_type,
+    widened_type,
+    write_parquet,
+)
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 if TYPE_CHECKING:
@@ -43,8 +54,6 @@ _ATTEMPTS: Final = 10
 _MOST_OPEN_EPOCHS: Final = 16
 """The maximum number of epochs after the last complete one for which a crash may leave files."""
 
-_SECRET_OPTION: Final = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
-
 _NAME: Final = "statebackend.lineage"
 _EPOCH: Final = "statebackend.epoch"
 _FILES: Final = "statebackend.files"
@@ -55,6 +64,10 @@ _COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.inva
 """Metadata of columns that a writer must compute or check."""
 
 _PATH_SIZE: Final = ("path", "size_bytes")
+
+_INDEXED_COLUMNS: Final = 32
+_LONGEST_TEXT: Final = 256
+_LATEST_BOUND: Final = datetime.datetime.max.replace(microsecond=999_000)
 
 _T = TypeVar("_T")
 
@@ -117,7 +130,7 @@ class DeltaSink(Sink):
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
-        schema = _stored_schema(rows.schema, self._table_schema)
+        schema = self._stored_schema(rows.schema)
         delta_schema = self._reported(f"{self} has no such columns", lambda: _deltalake().Schema.from_arrow(schema))
         if self._table_schema is not None:
             self._check_schema(delta_schema, _deltalake().Schema.from_arrow(self._table_schema))
@@ -134,22 +147,25 @@ class DeltaSink(Sink):
                     for name in required:
                         if name not in schema.names or batch.column(name).null_count:
                             raise SinkError(f"{self}: column {name!r} of the table is NOT NULL, and a row has no value")
-                    yield _converted(batch, schema)
+                    yield convert_rows(batch, schema)
 
         files = self._reported(
             f"{self}: the rows of {epoch} cannot be written",
             lambda: write_parquet(
                 self._file_system(),
-                _directory(epoch.lineage, epoch.epoch_id),
+                epoch,
+                subtask_index,
                 converted(),
-                prefix=f"{epoch.run_id}-{subtask_index:05d}",
-                partition_by=self._partition_by,
+                split=self._split if self._partition_by else None,
+                statistics=_statistics,
                 compression=self._compression,
                 local_root=self._local_root(),
             ),
         )
         if not files:
             return b""
+        # Delta's log has the values by column.
+        files = [evolve(one, partition=dict(zip(self._partition_by, one.partition, strict=True))) for one in files]
         fields = {"version": _VERSION, "schema": delta_schema.to_json(), "files": [asdict(one) for one in files]}
         return json.dumps(fields).encode()
 
@@ -190,7 +206,7 @@ class DeltaSink(Sink):
         self._with_retries(f"{epoch} cannot be committed", lambda: add(self._opened(schema)))
 
     def abort(self, epoch: SinkEpoch) -> None:
-        self._delete_staged(epoch.lineage, epoch.epoch_id, lambda name: name.startswith(f"{epoch.run_id}-"))
+        self._delete_staged(epoch.lineage, epoch.epoch_id, f"{epoch.run_id}-")
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         last_id = -1 if last_epoch_id is None else last_epoch_id
@@ -207,7 +223,7 @@ class DeltaSink(Sink):
             self._check_features(table)
             self._table_schema = pa.schema(table.schema().to_arrow())
         for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
-            self._delete_staged(lineage, epoch_id, lambda name: True)
+            self._delete_staged(lineage, epoch_id)
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         def remove() -> None:
@@ -226,7 +242,19 @@ class DeltaSink(Sink):
             )
 
         self._with_retries(f"the epochs after {last_epoch_id} cannot be removed", remove)
-        return [f"the files in {without_secrets(self._uri)}/{_tag(lineage)} that its log does not name any longer"]
+        place = f"{without_secrets(self._uri)}/{lineage_directory(lineage)}"
+        return [f"the files in {place} that its log does not name any longer"]
+
+    def _stored_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the files. Narrower types are widened to those of the table."""
+        table = self._table_schema
+        fields = []
+        for one in schema:
+            stored = stored_type(one.type)
+            if table is not None and one.name in table.names:
+                stored = widened_type(stored, table.field(one.name).type)
+            fields.append(pa.field(one.name, stored, nullable=True))
+        return pa.schema(fields)
 
     def _check_parent(self, table: DeltaTable, lineage: SinkLineage, newest: int) -> None:
         if lineage.parent is None or newest >= 0:
@@ -256,7 +284,7 @@ class DeltaSink(Sink):
                 limit = min(limit, epoch_id)
             elif epoch_id <= limit:
                 written += int(entry[_FILES])
-        tag = f"{_tag(lineage)}/"
+        tag = f"{lineage_directory(lineage)}/"
         added = zip(*(pa.table(table.get_add_actions()).column(name).to_pylist() for name in _PATH_SIZE), strict=True)
         found = [
             (path, size) for path, size in added if path.startswith(tag) and int(path.split("/")[1]) > last_epoch_id
@@ -371,26 +399,25 @@ class DeltaSink(Sink):
         except Exception as error:
             self._table = None
             text = str(error)
-            for secret in self._secrets():
+            for secret in secret_values(self._options, {"": self._uri}):
                 text = text.replace(secret, "***")
             # The message of the original error may contain secrets.
             raise SinkError(f"{what}: {text}. Check the table, the permissions and the storage options") from None
 
-    def _secrets(self) -> list[str]:
-        found = [value for name, value in self._options.items() if value and _SECRET_OPTION.search(name)]
-        return sorted([*found, *secrets_of(self._uri)], key=len, reverse=True)
+    def _delete_staged(self, lineage: SinkLineage, epoch_id: int, prefix: str = "") -> None:
+        directory = epoch_directory(lineage, epoch_id)
+        self._reported(
+            f"{self}: staged files in {directory} cannot be deleted",
+            lambda: delete_staged(self._file_system(), directory, prefix),
+        )
 
-    def _delete_staged(self, lineage: SinkLineage, epoch_id: int, is_left: Callable[[str], bool]) -> None:
-        directory = _directory(lineage, epoch_id)
-
-        def delete() -> None:
-            file_system = self._file_system()
-            selector = pyarrow.fs.FileSelector(directory, allow_not_found=True)
-            for info in file_system.get_file_info(selector):
-                if is_left(os.path.basename(info.path)):
-                    file_system.delete_file(info.path)
-
-        self._reported(f"{self}: staged files in {directory} cannot be deleted", delete)
+    def _split(self, batch: pa.RecordBatch) -> list[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        names = self._partition_by
+        rest = batch.select([name for name in batch.schema.names if name not in names])
+        return [
+            (tuple(map(_partition_text, names, values)), part)
+            for values, part in split_by_columns(rest, [batch.column(name) for name in names])
+        ]
 
     def _local_root(self) -> str | None:
         parsed = urlparse(self._uri)
@@ -418,14 +445,6 @@ def _deltalake() -> Any:
     return deltalake
 
 
-def _tag(lineage: SinkLineage) -> str:
-    return f"statebackend-{hashlib.sha256(lineage.name.encode()).hexdigest()[:16]}"
-
-
-def _directory(lineage: SinkLineage, epoch_id: int) -> str:
-    return f"{_tag(lineage)}/{epoch_id:012d}"
-
-
 def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(committable)
@@ -437,41 +456,74 @@ def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
     return fields
 
 
-_WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
-    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
-    pa.int16(): (pa.int32(), pa.int64()),
-    pa.int32(): (pa.int64(), pa.float64()),
-    pa.float32(): (pa.float64(),),
-}
-
-
-def _stored_schema(schema: pa.Schema, table: pa.Schema | None) -> pa.Schema:
-    """Return the schema of the files: timestamps in UTC and microseconds, and narrower types widened to the table's."""
-    fields = []
-    for one in schema:
-        stored = _stored_type(one.type)
-        if table is not None and one.name in table.names:
-            wider = table.field(one.name).type
-            stored = wider if wider in _WIDER.get(stored, ()) else stored
-        fields.append(pa.field(one.name, stored, nullable=True))
-    return pa.schema(fields)
-
-
-def _stored_type(data_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", None if data_type.tz is None else "UTC")
-    if pa.types.is_struct(data_type):
-        return pa.struct([pa.field(one.name, _stored_type(one.type)) for one in data_type])
-    if pa.types.is_list(data_type):
-        return pa.list_(_stored_type(data_type.value_type))
-    if pa.types.is_map(data_type):
-        return pa.map_(_stored_type(data_type.key_type), _stored_type(data_type.item_type))
-    return data_type
-
-
-def _converted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(schema):
-        return batch
-    return pa.RecordBatch.from_arrays(
-        [column.cast(one.type) for column, one in zip(batch.columns, schema, strict=True)], schema=schema
+def _partition_text(column: str, value: Any) -> str | None:
+    if value is None or value == "":
+        # Delta's log cannot represent an empty string.
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, decimal.Decimal)):
+        return str(value)
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    raise SinkError(
+        f"rows cannot be partitioned by column {column!r} with values of {type(value).__name__}: use text, whole "
+        f"numbers, decimals, booleans, dates or timestamps"
     )
+
+
+def _statistics(metadata: Any) -> dict[str, Any]:
+    """Return the statistics of a file as in Delta's log, for the first columns that are not nested."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    null_counts: dict[str, int] = {}
+    unknown: set[str] = set()
+    for group_index in range(metadata.num_row_groups):
+        group = metadata.row_group(group_index)
+        for column_index in range(min(group.num_columns, _INDEXED_COLUMNS)):
+            column = group.column(column_index)
+            name, found = column.path_in_schema, column.statistics
+            if "." in name or found is None or not found.has_null_count:
+                unknown.add(name)
+                continue
+            null_counts[name] = null_counts.get(name, 0) + found.null_count
+            if not found.has_min_max:
+                if found.null_count != column.num_values:
+                    unknown.add(name)
+                continue
+            low, high = found.min, found.max
+            if _json_value(low, is_upper=False) is None or _json_value(high, is_upper=True) is None:
+                unknown.add(name)
+                continue
+            least[name] = low if name not in least else min(least[name], low)
+            greatest[name] = high if name not in greatest else max(greatest[name], high)
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": {name: _json_value(one, is_upper=False) for name, one in least.items() if name not in unknown},
+        "maxValues": {name: _json_value(one, is_upper=True) for name, one in greatest.items() if name not in unknown},
+        "nullCount": {name: count for name, count in null_counts.items() if "." not in name},
+    }
+
+
+def _json_value(value: Any, *, is_upper: bool) -> Any:
+    """Return a value as in Delta's log; None if the log cannot represent it exactly."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Bounds of floats do not include NaN, so leave them out.
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_TEXT else None
+    if isinstance(value, datetime.datetime):
+        # The log has milliseconds, so round the upper bound up.
+        rest = value.microsecond % 1000
+        rounded = value - datetime.timedelta(microseconds=rest)
+        if is_upper and rest:
+            if value.replace(tzinfo=None) > _LATEST_BOUND:
+                return None
+            rounded += datetime.timedelta(milliseconds=1)
+        zone = "Z" if value.tzinfo is not None else ""
+        return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return None

@@ -1,12 +1,17 @@
-"""Writes Parquet files for a table format: a file per partition, with the statistics for the table's log."""
+"""Writes Parquet files for a table format: a file per partition, with statistics of its columns.
+
+The files of an epoch have a directory: ``statebackend-<16 hex>/<epoch>/<run>-<subtask>-<32 hex>.parquet``. The hash is
+of the lineage. So the files of an attempt that failed are found and deleted.
+"""
 
 from __future__ import annotations
 
-import datetime
-import decimal
+import contextlib
+import hashlib
 import os
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,66 +21,112 @@ import pyarrow.parquet as pq
 from attrs import field, frozen
 
 from statebackend.checkpoint.fs.local_storage import sync_directory
-from statebackend.streaming.sink import SinkError
+from statebackend.checkpoint.fs.store_uri import secrets_of
+from statebackend.streaming.sink import SinkEpoch, SinkLineage
 
-__all__ = ["StagedFile", "write_parquet"]
+__all__ = [
+    "StagedFile",
+    "convert_rows",
+    "delete_staged",
+    "epoch_directory",
+    "lineage_directory",
+    "secret_values",
+    "split_by_columns",
+    "stored_type",
+    "widened_type",
+    "write_parquet",
+]
 
 _MOST_OPEN: Final = 64
 """The maximum number of partitions that are written at the same time."""
 
-_INDEXED_COLUMNS: Final = 32
-_LONGEST_TEXT: Final = 256
-_LATEST_BOUND: Final = datetime.datetime.max.replace(microsecond=999_000)
+_SECRET_OPTION: Final = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
 
 
 @frozen
 class StagedFile:
-    """A written file. ``path`` is relative to the table; partition values are formatted as in Delta's log."""
+    """A written file. ``path`` is relative to the table; ``partition`` is the key of its partition."""
 
     path: str
     size_bytes: int
     rows: int
-    partition: Mapping[str, str | None] = field(factory=dict)
+    partition: Any = ()
     statistics: Mapping[str, Any] = field(factory=dict)
+
+
+def lineage_directory(lineage: SinkLineage) -> str:
+    """Return the directory of a job's files, relative to the table."""
+    return f"statebackend-{hashlib.sha256(lineage.name.encode()).hexdigest()[:16]}"
+
+
+def epoch_directory(lineage: SinkLineage, epoch_id: int) -> str:
+    """Return the directory of an epoch's files, relative to the table."""
+    return f"{lineage_directory(lineage)}/{epoch_id:012d}"
+
+
+def delete_staged(file_system: pyarrow.fs.FileSystem, directory: str, prefix: str = "") -> None:
+    """Delete the files of a directory whose names have a prefix."""
+    selector = pyarrow.fs.FileSelector(directory, allow_not_found=True)
+    for info in file_system.get_file_info(selector):
+        if os.path.basename(info.path).startswith(prefix):
+            file_system.delete_file(info.path)
+
+
+def secret_values(*options: Mapping[str, str]) -> list[str]:
+    """Return the values that no error may contain, the longest first."""
+    found = [
+        secret
+        for mapping in options
+        for name, value in mapping.items()
+        for secret in ([value] if _SECRET_OPTION.search(name) else secrets_of(value))
+    ]
+    return sorted(filter(None, found), key=len, reverse=True)
 
 
 def write_parquet(
     file_system: pyarrow.fs.FileSystem,
-    directory: str,
+    epoch: SinkEpoch,
+    subtask_index: int,
     rows: Iterable[pa.RecordBatch],
     *,
-    prefix: str,
-    partition_by: Sequence[str] = (),
+    split: Callable[[pa.RecordBatch], Iterable[tuple[Hashable, pa.RecordBatch]]] | None = None,
+    statistics: Callable[[Any], Mapping[str, Any]],
     compression: str = "zstd",
     local_root: str | None = None,
 ) -> list[StagedFile]:
-    """Write rows durably to one file, or to one file per partition.
+    """Write the rows of a subtask durably to one file, or to one file per partition.
 
     Args:
         file_system: The file system of the table.
-        directory: The directory of the files, relative to the table.
+        epoch: The epoch.
+        subtask_index: The subtask.
         rows: Batches of one schema.
-        prefix: The beginning of each file's name.
-        partition_by: Columns that are stored in the table's log and not in the files.
+        split: Splits a batch by partition, and returns the key and the rows of each.
+        statistics: Computes the statistics of a file from the metadata of Parquet.
         compression: The codec of Parquet.
         local_root: The directory of a table on a local disk. Its files are synced.
     """
+    directory = epoch_directory(epoch.lineage, epoch.epoch_id)
     file_system.create_dir(directory)
-    writers: dict[tuple[str | None, ...], _FileWriter] = {}
+    writers: dict[Hashable, _FileWriter] = {}
     staged: list[StagedFile] = []
+
+    def close_oldest() -> None:
+        key = next(iter(writers))
+        staged.append(writers[key].close(statistics))
+        del writers[key]
+
     try:
         for batch in rows:
-            for values, part in _by_partition(batch, partition_by):
-                if values not in writers:
+            for key, part in [((), batch)] if split is None else split(batch):
+                if key not in writers:
                     if len(writers) >= _MOST_OPEN:
-                        # Close the partition that was opened first.
-                        staged.append(writers.pop(next(iter(writers))).close())
-                    path = f"{directory}/{prefix}-{uuid.uuid4().hex}.parquet"
-                    partition = dict(zip(partition_by, values, strict=True))
-                    writers[values] = _FileWriter(file_system, path, part.schema, compression, partition, local_root)
-                writers[values].write(part)
+                        close_oldest()
+                    path = f"{directory}/{epoch.run_id}-{subtask_index:05d}-{uuid.uuid4().hex}.parquet"
+                    writers[key] = _FileWriter(file_system, path, part.schema, compression, key, local_root)
+                writers[key].write(part)
         while writers:
-            staged.append(writers.pop(next(iter(writers))).close())
+            close_oldest()
     finally:
         for writer in writers.values():
             writer.discard()
@@ -94,11 +145,11 @@ class _FileWriter:
         path: str,
         schema: pa.Schema,
         compression: str,
-        partition: Mapping[str, str | None],
+        key: Hashable,
         local_root: str | None,
     ) -> None:
         self._path = path
-        self._partition = partition
+        self._key = key
         self._local_path = None if local_root is None else os.path.join(local_root, path)
         self._metadata: list[Any] = []
         self._stream = file_system.open_output_stream(path)
@@ -109,7 +160,7 @@ class _FileWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
-    def close(self) -> StagedFile:
+    def close(self, statistics: Callable[[Any], Mapping[str, Any]]) -> StagedFile:
         self._writer.close()
         size_bytes = self._stream.tell()
         self._stream.close()
@@ -120,105 +171,75 @@ class _FileWriter:
             finally:
                 os.close(descriptor)
         [metadata] = self._metadata
-        return StagedFile(self._path, size_bytes, metadata.num_rows, self._partition, _statistics(metadata))
+        return StagedFile(self._path, size_bytes, metadata.num_rows, self._key, statistics(metadata))
 
     def discard(self) -> None:
-        self._writer.close()
-        self._stream.close()
+        # An error is being raised already, such as that of a full disk. The file is deleted with its epoch.
+        for part in (self._writer, self._stream):
+            with contextlib.suppress(OSError):
+                part.close()
 
 
-def _by_partition(
-    batch: pa.RecordBatch, columns: Sequence[str]
-) -> Iterable[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    if not columns:
-        return [((), batch)]
-    rest = batch.select([name for name in batch.schema.names if name not in columns])
-    by_name = [batch.column(name) for name in columns]
-    texts = [[_partition_text(name, value) for value in values] for name, values in _python_values(columns, by_name)]
-    indexes: dict[tuple[str | None, ...], list[int]] = {}
-    for index, values in enumerate(zip(*texts, strict=True)):
-        indexes.setdefault(values, []).append(index)
-    if len(indexes) == 1:
-        return [(values, rest) for values in indexes]
-    return [(values, rest.take(pa.array(places))) for values, places in indexes.items()]
+def split_by_columns(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> list[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Split a batch by the values of columns, one value per row each. Returns the values and the rows of each part."""
+    codes: Any = None
+    distinct: list[list[Any]] = []
+    for key in keys:
+        encoded = pc.dictionary_encode(key, null_encoding="encode")
+        distinct.append(encoded.dictionary.to_pylist())
+        indices = encoded.indices.cast(pa.int64())
+        codes = indices if codes is None else pc.add_checked(pc.multiply_checked(codes, len(distinct[-1])), indices)
+    order = pc.sort_indices(codes)
+    parts, start = [], 0
+    for run in pc.value_counts(codes.take(order)).to_pylist():
+        code, count = run["values"], run["counts"]
+        values = []
+        for column in reversed(distinct):
+            code, index = divmod(code, len(column))
+            values.append(column[index])
+        part = batch if count == batch.num_rows else batch.take(order.slice(start, count))
+        parts.append((tuple(reversed(values)), part))
+        start += count
+    return parts
 
 
-def _python_values(columns: Sequence[str], arrays: Sequence[pa.Array]) -> Iterable[tuple[str, list[Any]]]:
-    for name, array in zip(columns, arrays, strict=True):
-        # Convert distinct values only.
-        encoded = pc.dictionary_encode(array, null_encoding="encode")
-        distinct = encoded.dictionary.to_pylist()
-        yield name, [distinct[index] for index in encoded.indices.to_pylist()]
+_WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.float32(): (pa.float64(),),
+}
 
 
-def _partition_text(column: str, value: Any) -> str | None:
-    if value is None or value == "":
-        # Delta's log cannot represent an empty string.
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, decimal.Decimal)):
-        return str(value)
-    if isinstance(value, datetime.datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    raise SinkError(
-        f"rows cannot be partitioned by column {column!r} with values of {type(value).__name__}: use text, whole "
-        f"numbers, decimals, booleans, dates or timestamps"
+def widened_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
+    """Return the type of a table's column, if all values of a type can be converted to it; else the type itself."""
+    is_wider = table_type in _WIDER.get(data_type, ())
+    if pa.types.is_decimal(data_type) and pa.types.is_decimal(table_type):
+        is_wider = data_type.scale == table_type.scale and data_type.precision <= table_type.precision
+    return table_type if is_wider else data_type
+
+
+def stored_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type in the files: timestamps are in UTC and microseconds."""
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", None if data_type.tz is None else "UTC")
+    if pa.types.is_struct(data_type):
+        return pa.struct([pa.field(one.name, stored_type(one.type)) for one in data_type])
+    if pa.types.is_list(data_type):
+        return pa.list_(stored_type(data_type.value_type))
+    if pa.types.is_map(data_type):
+        return pa.map_(stored_type(data_type.key_type), stored_type(data_type.item_type))
+    return data_type
+
+
+def convert_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert the columns of a batch to the types of a schema with the same columns."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [
+            column if column.type.equals(one.type) else column.cast(one.type)
+            for column, one in zip(batch.columns, schema, strict=True)
+        ],
+        schema=schema,
     )
-
-
-def _statistics(metadata: Any) -> dict[str, Any]:
-    """Return the statistics of a file as in Delta's log, for the first columns that are not nested."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    null_counts: dict[str, int] = {}
-    unknown: set[str] = set()
-    for group_index in range(metadata.num_row_groups):
-        group = metadata.row_group(group_index)
-        for column_index in range(min(group.num_columns, _INDEXED_COLUMNS)):
-            column = group.column(column_index)
-            name, found = column.path_in_schema, column.statistics
-            if "." in name or found is None or not found.has_null_count:
-                unknown.add(name)
-                continue
-            null_counts[name] = null_counts.get(name, 0) + found.null_count
-            if not found.has_min_max:
-                if found.null_count != column.num_values:
-                    unknown.add(name)
-                continue
-            low, high = found.min, found.max
-            if _json_value(low, is_upper=False) is None or _json_value(high, is_upper=True) is None:
-                unknown.add(name)
-                continue
-            least[name] = low if name not in least else min(least[name], low)
-            greatest[name] = high if name not in greatest else max(greatest[name], high)
-    return {
-        "numRecords": metadata.num_rows,
-        "minValues": {name: _json_value(one, is_upper=False) for name, one in least.items() if name not in unknown},
-        "maxValues": {name: _json_value(one, is_upper=True) for name, one in greatest.items() if name not in unknown},
-        "nullCount": {name: count for name, count in null_counts.items() if "." not in name},
-    }
-
-
-def _json_value(value: Any, *, is_upper: bool) -> Any:
-    """Return a value as in Delta's log; None if the log cannot represent it exactly."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        # Bounds of floats do not include NaN, so leave them out.
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_TEXT else None
-    if isinstance(value, datetime.datetime):
-        # The log has milliseconds, so round the upper bound up.
-        rest = value.microsecond % 1000
-        rounded = value - datetime.timedelta(microseconds=rest)
-        if is_upper and rest:
-            if value.replace(tzinfo=None) > _LATEST_BOUND:
-                return None
-            rounded += datetime.timedelta(milliseconds=1)
-        zone = "Z" if value.tzinfo is not None else ""
-        return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    return None

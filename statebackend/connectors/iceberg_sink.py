@@ -1,0 +1,678 @@
+"""A sink for Iceberg tables, without a JVM: the extra ``iceberg`` (the package ``pyiceberg``).
+
+    <table>/data/<lineage>/<epoch>/<run>-<subtask>-<32 hex>.parquet    the files of an epoch; <lineage> is a hash
+
+The tasks write the files, with the field ids of the table. The driver commits one snapshot that adds the files of all
+subtasks. The summary of the snapshot names the lineage and the epoch. The same transaction sets the table property
+``statebackend.epoch.<lineage>``, because snapshots expire.
+
+Before a commit, the driver looks for the epoch in the history of the table. The commit then requires that the newest
+snapshot of the table is the one that it has seen (Iceberg's ``assert-ref-snapshot-id``). So a driver that is no longer
+the leader cannot add an epoch twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import decimal
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+from attrs import frozen
+
+from statebackend.connectors.staged_parquet import (
+    StagedFile,
+    convert_rows,
+    delete_staged,
+    epoch_directory,
+    lineage_directory,
+    secret_values,
+    split_by_columns,
+    stored_type,
+    widened_type,
+    write_parquet,
+)
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+__all__ = ["IcebergSink"]
+
+_VERSION: Final = 1
+_ATTEMPTS: Final = 20
+"""The number of attempts of a commit that conflicts with another writer."""
+
+_REUSED_S: Final = 300.0
+"""The number of seconds after which a table is loaded again. Catalogs give credentials that expire."""
+
+_MOST_OPEN_EPOCHS: Final = 16
+"""The maximum number of epochs after the last complete one for which a crash may leave files."""
+
+_NAME: Final = "statebackend.lineage"
+_EPOCH: Final = "statebackend.epoch"
+_FILES: Final = "statebackend.files"
+_ROLLBACK: Final = "rollback"
+"""The value in place of the number of files, in the snapshot of a rollback."""
+
+_FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
+_PARTITION: Final = re.compile(r"(?:(\w+)\((?:(\d+) *, *)?)?([^(),]*[^(), ])\)?")
+
+_T = TypeVar("_T")
+
+
+@frozen
+class _Layout:
+    """What a task needs to write files of a table. It is sent with the sink."""
+
+    uuid: str
+    location: str
+    schema: Any
+    spec: Any
+    properties: Mapping[str, str]
+    io: Any
+
+    @property
+    def local_root(self) -> str | None:
+        parsed = urlparse(self.location)
+        return unquote(parsed.path) if parsed.scheme in ("", "file") else None
+
+    def file_system(self) -> pyarrow.fs.FileSystem:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        if not isinstance(self.io, PyArrowFileIO):
+            raise SinkError(
+                f"the table is opened with {type(self.io).__name__}; set the property py-io-impl={_FILE_IO}"
+            )
+        scheme, netloc, path = PyArrowFileIO.parse_location(self.location, self.io.properties)
+        return pyarrow.fs.SubTreeFileSystem(path, self.io.fs_by_scheme(scheme, netloc))
+
+
+class IcebergSink(Sink):
+    """Writes each epoch as one snapshot of an Iceberg table. Needs the extra ``iceberg``.
+
+    The first task with rows creates the table, if it does not exist. Rows are partitioned as the table is. Other
+    writers may append to it, compact it and expire its snapshots.
+    A rollback of the job removes the files of later epochs from the table. It needs their snapshots, and fails if
+    another writer has compacted these files.
+
+    Args:
+        table: The name of the table with its namespace, such as ``"weather.reports"``.
+        catalog: The name of the catalog. Its properties are those of pyiceberg's configuration: the file
+            ``.pyiceberg.yaml`` and the environment variables ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>``.
+        catalog_properties: More properties of the catalog, as for `pyiceberg.catalog.load_catalog`. They are sent to
+            the tasks.
+        partition_by: The partitions of a new table: columns and transforms, such as ``"day(at)"``,
+            ``"bucket(16, word)"`` or ``"truncate(4, word)"``.
+        evolve_schema: Add new columns of the rows to the table, and widen its types to theirs. If False, both are an
+            error. Narrower types are always widened to the types of the table, and missing columns are null.
+        table_properties: Properties of a new table, such as ``{"write.parquet.compression-codec": "snappy"}``.
+
+    Raises:
+        ImportError: The extra is not installed.
+
+    Example:
+        ``rows.sink_to(IcebergSink("shop.orders", "lake", partition_by=["day(at)"]), uid="orders")``
+    """
+
+    def __init__(
+        self,
+        table: str,
+        catalog: str = "default",
+        catalog_properties: Mapping[str, str] | None = None,
+        *,
+        partition_by: Sequence[str] = (),
+        evolve_schema: bool = False,
+        table_properties: Mapping[str, str] | None = None,
+    ) -> None:
+        _check_installed()
+        if not all(table.split(".")) or "." not in table:
+            raise ValueError(
+                f"IcebergSink: {table!r} is not the name of a table with its namespace, such as 'shop.orders'"
+            )
+        self._name = table
+        self._catalog_name = catalog
+        self._catalog_properties = {"py-io-impl": _FILE_IO, **(catalog_properties or {})}
+        self._partition_by = tuple(map(_parsed_partition, partition_by))
+        self._evolve_schema = evolve_schema
+        self._table_properties = {"commit.manifest-merge.enabled": "true", **(table_properties or {})}
+        self._catalog: Catalog | None = None
+        self._table: Table | None = None
+        self._outdated_at_s = 0.0
+        self._layout: _Layout | None = None
+        """The table when it was last read. It is sent to the tasks with the sink."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_catalog": None, "_table": None}
+
+    def __repr__(self) -> str:
+        return self.identity
+
+    @property
+    def identity(self) -> str:
+        return f"IcebergSink({self._name!r}, {self._catalog_name!r})"
+
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
+        # This method runs in the task.
+        stored = pa.schema([pa.field(one.name, _iceberg_type(one.type)) for one in rows.schema])
+        layout = self._reported(f"{self}: the table cannot be prepared", lambda: self._prepared(stored))
+        target = _arrow_schema(layout.schema)
+        statistics = _statistics(layout)
+
+        def files() -> list[StagedFile]:
+            return write_parquet(
+                layout.file_system(),
+                epoch,
+                subtask_index,
+                (self._completed(batch, stored, target, layout) for batch in rows if batch.num_rows),
+                split=None if layout.spec.is_unpartitioned() else lambda batch: _split(batch, layout),
+                statistics=statistics,
+                compression=layout.properties.get("write.parquet.compression-codec", "zstd").replace(
+                    "uncompressed", "none"
+                ),
+                local_root=layout.local_root,
+            )
+
+        staged = self._reported(f"{self}: the rows of {epoch} cannot be written", files)
+        if not staged:
+            return b""
+        fields = {
+            "version": _VERSION,
+            "table": layout.uuid,
+            "location": layout.location,
+            "spec": layout.spec.spec_id,
+            "files": [[one.path, one.size_bytes, one.partition, one.statistics] for one in staged],
+        }
+        return json.dumps(fields).encode()
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        staged = [_decoded(one, epoch) for one in committables]
+
+        def add() -> None:
+            # Reading the metadata of many snapshots takes time. If they are outdated, the commit conflicts.
+            table, self._table = self._table, None
+            if table is None or time.monotonic() > self._outdated_at_s:
+                table = self._loaded()
+            if table is None:
+                raise SinkError(
+                    f"{self}: the table of {epoch} does not exist any longer. Restore it with the same UUID "
+                    f"(register_table), or start from a savepoint with another sink"
+                )
+            if self._newest_epoch(table, epoch.lineage) >= epoch.epoch_id:
+                return
+            self._check_table(table, staged, epoch)
+            files = [_data_file(one, file) for one in staged for file in one["files"]]
+            with _transaction(table) as transaction:
+                transaction.set_properties({_property(epoch.lineage): str(epoch.epoch_id)})
+                with _append(transaction, _summary(epoch.lineage, epoch.epoch_id, str(len(files)))) as append:
+                    for file in files:
+                        append.append_data_file(file)
+            self._table, self._layout = table, _layout_of(table)
+
+        self._with_retries(f"{epoch} cannot be committed", add)
+
+    def abort(self, epoch: SinkEpoch) -> None:
+        self._delete_staged(epoch.lineage, [epoch.epoch_id], f"{epoch.run_id}-")
+
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        last_id = -1 if last_epoch_id is None else last_epoch_id
+        table = self._reported(f"{self} cannot be read", self._loaded)
+        if table is None:
+            return
+        newest = self._newest_epoch(table, lineage)
+        if newest > last_id:
+            raise SinkError(
+                f"{self} has epoch {newest} of {lineage.name}, but the job has completed {last_epoch_id} only: its job "
+                f"directory is older than the table. Roll the table back to an earlier snapshot and remove its "
+                f"property {_property(lineage)!r}, or write to another table"
+            )
+        self._check_parent(table, lineage, newest)
+        self._delete_staged(lineage, range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS))
+
+    def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
+        def remove() -> None:
+            table = self._loaded()
+            if table is None or self._newest_epoch(table, lineage) <= last_epoch_id:
+                return
+            files = self._files_after(table, lineage, last_epoch_id)
+            with _transaction(table) as transaction:
+                transaction.set_properties({_property(lineage): str(last_epoch_id)})
+                update = transaction.update_snapshot(_summary(lineage, last_epoch_id, _ROLLBACK))
+                with update.overwrite() as overwrite:
+                    for file in files:
+                        overwrite.delete_data_file(file)
+
+        self._with_retries(f"the epochs after {last_epoch_id} cannot be removed", remove)
+        place = f"{'' if self._layout is None else self._layout.location}/{lineage_directory(lineage)}"
+        return [f"the files in {place} that the newest snapshot does not name any longer"]
+
+    def _prepared(self, stored: pa.Schema) -> _Layout:
+        """Return the table for rows of a schema. Creates it or adds columns, if necessary."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        if self._layout is not None and not _changes(stored, self._layout.schema):
+            return self._layout
+        for _ in range(_ATTEMPTS):
+            table = self._loaded()
+            if table is None:
+                # The task of another subtask may be faster.
+                with contextlib.suppress(CommitFailedException, TableAlreadyExistsError):
+                    self._create(stored)
+                continue
+            changes = _changes(stored, table.schema())
+            if not changes:
+                return _layout_of(table)
+            self._check_changes(changes, table)
+            with contextlib.suppress(CommitFailedException), table.update_schema() as update:
+                update.union_by_name(pa.schema(changes))
+        raise SinkError(f"{self}: other writers change the schema of the table all the time. Start the job again")
+
+    def _check_changes(self, changes: Sequence[pa.Field], table: Table) -> None:
+        """Raise `SinkError` for columns that may not be added or widened."""
+        known = _arrow_schema(table.schema())
+        for one in changes:
+            if one.name not in known.names:
+                if self._evolve_schema:
+                    continue
+                raise SinkError(
+                    f"{self}: the table has no column {one.name!r}: pass evolve_schema=True to add it, or drop it "
+                    f"from the rows"
+                )
+            kind = known.field(one.name).type
+            is_promoted = (kind, one.type) in _PROMOTIONS or (
+                pa.types.is_decimal(kind) and widened_type(kind, one.type).equals(one.type)
+            )
+            if not self._evolve_schema or not is_promoted:
+                raise SinkError(
+                    f"{self}: column {one.name!r} is {kind} in the table and {one.type} in the rows: convert the rows, "
+                    f"{'pass evolve_schema=True to widen it, ' if is_promoted else ''}or write to another table"
+                )
+
+    def _create(self, stored: pa.Schema) -> None:
+        from pyiceberg.transforms import parse_transform
+
+        catalog = self._open_catalog()
+        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        transaction = catalog.create_table_transaction(self._name, stored, properties=self._table_properties)
+        with transaction:
+            if self._partition_by:
+                with transaction.update_spec() as update:
+                    for column, transform in self._partition_by:
+                        update.add_field(column, parse_transform(transform))
+
+    def _completed(
+        self, batch: pa.RecordBatch, stored: pa.Schema, target: pa.Schema, layout: _Layout
+    ) -> pa.RecordBatch:
+        """Convert rows to the columns of the table. Raises `SinkError` if a required column has no value."""
+        columns = []
+        for one, iceberg in zip(target, layout.schema.fields, strict=True):
+            if one.name in stored.names:
+                column = batch.column(one.name)
+            elif getattr(iceberg, "write_default", None) is not None:
+                column = pa.repeat(pa.scalar(iceberg.write_default, one.type), batch.num_rows)
+            else:
+                column = pa.nulls(batch.num_rows, one.type)
+            if iceberg.required and column.null_count:
+                raise SinkError(f"{self}: column {one.name!r} of the table is required, and a row has no value")
+            columns.append(column)
+        return convert_rows(pa.RecordBatch.from_arrays(columns, names=target.names), target)
+
+    def _check_parent(self, table: Table, lineage: SinkLineage, newest: int) -> None:
+        if lineage.parent is None or newest >= 0:
+            return
+        parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id)
+        parent_newest = self._newest_epoch(table, parent)
+        if parent_newest > lineage.parent.checkpoint_id:
+            raise SinkError(
+                f"{self} has epoch {parent_newest} of {parent.name}, but the savepoint was taken after epoch "
+                f"{lineage.parent.checkpoint_id}: this job would write the rows since then a second time. Roll the "
+                f"table back to an earlier snapshot and remove its property {_property(parent)!r}, take a later "
+                f"savepoint, or write to another table"
+            )
+
+    def _check_table(self, table: Table, staged: Sequence[Mapping[str, Any]], epoch: SinkEpoch) -> None:
+        """Raise `SinkError` unless files that were staged can be added to the table."""
+        metadata = table.metadata
+        for one in staged:
+            if one["table"] != str(metadata.table_uuid):
+                raise SinkError(
+                    f"{self}: the table was replaced by another one (UUID {metadata.table_uuid}) after the rows of "
+                    f"{epoch} were written to {one['location']}. Restore the table with the UUID {one['table']}, or "
+                    f"start from a savepoint with another sink"
+                )
+            if one["spec"] != metadata.default_spec_id:
+                raise SinkError(
+                    f"{self}: the table has another partition spec ({metadata.default_spec_id}) than when the rows of "
+                    f"{epoch} were written ({one['spec']}). Make spec {one['spec']} the default, start the job again, "
+                    f"and change the spec when the job has stopped"
+                )
+
+    def _newest_epoch(self, table: Table, lineage: SinkLineage) -> int:
+        """Return the newest epoch of a lineage in the table; -1 without one."""
+        for summary, _ in _history(table):
+            if summary.get(_NAME) == lineage.name:
+                return int(summary[_EPOCH])
+        # The snapshots have expired, or there are none.
+        return int(table.properties.get(_property(lineage), -1))
+
+    def _files_after(self, table: Table, lineage: SinkLineage, last_epoch_id: int) -> list[DataFile]:
+        """Return the files of later epochs. Raises `SinkError` if any of them is not in the table."""
+        written, limit, is_complete = 0, sys.maxsize, False
+        # An earlier rollback removed the epochs that were committed before it.
+        for summary, is_first in _history(table):
+            is_complete = is_complete or is_first
+            if summary.get(_NAME) != lineage.name:
+                continue
+            epoch_id = int(summary[_EPOCH])
+            if epoch_id <= last_epoch_id:
+                is_complete = True
+                break
+            if summary[_FILES] == _ROLLBACK:
+                limit = min(limit, epoch_id)
+            elif epoch_id <= limit:
+                written += int(summary[_FILES])
+        snapshot = table.current_snapshot()
+        prefix = f"{_layout_of(table).location}/{lineage_directory(lineage)}/"
+        found = [
+            entry.data_file
+            for manifest in (() if snapshot is None else snapshot.manifests(table.io))
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            if entry.data_file.file_path.startswith(prefix)
+            and int(entry.data_file.file_path.removeprefix(prefix).split("/")[0]) > last_epoch_id
+        ]
+        if not is_complete or len(found) != written:
+            raise SinkError(
+                f"{self} cannot remove the epochs after {last_epoch_id}: its snapshots added {written} files, and "
+                f"{len(found)} of them are in the table. Another writer has compacted or removed them, or old "
+                f"snapshots have expired. Roll the table back to an earlier snapshot, or start from a savepoint in a "
+                f"new job directory"
+            )
+        return found
+
+    def _loaded(self) -> Table | None:
+        """Return the newest metadata of the table, or None if it does not exist."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            table = self._open_catalog().load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            self._layout = None
+            return None
+        self._layout = _layout_of(table)
+        self._outdated_at_s = time.monotonic() + _REUSED_S
+        return table
+
+    def _open_catalog(self) -> Catalog:
+        from pyiceberg.catalog import load_catalog
+
+        if self._catalog is None:
+            self._catalog = load_catalog(self._catalog_name, **self._catalog_properties)
+        return self._catalog
+
+    def _with_retries(self, what: str, act: Callable[[], None]) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        def repeated() -> None:
+            for _ in range(_ATTEMPTS - 1):
+                # Another writer may be faster, or an earlier driver of this job has committed the epoch.
+                with contextlib.suppress(CommitFailedException):
+                    return act()
+            return act()
+
+        self._reported(f"{self}: {what}", repeated)
+
+    def _reported(self, what: str, act: Callable[[], _T]) -> _T:
+        """Call a function. Errors of pyiceberg and of the store are raised as `SinkError` without secrets."""
+        try:
+            return act()
+        except SinkError:
+            raise
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            for secret in secret_values(self._catalog_properties):
+                text = text.replace(secret, "***")
+            # The message of the original error may contain secrets.
+            raise SinkError(f"{what}: {text}. Check the catalog, the permissions and the properties") from None
+
+    def _delete_staged(self, lineage: SinkLineage, epoch_ids: Sequence[int], prefix: str = "") -> None:
+        def delete() -> None:
+            if self._layout is not None or self._loaded() is not None:
+                assert self._layout is not None
+                for epoch_id in epoch_ids:
+                    delete_staged(self._layout.file_system(), epoch_directory(lineage, epoch_id), prefix)
+
+        self._reported(f"{self}: staged files of {lineage.name} cannot be deleted", delete)
+
+
+def _check_installed() -> None:
+    try:
+        import pyiceberg.catalog  # noqa: F401
+    except ImportError as error:
+        raise ImportError("IcebergSink needs pyiceberg: pip install 'statebackend[iceberg]'") from error
+
+
+def _property(lineage: SinkLineage) -> str:
+    return f"{_EPOCH}.{lineage.name}"
+
+
+def _summary(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
+    return {_NAME: lineage.name, _EPOCH: str(epoch_id), _FILES: files}
+
+
+def _transaction(table: Table) -> Transaction:
+    """Return a transaction that is tried once. If it fails, the table must be loaded again."""
+    newest = table.current_snapshot()
+    table.metadata = table.metadata.model_copy(
+        update={
+            # pyiceberg would repeat a commit that conflicts, without looking for the epoch again.
+            "properties": {**table.properties, "commit.retry.num-retries": "0"},
+            # pyiceberg copies the metadata many times. It needs the newest snapshot only.
+            "snapshots": [] if newest is None else [newest],
+            "snapshot_log": [],
+        }
+    )
+    return table.transaction()
+
+
+def _history(table: Table) -> Iterator[tuple[Mapping[str, str], bool]]:
+    """Yield the summaries of the snapshots, newest first, and whether a snapshot is the first of the table."""
+    from pyiceberg.table.snapshots import ancestors_of
+
+    for one in ancestors_of(table.current_snapshot(), table.metadata):
+        yield {} if one.summary is None else one.summary.additional_properties, one.parent_snapshot_id is None
+
+
+def _append(transaction: Transaction, summary: dict[str, str]) -> Any:
+    update = transaction.update_snapshot(summary)
+    is_merging = transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true").lower() == "true"
+    return update.merge_append() if is_merging else update.fast_append()
+
+
+def _layout_of(table: Table) -> _Layout:
+    metadata = table.metadata
+    location = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
+    properties = {name: one for name, one in metadata.properties.items() if name.startswith("write.")}
+    return _Layout(str(metadata.table_uuid), location, table.schema(), table.spec(), properties, table.io)
+
+
+def _parsed_partition(text: str) -> tuple[str, str]:
+    found = _PARTITION.fullmatch(text.strip())
+    if found is None or (found[1] is not None) != text.strip().endswith(")"):
+        raise ValueError(
+            f"IcebergSink: {text!r} is no partition: use a column, or a transform such as 'day(at)' or "
+            f"'bucket(16, word)'"
+        )
+    name, width, column = found.groups()
+    transform = "identity" if name is None else name if width is None else f"{name}[{width}]"
+    return column.strip(), transform
+
+
+_PROMOTIONS: Final = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+"""The types of columns that Iceberg can widen, beside decimals."""
+
+_UNSIGNED: Final = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
+_SMALL: Final = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), pa.float16(): pa.float32(), pa.date64(): pa.date32()}
+_PLAIN: Final = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+    pa.time64("ns"): pa.time64("us"),
+}
+_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {**_UNSIGNED, **_SMALL, **_PLAIN}
+
+
+def _iceberg_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type with which Iceberg stores a column."""
+    if pa.types.is_dictionary(data_type):
+        return _iceberg_type(data_type.value_type)
+    stored = stored_type(data_type)
+    return _TYPES.get(stored, stored)
+
+
+def _arrow_schema(schema: Any) -> pa.Schema:
+    """Return the Arrow schema of an Iceberg schema, with field ids."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return pa.schema([_plain_field(one) for one in schema_to_pyarrow(schema)])
+
+
+def _changes(stored: pa.Schema, schema: Any) -> list[pa.Field]:
+    """Return the columns of rows that a table does not have, or that do not fit it."""
+    table = _arrow_schema(schema)
+    return [
+        one
+        for one in stored
+        if one.name not in table.names
+        or not widened_type(one.type, table.field(one.name).type).equals(table.field(one.name).type)
+    ]
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    """Replace types with large offsets: columns of rows have small ones, and Parquet makes no difference."""
+    kind = field.type
+    if pa.types.is_large_list(kind):
+        kind = pa.list_(_plain_field(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_plain_field(one) for one in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    return field.with_type(_PLAIN.get(kind, kind))
+
+
+def _split(batch: pa.RecordBatch, layout: _Layout) -> list[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Split rows by the partition spec of the table. The keys are values of Iceberg's partitions, as JSON has them."""
+    from pyiceberg.partitioning import partition_record_value
+
+    keys, transforms = [], []
+    for one in layout.spec.fields:
+        source = layout.schema.find_field(one.source_id)
+        column = _column(batch, layout.schema.find_column_name(one.source_id))
+        unit = str(one.transform)
+        if pa.types.is_timestamp(column.type) and unit in ("year", "month", "day", "hour"):
+            # There are fewer distinct values to transform.
+            column = pc.floor_temporal(column, unit=unit)
+        keys.append(column)
+        transforms.append((one, one.transform.transform(source.field_type)))
+    return [
+        (
+            tuple(
+                _encoded(partition_record_value(one, transform(value), layout.schema))
+                for (one, transform), value in zip(transforms, values, strict=True)
+            ),
+            part,
+        )
+        for values, part in split_by_columns(batch, keys)
+    ]
+
+
+def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    name = next(one for one in batch.schema.names if path == one or path.startswith(f"{one}."))
+    column = batch.column(name)
+    return column if path == name else pc.struct_field(column, path.removeprefix(f"{name}.").split("."))
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return "bytes", value.hex()
+    if isinstance(value, decimal.Decimal):
+        return "decimal", str(value)
+    return value
+
+
+def _decoded_value(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, text = value
+    return bytes.fromhex(text) if kind == "bytes" else decimal.Decimal(text)
+
+
+_BOUNDS: Final = ("lower_bounds", "upper_bounds")
+
+
+def _statistics(layout: _Layout) -> Callable[[Any], dict[str, Any]]:
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+
+    plan = compute_statistics_plan(layout.schema, dict(layout.properties))
+    ids = parquet_path_to_id_mapping(layout.schema)
+
+    def computed(metadata: Any) -> dict[str, Any]:
+        found = data_file_statistics_from_parquet_metadata(metadata, plan, ids).to_serialized_dict()
+        for name in _BOUNDS:
+            found[name] = {key: base64.b64encode(one).decode() for key, one in found[name].items()}
+        return found
+
+    return computed
+
+
+def _data_file(staged: Mapping[str, Any], file: Sequence[Any]) -> DataFile:
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    path, size_bytes, partition, statistics = file
+    arguments: dict[str, Any] = {
+        name: {int(key): base64.b64decode(one) if name in _BOUNDS else one for key, one in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in statistics.items()
+    }
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{staged['location']}/{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(*map(_decoded_value, partition)),
+        file_size_in_bytes=size_bytes,
+        sort_order_id=None,
+        spec_id=staged["spec"],
+        equality_ids=None,
+        key_metadata=None,
+        **arguments,
+    )
+
+
+def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(committable)
+        is_known = fields["version"] == _VERSION
+    except (ValueError, KeyError, TypeError) as error:
+        raise SinkError(f"{epoch}: its committable is none of an IcebergSink") from error
+    if not is_known:
+        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
+    return fields

@@ -1,0 +1,437 @@
+"""The Iceberg sink keeps the contract of sinks, on a disk and on an S3-compatible store."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from object_store import ACCESS_KEY, SECRET_KEY, Bucket
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from statebackend.checkpoint.metadata import SavepointIdentity
+from statebackend.connectors import IcebergSink, Sink, SinkEpoch, SinkError, SinkLineage
+from statebackend.testing.sinks import Row, SinkContract
+
+LINEAGE = SinkLineage("out", "job")
+
+
+def catalog_of(directory: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+
+
+def name_of(target: Path) -> str:
+    return f"tests.{target.name.replace('-', '_')}"
+
+
+def loaded(target: Path, properties: dict[str, str] | None = None) -> Table:
+    return SqlCatalog("lake", **(properties or catalog_of(target.parent))).load_table(name_of(target))
+
+
+def table_rows(table: Table) -> list[Row]:
+    return [(row["k"], row["n"]) for row in table.scan().to_arrow().to_pylist()]
+
+
+@contextlib.contextmanager
+def failing(*, is_committed: bool) -> Iterator[None]:
+    commit = SqlCatalog.commit_table
+
+    def fail(self: SqlCatalog, *arguments: Any) -> None:
+        if is_committed:
+            commit(self, *arguments)
+        raise OSError("the connection is lost")
+
+    with mock.patch.object(SqlCatalog, "commit_table", fail):
+        yield
+
+
+class TestIcebergOnDisk(SinkContract):
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def properties(self, target: Any) -> dict[str, str]:
+        return catalog_of(target.parent)
+
+    def new_sink(self, target: Any) -> Sink:
+        return IcebergSink(name_of(target), "lake", self.properties(target), **self.options)
+
+    def rows_in(self, target: Any) -> list[Row]:
+        try:
+            return table_rows(loaded(target, self.properties(target)))
+        except NoSuchTableError:
+            return []
+
+    def faults(self) -> Sequence[Callable[[], Any]]:
+        return [lambda: failing(is_committed=False), lambda: failing(is_committed=True)]
+
+
+class TestIcebergWithPartitions(TestIcebergOnDisk):
+    options = {"partition_by": ["k", "bucket(4, n)"]}  # noqa: RUF012
+
+
+class TestIcebergOfVersion1(TestIcebergOnDisk):
+    options = {"table_properties": {"format-version": "1", "commit.manifest-merge.enabled": "false"}}  # noqa: RUF012
+
+
+class TestIcebergOnS3(TestIcebergOnDisk):
+    secrets = (SECRET_KEY,)
+
+    @pytest.fixture(autouse=True)
+    def _store(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+
+    def properties(self, target: Any) -> dict[str, str]:
+        return {
+            **catalog_of(target.parent),
+            "warehouse": f"s3://{self.bucket.name}/warehouse",
+            "s3.endpoint": f"http://127.0.0.1:{self.bucket.server.port}",
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+            "s3.region": "us-east-1",
+        }
+
+    def broken_sink(self, target: Any) -> Sink:
+        return IcebergSink(name_of(target), "lake", {**self.properties(target), "warehouse": "s3://no-such-bucket/w"})
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "rows"
+
+
+def sink_of(target: Path, **options: Any) -> IcebergSink:
+    return IcebergSink(name_of(target), "lake", catalog_of(target.parent), **options)
+
+
+def stage(sink: IcebergSink, epoch_id: int, table: pa.Table, run_id: str = "run") -> bytes:
+    return sink.stage(SinkEpoch(LINEAGE, epoch_id, run_id), 0, table.to_reader())
+
+
+def write(sink: IcebergSink, epoch_id: int, table: pa.Table) -> None:
+    sink.commit(SinkEpoch(LINEAGE, epoch_id, "run"), [stage(sink, epoch_id, table)])
+
+
+def numbers(*values: int | None) -> pa.Table:
+    return pa.table({"k": [f"k{value}" for value in values], "n": pa.array(values, pa.int64())})
+
+
+def numbers_in(target: Path) -> list[int]:
+    return sorted(n for _, n in table_rows(loaded(target)))
+
+
+def test_rows_are_split_by_transforms_and_filters_find_them(target: Path) -> None:
+    days = [
+        dt.datetime(2024, 5, 1, 23, 59, tzinfo=dt.timezone.utc),
+        dt.datetime(1969, 12, 31, 1, tzinfo=dt.timezone.utc),
+        None,
+    ]
+    table = pa.table(
+        {
+            "at": pa.array(days * 2, pa.timestamp("us", "Europe/Berlin")),
+            "k": pa.array([0, 1, 2, 3, None, -1], pa.int16()),
+            "t": pa.array(["abc", "abd", None, "", "xyz", "x" * 5000]),
+            "price": pa.array([decimal.Decimal("-1.50")] * 6, pa.decimal128(9, 2)),
+            "data": pa.array([b"\x00\xff", None] * 3),
+            "nested": pa.array([[{"a": 1}], [{"a": None}], []] * 2, pa.list_(pa.struct([("a", pa.int32())]))),
+            "list": pa.array([[1], None, []] * 2),
+            "ratio": pa.array([float("nan"), 1.0, None, float("inf"), -0.0, 0.5]),
+        }
+    )
+    partition_by = ["day(at)", "bucket(4, k)", "truncate(2, t)", "price", "data"]
+    sink = sink_of(target, partition_by=partition_by)
+    write(sink, 0, table)
+    iceberg = loaded(target)
+    assert [str(one.transform) for one in iceberg.spec().fields] == [
+        "day",
+        "bucket[4]",
+        "truncate[2]",
+        "identity",
+        "identity",
+    ]
+    back = iceberg.scan().to_arrow()
+    assert back.num_rows == 6
+    for column in ("k", "t", "price", "data", "nested", "list"):
+        assert sorted(map(repr, back[column].to_pylist())) == sorted(map(repr, table[column].to_pylist()))
+    for condition, rows in {
+        "k = 0": 1,
+        "t = ''": 1,
+        "t is null": 1,
+        "price = -1.50": 6,
+        "at < '1970-01-01T00:00:00+00:00'": 2,
+        "at >= '2024-05-01T00:00:00+00:00' and at < '2024-05-02T00:00:00+00:00'": 2,
+        "at is null": 2,
+        "k > 2": 1,
+    }.items():
+        assert iceberg.scan(condition).to_arrow().num_rows == rows, condition
+
+
+def test_statistics_prune_files(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(1, 2, None))
+    write(sink, 1, numbers(10, 20))
+    assert [len(list(loaded(target).scan(one).plan_files())) for one in ("n < 5", "n > 30", "n is null")] == [1, 0, 1]
+
+
+def test_files_have_field_ids_so_that_a_column_can_be_renamed(target: Path) -> None:
+    write(sink_of(target), 0, numbers(1))
+    with loaded(target).update_schema() as update:
+        update.rename_column("n", "number")
+    assert loaded(target).scan().to_arrow().to_pylist() == [{"k": "k1", "number": 1}]
+    write(sink_of(target), 1, numbers(2).rename_columns(["k", "number"]))
+    assert sorted(loaded(target).scan().to_arrow()["number"].to_pylist()) == [1, 2]
+
+
+def test_other_writers_are_not_lost_and_not_rolled_back(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    loaded(target).append(numbers(100))
+    write(sink, 1, numbers(1))
+    loaded(target).append(numbers(101))
+    assert numbers_in(target) == [0, 1, 100, 101]
+    sink.roll_back(LINEAGE, 0)
+    assert numbers_in(target) == [0, 100, 101]
+
+
+def test_a_rollback_of_rewritten_files_is_an_error_and_changes_nothing(target: Path) -> None:
+    sink = sink_of(target)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    table = loaded(target)
+    table.overwrite(table.scan().to_arrow())
+    with pytest.raises(SinkError, match=r"cannot remove the epochs after 0: .* added 2 files, and 0 of them"):
+        sink.roll_back(LINEAGE, 0)
+    assert numbers_in(target) == [0, 1, 2]
+    write(sink, 3, numbers(3))
+    assert numbers_in(target) == [0, 1, 2, 3]
+
+
+def test_an_epoch_is_known_after_its_snapshot_has_expired(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    committable = stage(sink, 1, numbers(1))
+    epoch = SinkEpoch(LINEAGE, 1, "run")
+    sink.commit(epoch, [committable])
+    loaded(target).append(numbers(100))
+    table = loaded(target)
+    with table.maintenance.expire_snapshots() as expire:
+        expire.by_ids([one.snapshot_id for one in table.snapshots()[:-1]])
+    assert len(loaded(target).snapshots()) == 1
+    sink_of(target).commit(epoch, [committable])
+    assert numbers_in(target) == [0, 1, 100]
+    with pytest.raises(SinkError, match="has epoch 1 of job/out, but the job has completed 0 only"):
+        sink_of(target).recover(LINEAGE, 0)
+    with pytest.raises(SinkError, match="old snapshots have expired"):
+        sink_of(target).roll_back(LINEAGE, 0)
+
+
+def test_a_table_that_was_rolled_back_can_get_its_epochs_again(target: Path) -> None:
+    sink = sink_of(target)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    table = loaded(target)
+    table.manage_snapshots().rollback_to_snapshot(table.snapshots()[0].snapshot_id).commit()
+    again = sink_of(target)
+    again.recover(LINEAGE, 0)
+    write(again, 1, numbers(10))
+    assert numbers_in(target) == [0, 10]
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_conflict_is_retried_unless_the_epoch_is_there(target: Path, is_own: bool) -> None:
+    """Another writer, or an earlier driver of the job, commits between the look-up of the epoch and the commit."""
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    epoch = SinkEpoch(LINEAGE, 1, "run")
+    committable = stage(sink, 1, numbers(1))
+    commit = SqlCatalog.commit_table
+    others = iter([True])
+
+    def conflicting(self: SqlCatalog, *arguments: Any) -> Any:
+        if next(others, False):
+            if is_own:
+                sink_of(target).commit(epoch, [committable])
+            else:
+                loaded(target).append(numbers(100))
+        return commit(self, *arguments)
+
+    with mock.patch.object(SqlCatalog, "commit_table", conflicting):
+        sink.commit(epoch, [committable])
+    assert numbers_in(target) == ([0, 1] if is_own else [0, 1, 100])
+
+
+def test_a_new_column_and_a_wider_type_need_the_option(target: Path) -> None:
+    price, long_price = decimal.Decimal("1.5"), decimal.Decimal("12345.5")
+    narrow = pa.table({"k": ["k0"], "n": pa.array([0], pa.int32()), "p": pa.array([price], pa.decimal128(4, 1))})
+    wide = pa.table({"n": [2**40], "p": pa.array([long_price], pa.decimal128(6, 1)), "extra": [True]})
+    write(sink_of(target), 0, narrow)
+    sink = sink_of(target)
+    sink.recover(LINEAGE, 0)
+    with pytest.raises(
+        SinkError, match=r"column 'n' is int32 in the table and int64 in the rows: .*pass evolve_schema"
+    ):
+        stage(sink, 1, wide)
+    with pytest.raises(SinkError, match="the table has no column 'extra': pass evolve_schema=True"):
+        stage(sink, 1, wide.select(["extra"]))
+    sink = sink_of(target, evolve_schema=True)
+    sink.recover(LINEAGE, 0)
+    write(sink, 1, wide)
+    write(sink, 2, narrow)
+    rows = loaded(target).scan().to_arrow().sort_by("n").to_pylist()
+    assert [(row["k"], row["n"], row["p"], row["extra"]) for row in rows] == [
+        ("k0", 0, price, None),
+        ("k0", 0, price, None),
+        (None, 2**40, long_price, True),
+    ]
+    with pytest.raises(SinkError, match="column 'n' is int64 in the table and string in the rows: convert"):
+        stage(sink, 3, pa.table({"n": ["1"]}))
+
+
+def test_a_column_that_another_writer_added_is_found(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    with loaded(target).update_schema() as update:
+        update.union_by_name(pa.schema([("extra", pa.bool_())]))
+    write(sink, 1, numbers(1).append_column("extra", pa.array([True])))
+    assert sorted(numbers_in(target)) == [0, 1]
+
+
+def test_subtasks_that_change_the_schema_at_the_same_time_all_succeed(target: Path) -> None:
+    table = numbers(1).append_column("extra", pa.array([True]))
+    committables: list[bytes] = []
+    barrier = threading.Barrier(4)
+    write(sink_of(target), 0, numbers(0))
+
+    def run(index: int) -> None:
+        sink = sink_of(target, evolve_schema=True)
+        barrier.wait()
+        committables.append(sink.stage(SinkEpoch(LINEAGE, 1, "run"), index, table.to_reader()))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink_of(target).commit(SinkEpoch(LINEAGE, 1, "run"), committables)
+    assert numbers_in(target) == [0, 1, 1, 1, 1]
+
+
+def test_a_required_column_without_a_value_fails_before_the_checkpoint(target: Path) -> None:
+    catalog = SqlCatalog("lake", **catalog_of(target.parent))
+    catalog.create_namespace("tests")
+    catalog.create_table(name_of(target), pa.schema([("k", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
+    sink = sink_of(target)
+    sink.recover(LINEAGE, None)
+    for rows in (numbers(1, None), numbers(1).select(["k"])):
+        with pytest.raises(SinkError, match="column 'n' of the table is required, and a row has no value"):
+            stage(sink, 0, rows)
+    write(sink, 0, numbers(1))
+    assert numbers_in(target) == [1]
+
+
+def test_a_table_that_was_replaced_or_repartitioned_or_dropped_is_an_error(target: Path) -> None:
+    epoch = SinkEpoch(LINEAGE, 1, "run")
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    committable = stage(sink, 1, numbers(1))
+    with loaded(target).update_spec() as update:
+        update.add_identity("k")
+    with pytest.raises(SinkError, match="the table has another partition spec"):
+        sink.commit(epoch, [committable])
+    SqlCatalog("lake", **catalog_of(target.parent)).drop_table(name_of(target))
+    with pytest.raises(SinkError, match=r"does not exist any longer\. Restore it"):
+        sink.commit(epoch, [committable])
+    write(sink_of(target), 0, numbers(0))
+    with pytest.raises(SinkError, match="the table was replaced by another one"):
+        sink.commit(epoch, [committable])
+
+
+def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(target: Path) -> None:
+    sink = sink_of(target)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    child = SinkLineage("out", "child", SavepointIdentity("job", 1, 1))
+    with pytest.raises(SinkError, match="has epoch 2 of job/out, but the savepoint was taken after epoch 1"):
+        sink_of(target).recover(child, 1)
+    sink_of(target).recover(SinkLineage("out", "child", SavepointIdentity("job", 2, 1)), 2)
+
+
+def test_staged_files_of_a_crash_are_removed_and_committed_ones_stay(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    stage(sink, 1, numbers(1), "dead")
+    assert len(list(target.parent.rglob("dead-*.parquet"))) == 1
+    sink_of(target).recover(LINEAGE, 0)
+    assert len(list(target.parent.rglob("statebackend-*/*/*.parquet"))) == 1
+    assert numbers_in(target) == [0]
+
+
+@pytest.mark.parametrize("committable", [b"", b"{}", b"[1]", b'{"version": 9}'])
+def test_the_committable_of_another_sink_is_an_error(target: Path, committable: bytes) -> None:
+    with pytest.raises(SinkError, match="committable"):
+        sink_of(target).commit(SinkEpoch(LINEAGE, 0, "run"), [committable])
+
+
+def test_invalid_arguments_are_errors(target: Path) -> None:
+    for name in ("flat", ".a", "a."):
+        with pytest.raises(ValueError, match="is not the name of a table with its namespace"):
+            IcebergSink(name)
+    for text in ("day(at", "bucket(16, )", "a,b", ""):
+        with pytest.raises(ValueError, match="is no partition"):
+            sink_of(target, partition_by=[text])
+    for partition in ("missing", "week(k)", "day(k)"):
+        with pytest.raises(SinkError, match=r"the table cannot be prepared"):
+            stage(sink_of(target, partition_by=[partition]), 0, numbers(0))
+
+
+def test_a_local_job_restarts_and_rolls_back(tmp_path: Path, target: Path) -> None:
+    from spark_workplace import CountWords
+
+    from statebackend.local import LocalStreamEnvironment
+
+    def run(words: str, **options: Any) -> None:
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=2)
+        stream = environment.from_elements([(word, 1) for word in words], "word string, number int").key_by("word")
+        counted = stream.process(CountWords(), uid="words", schema="word string, times bigint, total bigint")
+        counted.sink_to(sink_of(target), uid="out")
+        environment.execute("job", **options)
+
+    def rows() -> list[tuple[str, int]]:
+        return sorted((row["word"], row["times"]) for row in loaded(target).scan().to_arrow().to_pylist())
+
+    run("abab")
+    run("aa")
+    assert rows() == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2)]
+    run("bb", roll_back_to=1)
+    assert rows() == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("b", 3), ("b", 4)]
+
+
+@pytest.mark.spark
+def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path, target: Path) -> None:
+    from spark_workplace import Workplace, travelling_by_value
+
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1), ("b", 2)])
+    workplace.add_batch([("a", 3)])
+    commits = iter([False, True])
+    commit = IcebergSink.commit
+
+    def dying(self: IcebergSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        commit(self, epoch, committables)
+        if next(commits, False):
+            raise RuntimeError("the driver dies after the commit")
+
+    with travelling_by_value():
+        with mock.patch.object(IcebergSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
+            workplace.run(sink_of(target))
+        workplace.add_batch([("b", 4)])
+        workplace.run(sink_of(target))
+    found = [tuple(row.values()) for row in loaded(target).scan().to_arrow().to_pylist()]
+    assert sorted(found) == workplace.expected()
