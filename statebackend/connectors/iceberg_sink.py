@@ -202,7 +202,8 @@ class IcebergSink(Sink):
         def add() -> None:
             # Reading the metadata of many snapshots takes time. If they are outdated, the commit conflicts.
             table, self._table = self._table, None
-            if table is None or time.monotonic() > self._outdated_at_s:
+            is_outdated = time.monotonic() > self._outdated_at_s
+            if table is None or is_outdated or any(one["spec"] not in table.specs() for one in staged):
                 table = self._loaded()
             if table is None:
                 raise SinkError(
@@ -212,12 +213,15 @@ class IcebergSink(Sink):
             if self._newest_epoch(table, epoch.lineage) >= epoch.epoch_id:
                 return
             self._check_table(table, staged, epoch)
-            files = [_data_file(one, file) for one in staged for file in one["files"]]
             with _transaction(table) as transaction:
                 transaction.set_properties({_property(epoch.lineage): str(epoch.epoch_id)})
-                with _append(transaction, _summary(epoch.lineage, epoch.epoch_id, str(len(files)))) as append:
-                    for file in files:
-                        append.append_data_file(file)
+                for spec_id in sorted({one["spec"] for one in staged}):
+                    # pyiceberg writes files of the default spec only. This changes the copy of the table.
+                    table.metadata = table.metadata.model_copy(update={"default_spec_id": spec_id})
+                    files = [_data_file(one, file) for one in staged if one["spec"] == spec_id for file in one["files"]]
+                    with _append(transaction, _summary(epoch.lineage, epoch.epoch_id, str(len(files)))) as append:
+                        for file in files:
+                            append.append_data_file(file)
             self._table, self._layout = table, _layout_of(table)
 
         self._with_retries(f"{epoch} cannot be committed", add)
@@ -343,19 +347,12 @@ class IcebergSink(Sink):
 
     def _check_table(self, table: Table, staged: Sequence[Mapping[str, Any]], epoch: SinkEpoch) -> None:
         """Raise `SinkError` unless files that were staged can be added to the table."""
-        metadata = table.metadata
         for one in staged:
-            if one["table"] != str(metadata.table_uuid):
+            if one["table"] != str(table.metadata.table_uuid):
                 raise SinkError(
-                    f"{self}: the table was replaced by another one (UUID {metadata.table_uuid}) after the rows of "
-                    f"{epoch} were written to {one['location']}. Restore the table with the UUID {one['table']}, or "
+                    f"{self}: the table was replaced by another one (UUID {table.metadata.table_uuid}) after the rows "
+                    f"of {epoch} were written to {one['location']}. Restore the table with the UUID {one['table']}, or "
                     f"start from a savepoint with another sink"
-                )
-            if one["spec"] != metadata.default_spec_id:
-                raise SinkError(
-                    f"{self}: the table has another partition spec ({metadata.default_spec_id}) than when the rows of "
-                    f"{epoch} were written ({one['spec']}). Make spec {one['spec']} the default, start the job again, "
-                    f"and change the spec when the job has stopped"
                 )
 
     def _newest_epoch(self, table: Table, lineage: SinkLineage) -> int:

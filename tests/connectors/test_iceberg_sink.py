@@ -336,15 +336,28 @@ def test_a_required_column_without_a_value_fails_before_the_checkpoint(target: P
     assert numbers_in(target) == [1]
 
 
-def test_a_table_that_was_replaced_or_repartitioned_or_dropped_is_an_error(target: Path) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_files_of_an_earlier_partition_spec_are_added(target: Path, is_restarted: bool) -> None:
+    epoch = SinkEpoch(LINEAGE, 1, "run")
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    committables = [stage(sink, 1, numbers(1))]
+    with loaded(target).update_spec() as update:
+        update.add_identity("k")
+    committables.append(stage(sink_of(target), 1, numbers(2, 3)))
+    (sink_of(target) if is_restarted else sink).commit(epoch, committables)
+    assert numbers_in(target) == [0, 1, 2, 3]
+    assert loaded(target).scan("k = 'k2'").to_arrow()["n"].to_pylist() == [2]
+    assert sorted(one["spec_id"] for one in loaded(target).inspect.files().to_pylist()) == [0, 0, 1, 1]
+    sink_of(target).roll_back(LINEAGE, 0)
+    assert numbers_in(target) == [0]
+
+
+def test_a_table_that_was_replaced_or_dropped_is_an_error(target: Path) -> None:
     epoch = SinkEpoch(LINEAGE, 1, "run")
     sink = sink_of(target)
     write(sink, 0, numbers(0))
     committable = stage(sink, 1, numbers(1))
-    with loaded(target).update_spec() as update:
-        update.add_identity("k")
-    with pytest.raises(SinkError, match="the table has another partition spec"):
-        sink.commit(epoch, [committable])
     SqlCatalog("lake", **catalog_of(target.parent)).drop_table(name_of(target))
     with pytest.raises(SinkError, match=r"does not exist any longer\. Restore it"):
         sink.commit(epoch, [committable])
