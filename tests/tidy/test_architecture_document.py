@@ -22,8 +22,11 @@ TOP_MODULES = ("benchmarks", "examples", "verification")
 NAMES_IN_FILES = {
     "statebackend.backends",
     "statebackend.checksum",
+    "statebackend.epoch",
+    "statebackend.files",
     "statebackend.format",
     "statebackend.format_version",
+    "statebackend.lineage",
     "statebackend.operator_state.format",
 }
 """What stands in durable files and packaging, and looks like a module."""
