@@ -1,5 +1,5 @@
-"""Benchmarks: how fast the project is beside the obvious alternatives, measured in one run.
+"""Benchmarks that compare this project with its alternatives.
 
-`python -m benchmarks` lists the suites, `python -m benchmarks SUITE --json` prints one JSON object a line.
-A number is only worth something next to its peer's from the same run, so each result is a ratio.
+`python -m benchmarks` lists the suites. `python -m benchmarks SUITE --json` prints one JSON object per line. Each
+result is a ratio of two values from the same run, because a value alone depends on the machine.
 """

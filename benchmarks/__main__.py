@@ -11,21 +11,21 @@ from benchmarks.suites import SUITE_MODULES, load_suite
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """One subcommand for each registered suite, with the options that the suite declares."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure ours beside its peers.")
+    """Return a parser with one subcommand per registered suite, each with the suite's options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare this project with its peers.")
     subcommands = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
-    every = subcommands.add_parser("all", help="every suite with its defaults")
-    every.add_argument("--json", action="store_true", help="print one JSON object a line")
+    every = subcommands.add_parser("all", help="run every suite with its defaults")
+    every.add_argument("--json", action="store_true", help="print one JSON object per line")
     for name in SUITE_MODULES:
         suite = load_suite(name)
         subcommand = subcommands.add_parser(name, help=suite.DESCRIPTION, description=suite.DESCRIPTION)
-        subcommand.add_argument("--json", action="store_true", help="print one JSON object a line")
+        subcommand.add_argument("--json", action="store_true", help="print one JSON object per line")
         suite.add_arguments(subcommand)
     return parser
 
 
 def run_suites(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Iterator[Result]:
-    """The results of the suite that was asked for, or of all of them one after the other."""
+    """Yield the results of the requested suite, or of all suites."""
     if arguments.suite != "all":
         yield from load_suite(arguments.suite).run(arguments)
         return

@@ -1,10 +1,9 @@
-"""Measures several contenders in one run, in turns.
+"""Measures several contenders in alternation within one run.
 
-A machine's speed drifts: other work comes and goes, clocks throttle, caches and compilers warm up.  Measured one
-after the other, the contenders would each meet another machine.  So they take turns: every round runs each of
-them once, and each round begins with another one, so that none always follows the same neighbour.  Rounds for warming
-up come first and are thrown away.  What is reported is the median, which a disturbed round does not move, and the
-spread between the extremes, which says how far it can be trusted.
+The speed of a machine drifts: other processes run, clocks throttle, caches and compilers warm up. So every round runs
+each contender once, and each round starts with another one, so that the order has no effect. Warm-up rounds run first
+and are not counted. The result is the median, which one disturbed round does not change, and the spread between the
+smallest and the largest value, which shows how reliable the median is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from benchmarks.result import format_value
 
 @frozen
 class Measurement:
-    """The values a contender reached, one for each round, in the contender's own unit."""
+    """The measured values of a contender, one per round, in the contender's unit."""
 
     values: tuple[float, ...] = field()
 
@@ -30,12 +29,12 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """The middle value; between the two middle ones when their number is even."""
+        """The median of the values."""
         return median(self.values)
 
     @property
     def spread(self) -> float:
-        """The distance between the extremes as a share of the median; 0.1 means 10 %."""
+        """The difference between the largest and the smallest value as a share of the median; 0.1 means 10 %."""
         return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
 
     def __str__(self) -> str:
@@ -46,15 +45,16 @@ class Measurement:
 def measure_alternating(
     contenders: Mapping[str, Callable[[], float]], *, rounds: int = 3, warm_up_rounds: int = 0
 ) -> dict[str, Measurement]:
-    """Run each contender once in each round, and return what each reached, by name.
+    """Run each contender once per round, and return the measurements by name.
 
-    A contender does its work and returns its value: a rate or a time, as long as all of them return the same
-    kind.  Whatever a contender raises ends the run.  Raises `ValueError` when there is no round to measure.
+    A contender does its work and returns a rate or a time; all contenders must return the same kind of value. An
+    exception of a contender ends the run.
+
+    Raises:
+        ValueError: if `rounds` is less than 1 or `warm_up_rounds` is negative.
     """
     if rounds < 1 or warm_up_rounds < 0:
-        raise ValueError(
-            f"measuring takes at least one round and no negative warm-up: got {rounds} and {warm_up_rounds}"
-        )
+        raise ValueError(f"rounds must be at least 1 and warm_up_rounds at least 0, not {rounds} and {warm_up_rounds}")
     names = list(contenders)
     values: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warm_up_rounds + rounds):

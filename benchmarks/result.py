@@ -1,9 +1,9 @@
-"""One line of a benchmark's outcome, and how lines are printed.
+"""One result of a benchmark, and how results are printed.
 
-A result compares ours with one peer.  Invariant: `ratio` > 1 means that ours is the faster one, whatever the unit;
-so the unit's direction is part of the result.  The JSON form has exactly the keys `name`, `ours`, `peer`,
-`peer_name`, `unit` and `ratio`; a side that could not be measured is null, and so is the ratio then.  A result with an
-aim, the least ratio that was asked for, has the keys `aim` and `met` besides.
+A result compares ours with one peer. Invariant: `ratio` > 1 means that ours is faster, for every unit. The JSON form
+has exactly the keys `name`, `ours`, `peer`, `peer_name`, `unit` and `ratio`. A value that could not be measured is
+null, and so is then the ratio. A result with an aim (the least ratio that is required) also has the keys `aim` and
+`met`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TextIO
 from attrs import field, frozen
 from attrs.validators import instance_of
 
-#: Units in which more is faster.  In every other unit a result is a cost, and less is faster.
+#: Units of speed, in which more is better. Every other unit is a cost, in which less is better.
 UNITS_OF_SPEED = frozenset({"rows/s", "values/s", "operations/s", "entries/s", "MB/s"})
 
 
 @frozen
 class Result:
-    """What was measured for ours and for one peer, both in `unit`; None where there was nothing to measure."""
+    """The measured values of ours and of one peer, both in `unit`; None for a value that could not be measured."""
 
     name: str = field(validator=instance_of(str))
     ours: float | None
@@ -32,7 +32,7 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast ours is; None when a side is missing or a measured zero forbids a ratio."""
+        """How many times as fast ours is; None if a value is missing or the divisor is zero."""
         faster, slower = (self.ours, self.peer) if self.unit in UNITS_OF_SPEED else (self.peer, self.ours)
         if faster is None or not slower:
             return None
@@ -40,14 +40,14 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether the ratio reaches the aim; None without an aim. What could not be measured has not reached it."""
+        """Whether the ratio reaches the aim; None without an aim, False if the ratio could not be measured."""
         if self.aim is None:
             return None
         ratio = self.ratio
         return ratio is not None and ratio >= self.aim
 
     def as_json(self) -> str:
-        """The result as one line of JSON."""
+        """Return the result as one line of JSON."""
         ratio = self.ratio
         line: dict[str, object] = {
             "name": self.name,
@@ -63,13 +63,13 @@ class Result:
 
 
 def print_json(results: Iterable[Result], out: TextIO) -> None:
-    """Print each result as soon as it is there, one JSON object a line."""
+    """Print each result as soon as it is available, one JSON object per line."""
     for result in results:
         print(result.as_json(), file=out, flush=True)
 
 
 def print_table(results: Iterable[Result], out: TextIO) -> None:
-    """Print the results as a table, when all of them are there; with what was asked for, if any of them has an aim."""
+    """Print all results as a table, with their aims if any result has one."""
     kept = list(results)
     has_aims = any(result.aim is not None for result in kept)
     rows = [("benchmark", "peer", "ours", "peer's", "unit", "ratio", *(("aim", "met") if has_aims else ()))]
@@ -89,7 +89,7 @@ _MET = {None: "-", True: "yes", False: "NO"}
 
 
 def format_value(value: float | None) -> str:
-    """A value for people: four significant digits or whole units, thousands separated, a dash for None."""
+    """Return a readable value: four significant digits or whole units, thousands separated, a dash for None."""
     rounded = _rounded(value)
     if rounded is None:
         return "-"
@@ -97,7 +97,7 @@ def format_value(value: float | None) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Four significant digits or whole units: more would be noise."""
+    """Round to four significant digits or to whole units, because further digits are noise."""
     if value is None:
         return None
     return float(round(value)) if abs(value) >= 1000 else float(f"{value:.4g}")

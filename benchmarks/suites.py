@@ -1,9 +1,8 @@
-"""The registry of suites: a name, and the module that holds the suite.
+"""The registry of suites: the name of each suite and its module.
 
-A suite's module gives `DESCRIPTION` (one line), `add_arguments(parser)` for its own options, and
-`run(arguments)`, which yields `Result`s as they come and says on standard error how it is going.  Every suite's
-module is imported to build the command line, so it must be light: what it needs beyond the standard library it
-imports in `run`.
+A suite's module has `DESCRIPTION` (one line), `add_arguments(parser)` for its options, and `run(arguments)`, which
+yields `Result`s as they are measured and prints its progress to standard error. The command line imports the module of
+every suite, so a module imports everything beyond the standard library in `run`.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from benchmarks.result import Result
 
 
 class Suite(Protocol):
-    """What a suite's module provides."""
+    """The interface of a suite's module."""
 
     DESCRIPTION: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the suite's own options."""
+        """Declare the options of the suite."""
 
     def run(self, arguments: argparse.Namespace) -> Iterator[Result]:
-        """Measure, and yield results as they are there."""
+        """Measure, and yield each result when it is available."""
 
 
 SUITE_MODULES = {
@@ -41,5 +40,5 @@ SUITE_MODULES = {
 
 
 def load_suite(name: str) -> Suite:
-    """The suite called `name`.  Raises `KeyError` for an unknown name."""
+    """Return the suite called `name`. Raises `KeyError` for an unknown name."""
     return cast(Suite, import_module(SUITE_MODULES[name]))

@@ -1,1 +1,1 @@
-"""The keyed state backends beside the bare engines they stand on: a dict, and rocksdict with hand-packed bytes."""
+"""Compares the keyed state backends with what they are built on: a dict, and rocksdict with hand-packed bytes."""

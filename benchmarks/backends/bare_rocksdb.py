@@ -1,8 +1,10 @@
-"""rocksdict as somebody uses it who needs a store of bytes and nothing else.
+"""Plain rocksdict as a store of bytes, the peer of the RocksDB backend.
 
-Three ways of it are peers, because they promise different things at the end of an epoch: with its log, as it comes,
-what was written survives the process; without the log it is faster and survives it only after a flush; without either
-nothing survives, and no loop over it is faster.
+There are three variants, because they differ in what survives a crash of the process:
+
+1. with its write-ahead log: every write survives;
+2. without the log, flushed at the end of an epoch: faster, and what was flushed survives;
+3. without both: the fastest, and nothing survives.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ import rocksdict
 
 WITH_LOG = "bare rocksdict"
 FLUSHED = "bare rocksdict without log, flushed per epoch"
-VOLATILE = "bare rocksdict without log, keeping nothing"
+VOLATILE = "bare rocksdict without log, not persisted"
 
 
 @contextmanager
 def bare_store(directory: str, has_log: bool = True) -> Iterator[Any]:
-    """A database of raw bytes with rocksdict's own options, which is removed in the end."""
+    """Open a database of raw bytes with the default options of rocksdict, and remove it at the end."""
     database: Any = rocksdict.Rdict(directory, rocksdict.Options(raw_mode=True))
     write_options: Any = rocksdict.WriteOptions()
     write_options.disable_wal = not has_log
@@ -34,7 +36,7 @@ def bare_store(directory: str, has_log: bool = True) -> Iterator[Any]:
 
 
 def write_sorted_file(path: str, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Writes entries, given in key order, to a file that can be ingested."""
+    """Write entries, which must be sorted by key, to an SST file for `ingest`."""
     writer: Any = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
     writer.open(path)
     for key, value in entries:
@@ -43,7 +45,7 @@ def write_sorted_file(path: str, entries: Iterable[tuple[bytes, bytes]]) -> None
 
 
 def ingest(database: Any, paths: list[str]) -> None:
-    """Makes sorted files part of the database, which takes them as its own."""
+    """Ingest SST files into the database, which moves them into its directory."""
     options: Any = rocksdict.IngestExternalFileOptions()
     options.set_move_files(True)
     database.ingest_external_file(paths, options)

@@ -1,7 +1,7 @@
-"""The peak of memory while RocksDB restores and migrates a large state of small entries.
+"""Peak memory of RocksDB while it restores and migrates a large state of small entries.
 
-Each step runs in a child process of its own, which says by how much its resident memory rose at its highest above what
-it was when everything was imported. Linux keeps that peak for each process; elsewhere there is nothing to report.
+Each step runs in a child process, which reports by how much its peak resident memory exceeds the memory that it used
+after all imports. Only Linux records that peak; the result is empty on other systems.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ BOUND_MB = 300.0
 STEPS = {
     "savepoint": "writing the savepoint to restore from",
     "restore_savepoint": "restore of a savepoint",
-    "snapshot": "the first snapshot after it",
-    "restore_native": "restore of a handle of its own",
+    "snapshot": "the first snapshot after that restore",
+    "restore_native": "restore of a native handle",
     "migrate": "migration",
 }
-"""The steps in the order in which each needs what those before it left, and what they are."""
+"""The steps and their titles, in order; each step uses the output of the steps before it."""
 
 _MEASURED = ("restore_savepoint", "snapshot", "restore_native", "migrate")
 
 
 def memory(setting: Setting) -> Iterator[Result]:
-    """One line a step, and how fast it was."""
+    """Yield the peak memory of each step, and print its speed."""
     entries = setting.count(setting.large_entries)
     directory = setting.new_directory("memory")
     os.makedirs(directory)
@@ -46,7 +46,7 @@ def memory(setting: Setting) -> Iterator[Result]:
 
 
 def run_in_child(module: str, *arguments: str) -> dict[str, Any]:
-    """Runs a module in a process of its own; returns the JSON that it prints."""
+    """Run a module in a child process, and return the JSON that it prints."""
     root = str(Path(__file__).parents[2])
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))

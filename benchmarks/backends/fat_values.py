@@ -1,7 +1,8 @@
-"""The peak of memory while state of large values goes through checkpoint, savepoint and both restores.
+"""Peak memory while state with large values is checkpointed, saved and restored.
 
-The values are of 36 KiB, and one is of 256 MB. What is kept on the heap is memory by its nature, so its bound is a
-multiple of the state itself; RocksDB's is one of the largest value, whatever the number of the others.
+Each value has 36 KiB, and one has 256 MB. The heap backend keeps the whole state in memory, so its bound is a multiple
+of the state's size. The bound of RocksDB is a multiple of the largest value and does not depend on the number of
+values.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from benchmarks.backends.setting import Setting
 from benchmarks.result import Result
 
 STEPS = {
-    "checkpoint": "filling it, and the first checkpoint",
-    "increment": "restore of that, and a second checkpoint with a tenth of the values again",
-    "restore": "restore of the second, every value read",
+    "checkpoint": "first checkpoint, with all values",
+    "increment": "restore, and a second checkpoint with a tenth of the values",
+    "restore": "restore of the second checkpoint, every value read",
     "savepoint": "restore, and a canonical savepoint",
     "restore_savepoint": "restore of the savepoint, every value read",
 }
-"""The steps in the order in which each needs what those before it left, and what they are."""
+"""The steps and their titles, in order; each step uses the output of the steps before it."""
 
 LARGEST_BYTES = 256_000_000
 LARGE_COPIES = 8
-"""The largest value may be there so often at once on RocksDB: as object, bytes, row, batch and file buffer."""
+"""How many copies of the largest value RocksDB may hold at once: object, bytes, row, batch and file buffer."""
 HEAP_COPIES = 3
-"""The state on the heap may be there so often at once: kept, frozen or read, and written."""
+"""How many copies of the state the heap may hold at once: the state, its frozen or read copy, and the written one."""
 
 
 def fat_values(setting: Setting) -> Iterator[Result]:
-    """One line for each backend and step."""
+    """Yield the peak memory of each backend and step."""
     entries = setting.count(200_000 if setting.is_large else 20_000)
     largest_bytes = min(setting.count(LARGEST_BYTES), LARGEST_BYTES)
     for backend in ("rocksdb", "heap"):

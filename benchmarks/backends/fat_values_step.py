@@ -1,6 +1,6 @@
-"""One step of `benchmarks.backends.fat_values`, in a process of its own: ``BACKEND STEP DIRECTORY ENTRIES LARGEST``.
+"""One step of `benchmarks.backends.fat_values` in a child process: ``BACKEND STEP DIRECTORY ENTRIES LARGEST``.
 
-Prints JSON. The steps hand each other a subtask's directory: its files, and the handle of the last step, pickled.
+Prints JSON. The steps share the directory of a subtask: its files, and the pickled handle of the last step.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typeserializers.scalars.byte_arrays import BytesSerializer
 
 VALUE_BYTES = 36 * 1024
 PER_EPOCH = 5_000
-"""How many values an epoch writes; each ends with a snapshot."""
+"""Number of values that an epoch writes before its snapshot."""
 
 
 def value_of(key: int, epoch: int) -> bytes:
-    """A value of its own for each key and epoch; key -1 has the largest."""
+    """Return the value of a key in an epoch; all values differ, and key -1 has the largest."""
     size = int(sys.argv[5]) if key < 0 else VALUE_BYTES
     return (b"%020d" % (key * 1000 + epoch)) * (size // 20 + 1)
 
@@ -48,7 +48,7 @@ def _check(backend: KeyedStateBackend, entries: int, renewed: int) -> None:
 
 
 def checkpoint(subtask: Subtask, name: str, entries: int) -> None:
-    """Writes all values, a snapshot after so many, each by a backend that goes on from the one before."""
+    """Write all values, and take a snapshot after every `PER_EPOCH` of them."""
     backend = subtask.open(name)
     _write(backend, range(-1, 0), 0)
     for start in range(0, entries, PER_EPOCH):
@@ -57,19 +57,19 @@ def checkpoint(subtask: Subtask, name: str, entries: int) -> None:
 
 
 def increment(subtask: Subtask, name: str, entries: int) -> None:
-    """Restores the checkpoint, writes a tenth of the values again, and leaves the next."""
+    """Restore the checkpoint, rewrite a tenth of the values, and store the handle of the next checkpoint."""
     backend = subtask.open(name, _handle(subtask))
     _write(backend, range(entries // 10), 1)
     _leave(subtask, subtask.snapshot(backend))
 
 
 def restore(subtask: Subtask, name: str, entries: int) -> None:
-    """Restores and reads everything."""
+    """Restore the state and read every value."""
     _check(subtask.open(name, _handle(subtask)), entries, entries // 10)
 
 
 def savepoint(subtask: Subtask, name: str, entries: int) -> None:
-    """Restores, and leaves a canonical savepoint."""
+    """Restore the state and store the handle of a canonical savepoint."""
     _leave(subtask, subtask.savepoint(subtask.open(name, _handle(subtask))))
 
 
@@ -95,7 +95,7 @@ def _handle_path(subtask: Subtask) -> Path:
 
 
 def main() -> None:
-    """Run the step, and print by how much memory rose and how fast it was."""
+    """Run the step, and print the peak memory and the speed."""
     name, step, directory, entries = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""What an entry on the heap costs in memory, beside a dict of the same keys and values.
+"""Memory per entry on the heap, compared with a dict of the same keys and values.
 
-Python's allocator is asked (`tracemalloc`), so the keys, the values and all tables count, on both sides. Dicts grow in
-leaps, so several sizes are taken together. The values are no small integers, of which Python keeps one each.
+`tracemalloc` counts the bytes, so keys, values and all tables are included on both sides. Dicts grow in steps, so the
+result is a sum over several sizes. The values are too large for Python's cache of small integers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BARE = "bare dict"
 
 
 def heap_bytes(setting: Setting) -> Iterator[Result]:
-    """After a snapshot, while everything changes again, and after a restore."""
+    """Yield the bytes per entry after a snapshot, while every entry changes, and after a restore."""
     totals: dict[str, int] = {}
     entries = 0
     for size in _SIZES:
@@ -59,7 +59,7 @@ def _measured(setting: Setting, keys: int) -> Iterator[tuple[str, int]]:
             _update_all(backend, state, keys, _FIRST_KEY + 1)
             changed = allocated()
         yield "after a snapshot", after_snapshot
-        yield "while every entry has changed since", changed
+        yield "after a change of every entry", changed
         subtask.close()
         with _tracing() as allocated:
             kept.append(_restored(subtask, handle))
@@ -81,7 +81,7 @@ def _update_all(backend: KeyedStateBackend, state: Any, keys: int, minuend: int)
 
 @contextmanager
 def _tracing() -> Iterator[Callable[[], int]]:
-    """Gives a function that says how many bytes are allocated of those that were allocated since."""
+    """Yield a function that returns how many bytes were allocated since the start of the block and are still in use."""
 
     def allocated() -> int:
         gc.collect()

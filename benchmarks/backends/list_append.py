@@ -1,8 +1,8 @@
-"""Appending to one list, one element at a time over many epochs, until it has a million: does the last cost more?
+"""Appends a million elements to one list over many epochs, and checks that the last ones do not cost more.
 
-Each epoch ends with a snapshot. What is timed is the appends and the snapshot's synchronous part; a second line times
-its writing too, in which files are merged now and then. The middle epoch of the first tenth is the peer of the middle
-one of the last.
+Each epoch ends with a snapshot. The first line measures the appends and the synchronous part of the snapshot. The
+second line adds the asynchronous part, which sometimes compacts files. The median epoch of the last tenth is compared
+with the median epoch of the first tenth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.result import Result
 from statebackend import ListStateDescriptor
 
 AIM = 0.8
-"""The same, but for the noise of two tenths that are measured one after the other."""
+"""The same speed, less the noise between two tenths that are measured at different times."""
 
 EPOCHS = 100
 
@@ -27,7 +27,7 @@ _FIRST, _LAST = slice(EPOCHS // 10), slice(-EPOCHS // 10, None)
 
 
 def list_append(setting: Setting) -> Iterator[Result]:
-    """Both backends."""
+    """Yield the results of both backends."""
     for backend, title in (("rocksdb", "RocksDB"), ("heap", "heap")):
         yield from _appended(setting, backend, title)
 

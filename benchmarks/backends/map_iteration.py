@@ -1,6 +1,7 @@
-"""Going over all entries of a `MapState`, beside a scan of bare rocksdict that decodes the same keys and values.
+"""Iteration over all entries of a `MapState`, compared with a decoding scan of bare rocksdict.
 
-The first pass of an epoch reads them from RocksDB. A second may find them in the write-back cache, or read them again.
+The first pass of an epoch reads the entries from RocksDB. A later pass finds them in the write-back cache, or reads
+them again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PREFIX = _LONG.pack(_KEY)
 
 @frozen
 class _UserKeys:
-    """A type of user keys: the one of a number, and how it is packed by hand."""
+    """A type of user keys: how to make one from a number, and how to pack it by hand."""
 
     title: str
     type: type
@@ -45,7 +46,7 @@ _USER_KEYS = (
 
 
 def rocksdb_map(setting: Setting) -> Iterator[Result]:
-    """A map of 100,000 entries under one key; user keys are ints, then texts."""
+    """Yield the results for a map of 100,000 entries under one key; user keys are ints, then strings."""
     size = setting.count(100_000)
     for user_keys in _USER_KEYS:
         entries = {user_keys.of_number(number): number for number in range(size)}
@@ -69,7 +70,7 @@ def rocksdb_map(setting: Setting) -> Iterator[Result]:
 
 
 def _pass_over(setting: Setting, size: int, items: Callable[[], Iterable[tuple[Any, int]]]) -> Callable[[], float]:
-    """A contender that looks at every entry."""
+    """Return a contender that reads every entry."""
 
     def contender() -> float:
         start = setting.clock()

@@ -1,4 +1,4 @@
-"""Runs the contenders of one comparison in turns, and makes a result for each peer."""
+"""Runs the contenders of one comparison in alternation, and returns one result per peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.result import Result
 OURS = "ours"
 
 REQUIRED = "required"
-"""The peer of a result whose bound is a figure and not another program."""
+"""The peer name of a result that is compared with a required value instead of another program."""
 
 
 def compared(
@@ -23,14 +23,14 @@ def compared(
     peers: Mapping[str, Callable[[], float]],
     aim: float | None = None,
 ) -> Iterator[Result]:
-    """Ours in turns with each peer, one result a peer, all with the same aim."""
+    """Measure ours and all peers in alternation, and yield one result per peer with the same aim."""
     measured = medians(setting, {OURS: ours, **peers})
     for peer_name in peers:
         yield Result(name, measured[OURS], measured[peer_name], peer_name, unit, aim)
 
 
 def medians(setting: Setting, contenders: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    """What each contender reached, after one round of warming up; the spreads go to standard error."""
+    """Return the median of each contender after one warm-up round, and print the spreads to standard error."""
     measured = measure_alternating(contenders, rounds=setting.rounds, warm_up_rounds=1)
     for name, measurement in measured.items():
         report(name, measurement)
@@ -38,5 +38,5 @@ def medians(setting: Setting, contenders: Mapping[str, Callable[[], float]]) -> 
 
 
 def report(name: str, measurement: Measurement) -> None:
-    """Says on standard error how far a measurement can be trusted."""
+    """Print the median, the spread and the rounds of a measurement to standard error."""
     print(f"  {name}: {measurement}", file=sys.stderr, flush=True)

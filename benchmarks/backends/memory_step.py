@@ -1,6 +1,6 @@
-"""One step of `benchmarks.backends.bulk_memory`, in a process of its own: ``STEP DIRECTORY ENTRIES``; prints JSON.
+"""One step of `benchmarks.backends.bulk_memory` in a child process: ``STEP DIRECTORY ENTRIES``; prints JSON.
 
-The steps hand each other a subtask's directory: the store with its files, and the handle of the last step, pickled.
+The steps share the directory of a subtask: the store with its files, and the pickled handle of the last step.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NAME = "reading"
 
 
 def reading_of(key: int) -> ReadingV1:
-    """A small entry: some twenty bytes."""
+    """Return a small entry of about twenty bytes."""
     return ReadingV1(key, key % 50, "in")
 
 
 def write_savepoint(subtask: Subtask, entries: int) -> None:
-    """A savepoint of that many readings, the keys of a group being neighbours, written as it is made."""
+    """Write a savepoint of `entries` readings batch by batch; neighbouring keys share a key group."""
     subtask.file_system.make_root()
     path = str(Path(subtask.directory) / "savepoint.parquet")
     write_canonical(path, _batches(entries))
@@ -66,17 +66,17 @@ def _key_group(key: int, entries: int) -> int:
 
 
 def restore(subtask: Subtask, entries: int) -> None:
-    """Opens a backend over the handle."""
+    """Open a backend that restores the handle."""
     _check(_opened(subtask), _descriptor(1), entries, lambda reading: reading)
 
 
 def snapshot(subtask: Subtask, entries: int) -> None:
-    """Opens a backend over the handle, and leaves the handle of its first snapshot."""
+    """Open a backend that restores the handle, and store the handle of its first snapshot."""
     _leave(subtask, subtask.snapshot(_opened(subtask)))
 
 
 def migrate(subtask: Subtask, entries: int) -> None:
-    """Opens a backend over the handle, and registers the second version."""
+    """Open a backend that restores the handle, and register the second version of the record."""
     _check(_opened(subtask), _descriptor(2), entries, migrated)
 
 
@@ -117,7 +117,7 @@ def _handle_path(subtask: Subtask) -> Path:
 
 
 def main() -> None:
-    """Run the step, and print by how much memory rose and how fast it was."""
+    """Run the step, and print the peak memory and the speed."""
     step, directory, entries = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""The loop of `value_access` with metrics on, beside itself with metrics off.
+"""The loop of `value_access` with metrics enabled, compared with the same loop without metrics.
 
-Off, a handle is the backend's own object, so there is nothing to measure: the code is the same. On, each read and each
-write costs one more call; the shorter the access, the more that shows.
+Without metrics, users get the state object of the backend itself, so there is no cost. With metrics, each read and each
+write costs one more call, and short accesses show it most.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTERVALS = (100, 1)
 
 
 def state_metrics(setting: Setting) -> Iterator[Result]:
-    """Keys that exist, each four times an epoch, with every hundredth access timed, and with every one."""
+    """Yield the results for existing keys, each four times per epoch, with 1 in 100 accesses timed and with all."""
     records = setting.shuffled_records(setting.count(25_000), 4)
     for backend, name in (("heap", "heap"), ("rocksdb", "RocksDB")):
         for interval in INTERVALS:

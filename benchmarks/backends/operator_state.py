@@ -1,7 +1,7 @@
-"""What operator state costs a subtask in every epoch: read when it is registered, written only if it changed.
+"""Cost of operator state per epoch: it is read when it is registered, and written only if it changed.
 
-The state is a broadcast map of records. The bare engine is a pickled dict in a file of the same store, read at the
-beginning of the epoch, and written at its end if it changed: no schema, no copies, no isolation.
+The state is a broadcast map of records. The peer is a pickled dict in a file of the same store. It is read at the start
+of the epoch, and written at the end if it changed: no schema, no copies, no isolation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RULES: BroadcastStateDescriptor[str, Rule] = BroadcastStateDescriptor("rules", s
 
 
 def operator_state(setting: Setting) -> Iterator[Result]:
-    """An epoch that leaves the state as it was, and one that changes an entry."""
+    """Yield the cost of an epoch that does not change the state, and of one that changes an entry."""
     entries = {f"rule {number}": Rule(f"rule {number}", number / 2) for number in range(setting.count(ENTRIES))}
     for changes, what in ((False, "leaves"), (True, "changes")):
         file_system = CheckpointFileSystem.from_uri(setting.new_directory("operator-state"))
@@ -65,7 +65,7 @@ def _milliseconds(setting: Setting, work: Callable[[], None]) -> float:
 
 
 class _Subtask:
-    """Epochs as a runtime runs them: each has a backend of its own, made from the handle of the one before."""
+    """Runs epochs as a runtime does: each epoch has a new backend, restored from the handle of the previous epoch."""
 
     def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
         self._file_system = file_system
@@ -74,11 +74,11 @@ class _Subtask:
         self._run(lambda rules: rules.put_all(entries))
 
     def epoch(self, changes: bool) -> None:
-        """Opens, looks at an entry, changes it if asked to, and takes the snapshot."""
+        """Open the backend, read an entry, change it if `changes`, and take the snapshot."""
 
         def use(rules: MapState[str, Rule]) -> None:
             if rules.get("rule 7") is None:
-                raise AssertionError("an entry is gone")
+                raise AssertionError("an entry is missing")
             if changes:
                 rules.put("rule 7", Rule("rule 7", float(self._number)))
 
@@ -97,7 +97,7 @@ class _Subtask:
 
 
 class _Pickled:
-    """The same with a pickle."""
+    """Runs the same epochs on a pickled dict."""
 
     def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
         self._file_system = file_system
@@ -105,10 +105,10 @@ class _Pickled:
         self._file = self._written(entries)
 
     def epoch(self, changes: bool) -> None:
-        """Reads the dict, and writes it if it is to change."""
+        """Read the dict, and write it if `changes`."""
         entries = pickle.loads(self._file_system.read_file(self._file))
         if entries.get("rule 7") is None:
-            raise AssertionError("an entry is gone")
+            raise AssertionError("an entry is missing")
         if changes:
             entries["rule 7"] = Rule("rule 7", float(self._number))
             self._file = self._written(entries)

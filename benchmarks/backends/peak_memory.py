@@ -1,6 +1,6 @@
-"""By how much the memory of a process rises at its highest while it does something.
+"""Measures the peak memory of a process.
 
-Linux keeps that peak for each process; elsewhere there is nothing to report.
+Only Linux records the peak of each process; the result is empty on other systems.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def measured_peak(run: Callable[[], None], entries: int) -> str:
-    """Runs it; the peak above what was resident before in MB, the seconds, and entries per second, as JSON."""
+    """Call `run`, and return JSON: its peak memory in MB, above the memory used before, and its seconds and speed."""
     before_mb, started = status_mb("VmRSS"), time.perf_counter()
     run()
     seconds = time.perf_counter() - started
@@ -23,7 +23,7 @@ def measured_peak(run: Callable[[], None], entries: int) -> str:
 
 
 def status_mb(field: str) -> float | None:
-    """A figure of this process in MB; None where the system has no such file."""
+    """Return a field of `/proc/self/status` in MB, or None if the system has no such file."""
     try:
         found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:

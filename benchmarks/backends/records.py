@@ -1,4 +1,4 @@
-"""Two versions of a record for migrations; the new one widens a field and has one more."""
+"""Two versions of a record for migrations; the second widens a field and adds one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "benchmarks.backends.Reading"
 
 @attrs.frozen
 class ReadingV1:
-    """What a sensor measured."""
+    """A measured value of a sensor."""
 
     sensor: int
     degrees: int
@@ -24,7 +24,7 @@ class ReadingV1:
 
 @attrs.frozen
 class ReadingV2:
-    """A field widened, one added."""
+    """The same record with a widened and an added field."""
 
     sensor: int
     degrees: float
@@ -33,34 +33,34 @@ class ReadingV2:
 
 
 def reading_v1() -> AttrsSerializer[ReadingV1]:
-    """The serializer of the first version."""
+    """Return the serializer of the first version."""
     return AttrsSerializer(ReadingV1, name=_NAME)
 
 
 def reading_v2() -> AttrsSerializer[ReadingV2]:
-    """The serializer of the second version, to which entries of the first must be migrated."""
+    """Return the serializer of the second version, which is compatible with the first after migration."""
     return AttrsSerializer(ReadingV2, name=_NAME)
 
 
 def reading_of(key: int) -> ReadingV1:
-    """What is stored under a key."""
+    """Return the reading that is stored under a key."""
     return ReadingV1(key, key % 50, f"hall {key % 100}")
 
 
 def migrated(reading: ReadingV1) -> ReadingV2:
-    """What a migration must make of it."""
+    """Return the expected result of the migration."""
     return ReadingV2(reading.sensor, float(reading.degrees), reading.place)
 
 
 def hand_packed(keys: int) -> list[tuple[bytes, bytes]]:
-    """The readings as a program without serializers may lay them out, in the order of their keys."""
+    """Return the readings in key order, in a layout that a program without serializers could use."""
     pack_key, pack = struct.Struct(">q").pack, struct.Struct(">qq").pack
     readings = map(reading_of, range(keys))
     return [(pack_key(item.sensor), pack(item.sensor, item.degrees) + item.place.encode()) for item in readings]
 
 
 def hand_migration() -> Callable[[bytes], bytes]:
-    """The same migration over the hand-packed layout."""
+    """Return a function that migrates a hand-packed reading."""
     unpack, pack, quality = struct.Struct(">qq").unpack_from, struct.Struct(">qd").pack, struct.pack(">q", 1)
 
     def migrate(old: bytes) -> bytes:
@@ -71,7 +71,7 @@ def hand_migration() -> Callable[[bytes], bytes]:
 
 
 def check_sample(setting: Setting, keys: int, read: Callable[[int], ReadingV2 | None]) -> None:
-    """Raises unless some of the migrated readings are what they must be."""
+    """Raise `AssertionError` if a sample of the migrated readings has a wrong one."""
     for key in setting.random().sample(range(keys), min(keys, 10)):
         if read(key) != migrated(reading_of(key)):
             raise AssertionError(f"the reading of key {key} was migrated to {read(key)}")

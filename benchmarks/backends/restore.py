@@ -1,7 +1,7 @@
-"""Restoring a backend, from handles of its own and from a canonical savepoint, and migrating what was restored.
+"""Restore of a backend from native handles and from a canonical savepoint, and migration of the restored state.
 
-An entry counts as restored when its backend answers a read of it; that includes opening, and registering the state. A
-migration is what registering the new version of a record adds to that. Everything is reckoned on one core.
+The time of a restore includes opening the backend, registering the state and one read. The time of a migration is the
+time to register the new version of the record. All times are those of one core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BY_HAND = "bare rocksdict, by hand into a sorted file"
 
 
 def rocksdb_restore(setting: Setting) -> Iterator[Result]:
-    """1,000,000 keys from a handle of its own, and from a savepoint."""
+    """Yield the results for 1,000,000 keys from a native handle, and from a savepoint."""
     keys = setting.count(1_000_000)
     with Subtask(setting.new_directory("restore")) as subtask:
         with subtask.open("rocksdb") as backend:
@@ -51,7 +51,7 @@ def rocksdb_restore(setting: Setting) -> Iterator[Result]:
 
 
 def heap_restore(setting: Setting) -> Iterator[Result]:
-    """1,000,000 keys from a handle of its own, and from a savepoint; nothing was asked for."""
+    """Yield the results for 1,000,000 keys from a native handle, and from a savepoint; no speed is required."""
     keys = setting.count(1_000_000)
     with Subtask(setting.new_directory("restore")) as subtask:
         with subtask.open("heap") as backend:
@@ -63,7 +63,7 @@ def heap_restore(setting: Setting) -> Iterator[Result]:
 
 
 def rocksdb_migration(setting: Setting) -> Iterator[Result]:
-    """1,000,000 records from their first version to their second."""
+    """Yield the results for 1,000,000 records that are migrated from the first to the second version."""
     keys = setting.count(1_000_000)
     with Subtask(setting.new_directory("migration")) as subtask:
         with subtask.open("rocksdb") as backend:
@@ -102,7 +102,7 @@ def _restores(
         if state.value() != _count_of(keys - 1):
             raise AssertionError(f"the last key was restored as {state.value()}")
 
-    source = "a savepoint" if handle.backend == "canonical" else "a handle of its own"
+    source = "a savepoint" if handle.backend == "canonical" else "a native handle"
     for result in compared(setting, f"{title} restore of {keys:,} keys from {source}", "entries/s", ours, peers):
         yield _with_aim(result)
 
@@ -112,7 +112,7 @@ def _required() -> float:
 
 
 def _with_aim(result: Result) -> Result:
-    """Only what is required has an aim; the bare engine is there to compare."""
+    """Set the aim of results that are compared with a required speed; other peers are for information."""
     if result.peer_name != REQUIRED:
         return result
     return Result(result.name, result.ours, result.peer, result.peer_name, result.unit, 1.0)

@@ -1,9 +1,8 @@
-"""How a run of the suite measures: how much, how often, with which clock, and where its files are.
+"""The options of a run of the suite: number of entries and rounds, clock, and directory.
 
-Wall time is what people wait for, and what a busy machine disturbs. The time of the thread is steadier for a loop that
-does nothing but compute; a bare RocksDB gets its background threads for free then, as on a machine with idle cores.
-What is asked for *on one core* is the larger of the wall time and the time of all threads together, so that neither
-waiting nor a helping thread goes uncounted.
+Wall time is what users wait for, but other processes disturb it. The time of the thread is more stable for a loop that
+only computes; the background threads of bare RocksDB are then not counted, as on a machine with idle cores. Times *on
+one core* are the larger of the wall time and the time of all threads, so waits and helper threads are counted.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Final
 from attrs import define, field
 
 MAX_PARALLELISM: Final = 128
-"""Key groups, as a job has them unless it says otherwise."""
+"""Number of key groups, which is also the default of a job."""
 
 Record = tuple[int, int]
-"""A key and its key group, which a runtime hands over with every row."""
+"""A key and its key group, which a runtime passes with every row."""
 
 CLOCKS: Final[dict[str, Callable[[], float]]] = {"wall": time.perf_counter, "thread": time.thread_time}
 
 
 @define
 class Setting:
-    """The options of a run. ``scale`` multiplies all counts; the data of a run depend on ``seed`` alone."""
+    """The options of a run. ``scale`` multiplies all counts; the data of a run depend only on ``seed``."""
 
     directory: str
     rounds: int = 5
@@ -41,26 +40,26 @@ class Setting:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Seconds, for one thread's loops."""
+        """The clock for loops of one thread, in seconds."""
         return CLOCKS[self.clock_name]
 
     def count(self, at_full_scale: int, least: int = 20) -> int:
-        """A number of entries at the scale of this run."""
+        """Return a number of entries at the scale of this run, at least `least`."""
         return max(least, int(at_full_scale * self.scale))
 
     def new_directory(self, name: str) -> str:
-        """A path inside the run's directory that nothing else uses."""
+        """Return a new path inside the run's directory."""
         return os.path.join(self.directory, f"{name}-{next(self._numbers)}")
 
     def random(self) -> random.Random:
-        """A source of random numbers that is the same in each run."""
+        """Return a random number generator that is the same in each run."""
         return random.Random(self.seed)
 
     def shuffled_records(self, keys: int, passes: int = 1) -> list[Record]:
-        """Every key below ``keys`` once in each pass, each pass in another order.
+        """Return every key below ``keys`` once per pass, each pass in another order.
 
-        The records are made in this order, so that they lie in memory as rows that arrive do: a loop over them misses
-        the processor's caches where it looks up a key, not already where it reads a row.
+        The records are created in this order, so that their memory layout is that of arriving rows. The loop then
+        misses the processor's caches when it looks up a key, and not when it reads a row.
         """
         source, result = self.random(), list[Record]()
         for _ in range(passes):
@@ -68,7 +67,7 @@ class Setting:
         return result
 
     def one_core_seconds(self, work: Callable[[], object]) -> float:
-        """How long one core is busy with the work: wall time, or the time of all threads if that is more."""
+        """Return the wall time of the work in seconds, or the time of all threads if that is longer."""
         wall, cpu = time.perf_counter(), time.process_time()
         work()
         cpu = time.process_time() - cpu
@@ -76,10 +75,10 @@ class Setting:
 
 
 def all_records(keys: int) -> list[Record]:
-    """Every key below ``keys``, in order."""
+    """Return every key below ``keys``, in order."""
     return [(key, key_group_of(key)) for key in range(keys)]
 
 
 def key_group_of(key: int) -> int:
-    """A key group that spreads neighbouring keys, as the hash of a runtime does."""
+    """Return a key group that spreads neighbouring keys, as the hash of a runtime does."""
     return (key * 0x9E3779B97F4A7C15 >> 40) % MAX_PARALLELISM

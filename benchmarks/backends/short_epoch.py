@@ -1,8 +1,8 @@
-"""What an epoch of few records costs a subtask, from opening its state to closing it, beside bare rocksdict.
+"""Cost of an epoch with few records, from opening the state to closing it, compared with bare rocksdict.
 
-Both find 100,000 keys on the disk, read some of them, write them again, keep that, and close. Ours keeps it as a
-snapshot in a store; bare rocksdict has its log, which is not synced. Few changes are kept beside the local database,
-more open it for writing.
+Both open a database of 100,000 keys, read some keys, write them, persist the changes, and close. Ours takes a snapshot;
+bare rocksdict uses its write-ahead log without sync. Ours keeps a few changes next to the local database, and opens the
+database for writing only if there are more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 COUNT: ValueStateDescriptor[int] = ValueStateDescriptor("count", int)
 EPOCHS_OF_A_TURN = 20
 
-# By its name it would be looked for among all that is installed, each time.
+# Looking the backend up by name would search the entry points of all installed packages each time.
 ROCKSDB = RocksDBStateBackend()
 
 
 def rocksdb_epoch(setting: Setting) -> Iterator[Result]:
-    """Epochs of one record, and of 300, which are too many to be kept beside the database."""
+    """Yield the cost of epochs of 1 record, and of 300 records, for which the database is opened for writing."""
     keys = setting.count(100_000, least=1_000)
     for records in (1, 300):
         with Subtask(setting.new_directory("ours")) as subtask:

@@ -1,11 +1,15 @@
-"""How long a snapshot holds up the records: its synchronous part, and the slowest access of the epoch after it.
+"""How long a snapshot blocks the records: its synchronous part, and the slowest access of the epoch after it.
 
-Two backends that differ in their number of keys take turns. In each turn the same number of keys is changed, the
-snapshot is prepared (the synchronous part), the same keys are changed again while its writing is still to come, then it
-is written, and they are changed once more. The slowest of these accesses shows work that was put off to a later one.
+Two backends with different numbers of keys run in alternation. A turn has these steps:
 
-A snapshot as a whole is beside what the bare engine has for the same: a checkpoint of rocksdict after a flush, and a
-dict that is pickled into a file.
+1. Change a fixed number of keys.
+2. Prepare the snapshot (the synchronous part).
+3. Change the same keys again before the snapshot is written.
+4. Write the snapshot, and change the keys once more.
+
+The slowest access of steps 3 and 4 shows work that the snapshot left to later accesses.
+
+A whole snapshot is compared with a flush and a checkpoint of rocksdict, or with a dict that is pickled into a file.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ HEAP_BOUND_MS = 20.0
 ROCKSDB_BOUND_MS = 100.0
 
 GROWTH_AIM = 0.5
-"""The least that the time with few keys may be of the time with many, if it does not grow with them; half is noise."""
+"""Least ratio of the time with few keys to the time with many; without growth it is 1, less noise."""
 
 
 def heap_snapshot(setting: Setting) -> Iterator[Result]:
-    """1,000,000 keys beside 100,000, with 10,000 changed; and with all of them changed."""
+    """Yield the results for 1,000,000 and for 100,000 keys with 10,000 changed, and for 1,000,000 with all changed."""
     dirty = setting.count(10_000)
     with ExitStack() as stack:
         many = stack.enter_context(PauseLoop(setting, "heap", setting.count(1_000_000), dirty))
@@ -49,7 +53,7 @@ def heap_snapshot(setting: Setting) -> Iterator[Result]:
 
 
 def rocksdb_snapshot(setting: Setting) -> Iterator[Result]:
-    """10,000 changed keys in 2,000,000 beside 10,000 in 100,000."""
+    """Yield the results for 10,000 changed keys of 2,000,000 and of 100,000."""
     dirty = setting.count(10_000)
     with ExitStack() as stack:
         many = stack.enter_context(PauseLoop(setting, "rocksdb", setting.count(2_000_000), dirty))
@@ -66,11 +70,11 @@ def _lines(setting: Setting, title: str, many: PauseLoop, few: PauseLoop, bound_
     for loop, keys in names.items():
         name = f"{title} snapshot, synchronous part, {keys}, {loop.dirty:,} changed"
         yield Result(name, reached[keys], bound_ms, REQUIRED, "ms", 1.0)
-    name = f"{title} snapshot, synchronous part, {names[many]} beside {names[few]}"
+    name = f"{title} snapshot, synchronous part, {names[many]} vs {names[few]}"
     yield Result(name, reached[names[many]], reached[names[few]], f"with {names[few]}", "ms", GROWTH_AIM)
     for loop, keys in names.items():
         for moment, slowest_ms in loop.slowest_ms.items():
-            # The first turn warms up.
+            # The first turn is the warm-up.
             measurement = Measurement(tuple(slowest_ms[1:]))
             name = f"{title} slowest access {moment}, {keys}"
             report(name, measurement)
@@ -120,7 +124,7 @@ def _bare_checkpoint(setting: Setting, database: Any, keys: int, dirty: int) -> 
 
 
 class PauseLoop:
-    """A backend with a number of keys; a call is a turn as the module says, and gives milliseconds."""
+    """A backend with `keys` keys; a call runs one turn and returns milliseconds of the synchronous part."""
 
     def __init__(self, setting: Setting, backend: str, keys: int, dirty: int) -> None:
         self._setting = setting
@@ -135,7 +139,7 @@ class PauseLoop:
         start = setting.clock()
         finish = self._subtask.prepare_snapshot(self._backend)
         self.first_ms = (setting.clock() - start) * 1e3
-        """The synchronous part of a snapshot in which every key is new."""
+        """Milliseconds of the synchronous part of a snapshot in which every key is new."""
         finish()
 
     def __enter__(self) -> PauseLoop:
@@ -160,7 +164,7 @@ class PauseLoop:
         return elapsed * 1e3
 
     def whole_snapshot_ms(self) -> float:
-        """Both parts of a snapshot after as many changes."""
+        """Change as many keys, and return the time of both parts of a snapshot."""
         keys = self._random.sample(range(self.keys), self.dirty)
         fill(self._backend, self._state, [(key, key_group_of(key)) for key in keys])
         start = self._setting.clock()

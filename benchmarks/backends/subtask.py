@@ -1,4 +1,4 @@
-"""One subtask's store and backends, as a runtime would make them, in a directory of the benchmark."""
+"""The store and the backends of one subtask, created as a runtime does, in a directory of the benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATOR_UID = "benchmark"
 
 
 class Subtask:
-    """All key groups of one operator; closes every backend it has opened."""
+    """A subtask with all key groups of one operator; `close` closes every backend that it opened."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -36,7 +36,7 @@ class Subtask:
         metrics: StateMetricsConfig | None = None,
         local: str | None = None,
     ) -> KeyedStateBackend:
-        """A backend restored from the handles, in a local directory of its own unless ``local`` names one."""
+        """Return a backend restored from the handles, in a new local directory unless ``local`` names one."""
         parameters = KeyedStateBackendParameters(
             operator_uid=OPERATOR_UID,
             key_serializer=LongSerializer(),
@@ -53,27 +53,27 @@ class Subtask:
         return opened
 
     def prepare_snapshot(self, backend: KeyedStateBackend) -> Callable[[], KeyedStateHandle]:
-        """The synchronous part of a snapshot; what is returned is the rest, and gives the handle."""
+        """Run the synchronous part of a snapshot, and return a function that finishes it and returns the handle."""
         number = next(self._numbers)
         task = backend.prepare_snapshot(number, f"state-{os.getpid()}-{number}")
         return lambda: task.run().handle
 
     def snapshot(self, backend: KeyedStateBackend) -> KeyedStateHandle:
-        """A whole snapshot."""
+        """Take a whole snapshot, and return its handle."""
         return self.prepare_snapshot(backend)()
 
     def savepoint(self, backend: KeyedStateBackend) -> KeyedStateHandle:
-        """A canonical savepoint."""
+        """Take a canonical savepoint, and return its handle."""
         state_id = f"savepoint-{os.getpid()}-{next(self._numbers)}"
         return export_canonical_handle(backend, self.file_system, state_id, "part", state_id)[0]
 
     def local_paths(self, handle: KeyedStateHandle) -> list[str]:
-        """Where the files of a handle are on the local disk."""
+        """Return the local paths of a handle's files."""
         paths = [self.file_system.local_path(file.path) for file in handle.files]
         return [path for path in paths if path is not None]
 
     def close(self) -> None:
-        """Closes all backends."""
+        """Close all backends."""
         for backend in self._opened:
             backend.close()
         self._opened.clear()
@@ -86,7 +86,7 @@ class Subtask:
 
 
 def fill(backend: KeyedStateBackend, state: Any, records: list[Record], value: Any = 0) -> None:
-    """Gives each key of the records the value."""
+    """Set the value of each key of the records."""
     set_key, update = backend.key_setter(), state.update
     for key, key_group in records:
         set_key(key, key_group)

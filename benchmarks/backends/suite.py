@@ -1,7 +1,7 @@
-"""`python -m benchmarks backends`: what the state backends cost beside the bare engine they stand on.
+"""`python -m benchmarks backends`: compares the state backends with what they are built on.
 
-Every line is a ratio from the same run, and says what was asked for. A line against the bare engine asks for a share of
-its speed; a bound in milliseconds, megabytes or entries per second is the peer called ``required``, which asks for 1.
+Every line is a ratio from the same run, and shows its aim. The aim of a line with another program is a share of that
+program's speed. Bounds in milliseconds, megabytes or entries per second have the peer ``required`` and the aim 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.result import Result
 
-DESCRIPTION = "Heap and RocksDB state beside a bare dict and bare rocksdict: access, snapshot, restore, memory."
+DESCRIPTION = "Heap and RocksDB state compared with a bare dict and bare rocksdict: access, snapshot, restore, memory."
 
 GROUPS = {
     "rocksdb_value": "benchmarks.backends.value_access",
@@ -35,30 +35,37 @@ GROUPS = {
     "timers": "benchmarks.backends.timers",
     "state_metrics": "benchmarks.backends.metrics_cost",
 }
-"""The groups of lines, each a function of that name in a module; it takes the `Setting` and yields results."""
+"""The groups of lines. Each is a function of that name in the module; it takes the `Setting` and yields results."""
 
 LARGE_ENTRIES = 10_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to measure, how often, and how large."""
-    parser.add_argument("--only", nargs="+", choices=list(GROUPS), metavar="NAME", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of every contender (default 5)")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the entries to measure with (default 1)")
-    parser.add_argument("--seed", type=int, default=4, help="what the order of keys is drawn from (default 4)")
+    """Declare the options of the suite."""
     parser.add_argument(
-        "--clock", choices=["wall", "thread"], default="wall", help="thread: time on a core, for a busy machine"
+        "--only", nargs="+", choices=list(GROUPS), metavar="NAME", help=f"groups to run, of {', '.join(GROUPS)}"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to measure (default 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the entries to measure with (default 1)")
+    parser.add_argument("--seed", type=int, default=4, help="seed of the order of keys (default 4)")
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "thread"],
+        default="wall",
+        help="thread: processor time of the thread, for a busy machine",
     )
     parser.add_argument(
         "--large",
         action="store_true",
-        help=f"take {LARGE_ENTRIES:,} entries, and 200,000 large values, for the peak memory (minutes more)",
+        help=f"take {LARGE_ENTRIES:,} entries, and 200,000 large values, for the peak memory (takes minutes longer)",
     )
-    parser.add_argument("--directory", help="where to make the temporary directory (default: the system's place)")
+    parser.add_argument(
+        "--directory", help="where to make the temporary directory (default: the system's temporary directory)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Measure one group after the other in a temporary directory, which is removed in the end."""
+    """Measure the groups one after the other in a temporary directory."""
     from benchmarks.backends.setting import Setting
 
     for name in arguments.only or GROUPS:

@@ -1,8 +1,8 @@
-"""Timers: adding and polling them beside a bare binary heap and a set, and the first polls of a large queue.
+"""Timers: adding and polling them, compared with a binary heap and a set, and the first polls of a large queue.
 
-The bare loop holds tuples in memory and forgets them with the process. Ours writes each timer as bytes, keeps what a
-snapshot needs, and gives out timers with their key groups. The queue of RocksDB is opened for every turn, as each epoch
-of a job does, from the local database of the epoch before.
+The peer keeps tuples in memory and persists nothing. Ours writes each timer as bytes, keeps what a snapshot needs, and
+returns timers with their key groups. The queue on RocksDB is opened for every turn from the local database of the
+previous one, as each epoch of a job does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typeserializers import LongSerializer, StringSerializer, Timer, TimerSerial
 AIM = 0.3
 
 FIRST_POLLS_MS = 30.0
-"""Bound of opening a backend with a large queue and polling a few timers of it."""
+"""Bound for opening a backend with a large queue and polling a few of its timers."""
 
 TIMERS: PriorityQueueDescriptor[Timer[int, str | None]] = PriorityQueueDescriptor(
     "timers", TimerSerializer(LongSerializer(), StringSerializer())
@@ -33,7 +33,7 @@ Entries = list[tuple[Timer[int, str | None], int]]
 
 
 def timers(setting: Setting) -> Iterator[Result]:
-    """Both backends, and the opening of RocksDB."""
+    """Yield the results of both backends, and of opening RocksDB."""
     count = setting.count(200_000)
     for backend, title in (("heap", "heap"), ("rocksdb", "RocksDB")):
         yield from compared(

@@ -1,7 +1,7 @@
-"""The loop of `value_access` over state with a time-to-live, beside itself without: nothing expires meanwhile.
+"""The loop of `value_access` on state with time-to-live, compared with the same loop without; nothing expires.
 
-With one, an entry is kept with the time of its last write, each access asks the clock, and the incremental clean-up
-looks at some further entries.
+With time-to-live, an entry is stored with the time of its last write, each access reads the clock, and the incremental
+cleanup checks a few further entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONFIGS = {
 
 
 def state_ttl(setting: Setting) -> Iterator[Result]:
-    """Keys that exist, each four times an epoch, on both backends."""
+    """Yield the results for existing keys, each four times per epoch, on both backends."""
     records = setting.shuffled_records(setting.count(25_000), 4)
     for backend, name in (("heap", "heap"), ("rocksdb", "RocksDB")):
         for title, config in _CONFIGS.items():

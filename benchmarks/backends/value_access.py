@@ -1,12 +1,12 @@
-"""Reading, adding one to and writing a `ValueState[int]`, beside the same loop over the bare engine.
+"""Increments a `ValueState[int]`, compared with the same loop on a dict or on bare rocksdict.
 
-A turn is one epoch. Ours makes each record's key current as the runtime does, by the backend's key setter; and it ends
-with the synchronous part of a snapshot, in which RocksDB writes out what the epoch changed: bare rocksdict has written
-it by then too. The upload is not part of the loop in either. Ours goes through key groups and serializers; the peers
-know their keys.
+A turn is one epoch. Ours sets the current key of each record with the backend's key setter, as a runtime does. The
+epoch ends with the synchronous part of a snapshot, in which RocksDB writes the changes of the epoch; bare rocksdict
+wrote them before. The upload is not measured. Ours uses key groups and serializers; the peers use fixed keys and
+values.
 
-The keys were first seen in their order, and records come in random order. In the order in which keys were first seen, a
-dict runs through memory from one end to the other, which no stream lets it do; a line shows that case, too.
+Keys are inserted in order, and records come in random order. One line also shows records in the order of insertion,
+which is the best case of a dict, because it then reads memory sequentially. Streams do not have that order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.result import Result
 from statebackend import StateMetricsConfig, ValueStateDescriptor
 
 ROCKSDB_AIMS = {1: 0.5, 20: 3.0}
-"""The least ratio by how often an epoch touches each key."""
+"""The least ratio, by how often an epoch accesses each key."""
 
 HEAP_AIM = 0.3
 
@@ -35,7 +35,7 @@ Loop = Callable[[list[Record]], object]
 
 
 def rocksdb_value(setting: Setting) -> Iterator[Result]:
-    """Keys that exist, each once an epoch and each twenty times."""
+    """Yield the results for existing keys, each once per epoch and each twenty times."""
     for passes, aim in ROCKSDB_AIMS.items():
         records = setting.shuffled_records(setting.count(100_000 if passes == 1 else 25_000), passes)
         with ExitStack() as stack:
@@ -48,19 +48,19 @@ def rocksdb_value(setting: Setting) -> Iterator[Result]:
             keys = f"{len(records) // passes:,} keys"
             often = "each once" if passes == 1 else f"each {passes} times"
             yield from compared(
-                setting, f"RocksDB value read-modify-write, {keys} {often} an epoch", "entries/s", ours, peers, aim
+                setting, f"RocksDB value read-modify-write, {keys} {often} per epoch", "entries/s", ours, peers, aim
             )
             ours.check()
 
 
 def heap_value(setting: Setting) -> Iterator[Result]:
-    """Keys that exist, each once an epoch and each ten times; then keys that come up for the first time."""
+    """Yield the results for existing keys, each once per epoch and each ten times, and for new keys."""
     keys = setting.count(200_000)
     once, often = setting.shuffled_records(keys), setting.shuffled_records(keys // 4, 10)
     for records, title, aim in (
-        (once, f"{keys:,} keys each once an epoch", HEAP_AIM),
-        (often, f"{keys // 4:,} keys each 10 times an epoch", HEAP_AIM),
-        (all_records(keys), f"{keys:,} keys each once an epoch in their order", HEAP_AIM),
+        (once, f"{keys:,} keys each once per epoch", HEAP_AIM),
+        (often, f"{keys // 4:,} keys each 10 times per epoch", HEAP_AIM),
+        (all_records(keys), f"{keys:,} keys each once per epoch in their order", HEAP_AIM),
     ):
         table = dict.fromkeys(range(max(records)[0] + 1), 0)
         with ValueLoop(setting, "heap", records) as ours:
@@ -82,7 +82,7 @@ def _heap_new_keys(setting: Setting, keys: int) -> Iterator[Result]:
     with ValueLoop(setting, "heap", existing) as loop:
         yield from compared(
             setting,
-            f"heap value read-modify-write, {keys:,} new keys an epoch beside as many or more",
+            f"heap value read-modify-write, {keys:,} new keys per epoch, as many or more exist",
             "entries/s",
             _with_new_keys(existing, lambda records: loop.run(records)),
             {"bare dict": _with_new_keys(existing, lambda records: _timed(setting, records, _dict_loop(table))())},
@@ -91,7 +91,7 @@ def _heap_new_keys(setting: Setting, keys: int) -> Iterator[Result]:
 
 
 def _with_new_keys(existing: list[Record], run: Callable[[list[Record]], float]) -> Callable[[], float]:
-    """A contender that meets other keys in each turn."""
+    """Return a contender that uses new keys in each turn."""
     turn = 0
 
     def with_new_keys() -> float:
@@ -104,7 +104,7 @@ def _with_new_keys(existing: list[Record], run: Callable[[list[Record]], float])
 
 
 class ValueLoop:
-    """Ours: a backend in which all keys exist, and an epoch of it; a call gives records per second."""
+    """Ours: a backend in which all keys exist; a call runs one epoch and returns records per second."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ValueLoop:
         return self.run(self._records)
 
     def run(self, records: list[Record]) -> float:
-        """One epoch of these records."""
+        """Run one epoch of these records, and return records per second."""
         clock = self._setting.clock
         start = clock()
         set_key, value, update = self.backend.key_setter(), self.state.value, self.state.update
@@ -148,7 +148,7 @@ class ValueLoop:
         return len(records) / elapsed
 
     def check(self) -> None:
-        """Raises unless the state holds what the turns must have made of it."""
+        """Raise `AssertionError` if the state does not hold the result of all turns."""
         key, key_group = self._records[0]
         expected = self._turns * sum(other == key for other, _ in self._records)
         self.backend.set_current_key(key, key_group)

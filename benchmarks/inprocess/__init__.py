@@ -1,1 +1,1 @@
-"""Jobs in this process beside those of bytewax, a stream processor for Python whose engine is in Rust."""
+"""Compares jobs on the local runtime with Bytewax, a Python stream processor with an engine in Rust."""

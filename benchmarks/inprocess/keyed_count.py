@@ -1,9 +1,10 @@
-"""A running count per key, as a job in this process and as a dataflow of bytewax: the same records, keys and results.
+"""A running count per key, as a job on the local runtime and as a Bytewax dataflow.
 
-Both take pairs of a text and a number, look the key up by a lambda, keep a count per key in state, and emit key and
-count for each record to a sink that drops them. Both run in this process on one worker. With checkpoints, both take one
-a second, into files below a temporary directory: ours is a `KeyedProcessFunction` with a `ValueState` on the heap, and
-writes what has changed beside the job; theirs is a `stateful_map` with recovery, which writes to SQLite.
+Both run in this process on one worker, with the same records, keys and results. Both take pairs of a string and a
+number, extract the key with a lambda, keep a count per key in state, and emit key and count for each record to a sink
+that drops them. With checkpoints, both take one per second, into files below a temporary directory. Ours is a
+`KeyedProcessFunction` with a `ValueState` on the heap and writes snapshots in the background. Theirs is a
+`stateful_map` with recovery, which writes to SQLite.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Record = tuple[str, int]
 
 INTERVAL_MS: Final = 1000
 BYTEWAX_BATCH: Final = 1000
-"""Records that the source of bytewax gives at once."""
+"""Number of records that the Bytewax source returns at once."""
 
 
 def records_of(count: int, keys: int, seed: int = 1) -> list[Record]:
-    """Records of random keys."""
+    """Return `count` records with random keys."""
     numbers = random.Random(seed)
     return [(f"key-{numbers.randrange(keys):06d}", place) for place in range(count)]
 
@@ -46,14 +47,14 @@ class Count(KeyedProcessFunction[str, Record, Record]):
 
 
 class Dropped:
-    """A sink that drops what it is given."""
+    """A sink that drops all records."""
 
     def extend(self, records: Sequence[Any]) -> None:
-        """Keeps nothing."""
+        """Drop the records."""
 
 
 def our_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callable[[], float]) -> float:
-    """Records a second, by a clock in seconds, of the job in this process."""
+    """Run the job on the local runtime, and return records per second of `clock`, which returns seconds."""
     interval_ms = INTERVAL_MS if has_checkpoints else None
     environment = LocalStreamEnvironment(parallelism=1, backend="heap", checkpoint_interval=interval_ms)
     stream = environment.from_elements(records).key_by(lambda record: record[0])
@@ -66,7 +67,7 @@ def our_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callab
 
 
 def bytewax_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callable[[], float]) -> float:
-    """Records a second, by a clock in seconds, of the dataflow of bytewax."""
+    """Run the Bytewax dataflow, and return records per second of `clock`, which returns seconds."""
     import datetime
 
     import bytewax.operators as op
@@ -77,7 +78,7 @@ def bytewax_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Ca
 
     class DroppingPartition(StatelessSinkPartition[Any]):
         def write_batch(self, items: list[Any]) -> None:
-            """Keeps nothing."""
+            """Drop the items."""
 
     class DroppingSink(DynamicSink[Any]):
         def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
@@ -101,10 +102,10 @@ def bytewax_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Ca
 
 
 def wall_s() -> float:
-    """The time that passes, in seconds."""
+    """Return the wall time in seconds."""
     return time.perf_counter()
 
 
 def processor_s() -> float:
-    """The processor time of all threads of this process, in seconds."""
+    """Return the processor time of all threads of this process in seconds."""
     return time.process_time()

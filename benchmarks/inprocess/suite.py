@@ -1,4 +1,4 @@
-"""`python -m benchmarks inprocess`: a keyed count in this process, beside bytewax, with and without checkpoints."""
+"""`python -m benchmarks inprocess`: a keyed count on the local runtime, compared with Bytewax."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from functools import partial
 from benchmarks.alternating import measure_alternating
 from benchmarks.result import Result
 
-DESCRIPTION = "Jobs in one process, beside bytewax."
+DESCRIPTION = "Jobs on the local runtime, compared with Bytewax."
 
 REQUIRED_RECORDS_PER_SECOND = 300_000
-"""What a keyed count on the heap must reach on one core, with a checkpoint a second."""
+"""Required speed of a keyed count on the heap on one core, with one checkpoint per second."""
 
 REQUIRED_RATIO = 0.8
-"""What it must reach of bytewax."""
+"""Required share of the speed of Bytewax."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How much to count, and by which clock."""
-    parser.add_argument("--records", type=int, default=1_000_000, help="records of a turn (default 1,000,000)")
-    parser.add_argument("--keys", type=int, default=10_000, help="keys among them (default 10,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    """Declare the options of the suite."""
+    parser.add_argument("--records", type=int, default=1_000_000, help="records per turn (default 1,000,000)")
+    parser.add_argument("--keys", type=int, default=10_000, help="distinct keys (default 10,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to measure (default 3)")
     parser.add_argument(
         "--clock",
         choices=["wall", "processor"],
         default="wall",
-        help="processor: time of all threads on a core, for a busy machine (default wall)",
+        help="processor: processor time of all threads, for a busy machine (default wall)",
     )
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Each contender counts the same records, in turns."""
+    """Measure all contenders on the same records in alternation."""
     from benchmarks.inprocess.keyed_count import bytewax_count, our_count, processor_s, records_of, wall_s
 
     clock = wall_s if arguments.clock == "wall" else processor_s
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
         print(f"{name}: {measurement}", file=sys.stderr, flush=True)
     ours = measured["ours, checkpoints"].median
     yield Result(
-        "keyed count, a checkpoint a second",
+        "keyed count, one checkpoint per second",
         ours,
         measured["bytewax, checkpoints"].median,
         "bytewax with recovery",
@@ -56,16 +56,20 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
         REQUIRED_RATIO,
     )
     yield Result(
-        "keyed count, a checkpoint a second", ours, measured["bytewax, none"].median, "bytewax without", "rows/s"
+        "keyed count, one checkpoint per second",
+        ours,
+        measured["bytewax, none"].median,
+        "bytewax without recovery",
+        "rows/s",
     )
     yield Result(
         "keyed count, one checkpoint at the end",
         measured["ours, none"].median,
         measured["bytewax, none"].median,
-        "bytewax without",
+        "bytewax without recovery",
         "rows/s",
         REQUIRED_RATIO,
     )
     yield Result(
-        "keyed count, a checkpoint a second", ours, float(REQUIRED_RECORDS_PER_SECOND), "required", "rows/s", 1.0
+        "keyed count, one checkpoint per second", ours, float(REQUIRED_RECORDS_PER_SECOND), "required", "rows/s", 1.0
     )

@@ -1,1 +1,1 @@
-"""A fraud detector over card payments: our job beside the same in plain Python, with a profile by part."""
+"""A fraud detector over card payments, compared with plain Python, with a profile by part of the runtime."""

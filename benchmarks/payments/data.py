@@ -1,4 +1,7 @@
-"""Card payments: JSON lines in files, out of order, some late, some damaged; the same for the same seed."""
+"""Generates card payments as files of JSON lines: out of order, some late, some damaged.
+
+The same seed always generates the same payments.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _CARDS: Final = 900
 
 
 def write_payments(directory: Path, count: int, seed: int = 7) -> None:
-    """Writes `FILES` files of payments, in the order of their arrival."""
+    """Write `FILES` files of payments in the order of arrival."""
     draw = random.Random(seed)
     cards = [f"card-{number:04d}" for number in range(_CARDS)]
     homes = {card: draw.choice(("DE", "FR", "US", "BR")) for card in cards}
@@ -34,7 +37,7 @@ def write_payments(directory: Path, count: int, seed: int = 7) -> None:
 
 
 def read_payments(directory: Path) -> list[list[dict[str, Any]]]:
-    """The payments of each file, with decimals and zoned times."""
+    """Return the payments of each file, with decimals and times with time zone."""
     return [[_parsed(line) for line in file.read_text().splitlines()] for file in sorted(directory.glob("*.jsonl"))]
 
 
@@ -50,7 +53,7 @@ def _payment(
     homes: dict[str, str],
     devices: dict[str, dict[str, str | None]],
 ) -> tuple[float, str, str]:
-    """The second of the arrival, the id and the line."""
+    """Return the second of the arrival, the payment id and the JSON line."""
     card = draw.choice(cards[: _CARDS // 2] if draw.random() < 0.7 else cards)
     second += 2 * draw.random()
     arrival = second + (480 * draw.random() if draw.random() < 0.4 else 0)

@@ -1,7 +1,8 @@
-"""The fraud detector as a job of ours, on either runtime.
+"""The fraud detector as a job for both runtimes.
 
-By card: a record of nested records with decimals and zoned times, the last five payments as a list, totals by merchant
-with time-to-live, a timer after half an hour of silence, and sums of sliding windows. Two side outputs from each.
+State per card: a record with nested records, decimals and times with time zone, the last five payments as a list, and
+totals per merchant with time-to-live. A timer fires after half an hour without payments, and sliding windows add up the
+amounts. Both operators have side outputs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _KEPT_PAYMENTS: Final = 5
 
 @dataclass(frozen=True)
 class Device:
-    """What a payment was made with."""
+    """The device of a payment."""
 
     id: str | None
     os: str | None
@@ -53,7 +54,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Payment:
-    """What is kept of a payment."""
+    """The stored part of a payment."""
 
     id: str
     at: dt.datetime
@@ -65,7 +66,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class MerchantTotals:
-    """Payments of a card to one merchant."""
+    """Count and total of the payments of a card to one merchant."""
 
     n: int = 0
     amount: Decimal = Decimal(0)
@@ -73,7 +74,7 @@ class MerchantTotals:
 
 @dataclass(frozen=True)
 class CardProfile:
-    """What is known of a card."""
+    """The profile of a card."""
 
     n_payments: int = 0
     score: int = 0
@@ -86,7 +87,7 @@ class CardProfile:
 
 
 class DetectFraud(KeyedProcessFunction[str, Any, Any]):
-    """Compares each payment with those before it."""
+    """Compares each payment with the earlier payments of its card."""
 
     def open(self, context: Any) -> None:
         self.profile = context.get_state(ValueStateDescriptor("profile", CardProfile, default=CardProfile()))
@@ -172,7 +173,7 @@ class WithWindow(ProcessWindowFunction[Any, Any, Any, Any]):
 
 
 def detect_fraud(payments: Any, new_sink: Any) -> None:
-    """Adds the operators and sinks of the job; ``new_sink(name)`` creates a sink."""
+    """Add the operators and sinks of the job; ``new_sink(name)`` creates a sink."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 minutes").with_timestamps("at")
     cards = payments.assign_timestamps_and_watermarks(strategy).key_by("card_id")
     profiled = cards.process(DetectFraud(), uid="profile", schema=_PROFILED, order_by=["at", "payment_id"])

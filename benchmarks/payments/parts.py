@@ -1,4 +1,4 @@
-"""Which part of the runtime takes the time: a profile by function, added up by module."""
+"""Shows which part of the runtime takes the time: a profile by function, added up by module."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _MODULES: Final = (
     ("/statebackend/state/", "state"),
     ("/rocksdict/", "state"),
 )
-"""Parts of file names, the first that occurs; state is divided by function into reads and writes."""
+"""Parts of file names; the first that matches counts. State is split into reads and writes by function name."""
 
 _GENERATED: Final = {"write": "codecs", "read": "codecs", "exact": "state write", "update": "state write"}
 
 
 def shares_of_parts(profile: cProfile.Profile) -> dict[str, float]:
-    """The share of each part; a function without a file counts for who calls it."""
+    """Return the share of each part; the time of a function without a file counts for its callers."""
     stats: Any = pstats.Stats(profile)
     seconds: Counter[str] = Counter()
     for (file, _, name), (_, _, own, _, callers) in stats.stats.items():
@@ -59,7 +59,7 @@ def _part_of(file: str, name: str) -> str:
     if file.startswith("<statebackend generated"):
         return _GENERATED.get(name, "state write")
     if file == "<string>":
-        # The generated constructors of dataclasses.
+        # Generated constructors of dataclasses.
         return "the job's own functions"
     part = next((part for place, part in _MODULES if place in file), "other")
     if part == "state":

@@ -1,4 +1,4 @@
-"""The fraud detector in plain Python on dicts: the same results, without state that is stored."""
+"""The fraud detector in plain Python on dicts: the same results without stored state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT_PAYMENTS: Final = 5
 
 
 def detect_fraud(epochs: Iterable[list[dict[str, Any]]]) -> dict[str, list[Any]]:
-    """What each output of the job gets; an epoch is processed under the watermark of those before it."""
+    """Return the rows of each output; an epoch is processed under the watermark of the epochs before it."""
     windows: dict[tuple[str, int], list[Any]] = defaultdict(lambda: [Decimal(0), 0])
     cards: dict[str, dict[str, Any]] = {}
     outputs: dict[str, list[Any]] = {name: [] for name in ("profiled", "windows", "silent", "damaged", "late")}

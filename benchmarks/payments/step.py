@@ -1,8 +1,6 @@
-"""One turn, in a process of its own: `python -m benchmarks.payments.step WAY DIRECTORY EPOCHS [--profile]`.
+"""One turn in a child process: `python -m benchmarks.payments.step WAY DIRECTORY EPOCHS [--profile]`.
 
-It prints JSON.
-
-The process may import another commit's packages, so only public API is used.
+Prints JSON. The process may import the packages of another commit, so it uses only the public API.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ __all__ = ["run_local", "run_plain"]
 
 
 def run_plain(payments: list[dict[str, Any]], epochs: int) -> tuple[float, dict[str, list[Any]]]:
-    """The processor time in seconds, and the outputs."""
+    """Return the processor time in seconds, and the outputs."""
     size = -(-len(payments) // epochs)
     parts = [payments[start : start + size] for start in range(0, len(payments), size)]
     started = time.process_time()
@@ -34,7 +32,7 @@ def run_plain(payments: list[dict[str, Any]], epochs: int) -> tuple[float, dict[
 def run_local(
     payments: list[dict[str, Any]], backend: str, epochs: int, profile: cProfile.Profile | None = None
 ) -> tuple[float, dict[str, list[Any]]]:
-    """The processor time in seconds of the job on the local runtime, and its outputs."""
+    """Run the job on the local runtime, and return its processor time in seconds and its outputs."""
     from statebackend.local import LocalStreamEnvironment
 
     outputs: dict[str, list[Any]] = {}
@@ -50,7 +48,7 @@ def run_local(
 
 
 def run_on_spark(directory: Path) -> float:
-    """The processor time in seconds of Python, the JVM and Spark's workers, after a first run that is not counted."""
+    """Return the processor time in seconds of Python, the JVM and Spark's workers, after a warm-up run."""
     from benchmarks.spark_stateful.session import PARALLELISM, benchmark_session
     from statebackend.spark import SparkStreamEnvironment
     from statebackend.spark.frame_sinks import NoopSink
@@ -74,7 +72,7 @@ def run_on_spark(directory: Path) -> float:
 
 
 def main() -> None:
-    """Runs one way over the payments of a directory."""
+    """Run one contender on the payments of a directory."""
     way, directory, epochs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     payments = [
         payment

@@ -1,4 +1,4 @@
-"""`python -m benchmarks payments`: a fraud detector on both backends and on Spark, beside plain Python."""
+"""`python -m benchmarks payments`: a fraud detector on both backends and on Spark, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.alternating import measure_alternating
 from benchmarks.result import Result
 
-DESCRIPTION = "A fraud detector over card payments, beside plain Python, by processor time."
+DESCRIPTION = "A fraud detector over card payments, compared with plain Python by processor time."
 
 PLAIN = "plain Python on dicts"
 BEFORE = "another commit"
@@ -26,22 +26,26 @@ _ROOT = Path(__file__).parents[2]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to process, and by whom."""
+    """Declare the options of the suite."""
     parser.add_argument("--data", type=Path, help="directory of JSON lines; by default payments are generated")
     parser.add_argument("--payments", type=int, default=20_000, help="generated payments (default 20,000)")
     parser.add_argument(
-        "--epochs", type=int, default=1, help="of the local runtime, each with a checkpoint (default 1)"
+        "--epochs", type=int, default=1, help="epochs of the local runtime, each with a checkpoint (default 1)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to measure (default 3)")
     parser.add_argument(
-        "--only", nargs="+", choices=["heap", "rocksdb", "spark"], default=["heap", "rocksdb", "spark"], help="of ours"
+        "--only",
+        nargs="+",
+        choices=["heap", "rocksdb", "spark"],
+        default=["heap", "rocksdb", "spark"],
+        help="which of our contenders to run",
     )
     parser.add_argument("--before", type=Path, help="a checkout of another commit to compare with")
-    parser.add_argument("--no-profile", action="store_true", help="leave out the profile by part")
+    parser.add_argument("--no-profile", action="store_true", help="skip the profile by part")
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Every contender in a process of its own, in turns, in payments a second of processor time."""
+    """Measure each contender in a child process, in alternation, in payments per second of processor time."""
     from benchmarks.payments.data import write_payments
 
     with TemporaryDirectory(prefix="payments-") as directory:
@@ -75,7 +79,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _import_path(path: Path, root: Path) -> Path:
-    """A directory from which this benchmark and the packages of a checkout are imported."""
+    """Create a directory from which this benchmark and the packages of a checkout are imported."""
     path.mkdir()
     path.joinpath("benchmarks").symlink_to(_ROOT / "benchmarks")
     for package in _PACKAGES:
@@ -101,7 +105,7 @@ def _step(way: str, path: Path, data: Path, epochs: int, *options: str) -> dict[
 
 
 def _print_profile(way: str, step: dict[str, Any], rows_per_second: float) -> None:
-    """Microseconds a payment by part; the shares are those of a run under the profiler."""
-    print(f"{way}, microseconds a payment by part:", file=sys.stderr)
+    """Print the microseconds per payment of each part; the shares come from a run under the profiler."""
+    print(f"{way}, microseconds per payment by part:", file=sys.stderr)
     for part, share in step["shares"].items():
         print(f"  {part:<24} {share * 1e6 / rows_per_second:7.1f}  {share:6.1%}", file=sys.stderr, flush=True)
