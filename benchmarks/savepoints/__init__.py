@@ -1,1 +1,1 @@
-"""State as data: what is asked of a savepoint without a job, beside bare pyarrow on the same Parquet files."""
+"""Reads and writes savepoints without a job, compared with bare pyarrow on the same Parquet files."""

@@ -1,7 +1,7 @@
-"""How many entries of a savepoint Spark counts in a second, on two cores: all columns, none but one, and the metadata.
+"""Counts the entries of a savepoint on Spark with two cores: all columns, one column, and the metadata.
 
-State of whole numbers under whole numbers. A count that asks for all columns decodes them and sends them to the JVM,
-for Spark does not say that it needs none.
+Keys and values are whole numbers. Spark does not report that a count needs no columns, so a count of all columns
+decodes them and sends them to the JVM.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ QUERIES: Final[Mapping[str, Mapping[str, str]]] = {
     "one column": {"state": "numbers", "columns": "key_group"},
     "metadata": {"kind": "metadata"},
 }
-"""The options of each way to count."""
+"""The reader options of each way to count."""
 
 _BATCH: Final = 1 << 16
 
 
 def write_numbers(path: Path, entries: int) -> None:
-    """A savepoint of one state, in as many files as there are cores."""
+    """Write a savepoint of one state, with one file per core."""
     plan = Plan().change_parallelism(PARALLELISM).add_operator("per key", "bigint")
     plan.add_state("per key", ValueStateDescriptor("numbers", int), _numbers(entries))
     SavepointWriter.new(path, max_parallelism=128).write(plan)
@@ -48,7 +48,7 @@ def _numbers(entries: int) -> Iterator[pa.RecordBatch]:
 
 
 def counted_per_second(entries: int, rounds: int) -> Iterator[tuple[str, list[float]]]:
-    """Each way to count, and the entries that it counted in a second of each round behind the first, which warms up."""
+    """Yield each way to count and its entries per second in each round after the warm-up round."""
     with tempfile.TemporaryDirectory(prefix="statebackend-benchmark-") as directory:
         path = Path(directory) / "savepoint"
         write_numbers(path, entries)

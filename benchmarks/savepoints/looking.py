@@ -1,4 +1,4 @@
-"""What is measured of a savepoint: ours, and what bare pyarrow does with the same files, as bytes."""
+"""Operations that read a savepoint, and the same operations of bare pyarrow on the raw bytes of the same files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Totals:
 
 @attrs.frozen
 class Note:
-    """A record with text and what may be absent."""
+    """A record with text and optional fields."""
 
     sales: int
     text: str
@@ -45,16 +45,16 @@ STATES: Final[Mapping[str, tuple[Any, Callable[[int], Any]]]] = {
     "records of numbers": (Totals, lambda number: Totals(number, number / 2)),
     "records with text": (Note, lambda number: Note(number, f"note {number}", None if number % 2 else "former")),
 }
-"""The type and the values of each state, by its name."""
+"""The type of each state, and a function that returns the value of a number."""
 
 
 def key_of(number: int) -> str:
-    """The key of an entry."""
+    """Return the key of an entry."""
     return f"key {number:09d}"
 
 
 def write_savepoint(path: Path, entries: int) -> None:
-    """One operator with all the states."""
+    """Write a savepoint of one operator with all the states."""
     plan = Plan().add_operator(OPERATOR, "string")
     for name, (kind, value_of) in STATES.items():
         plan = plan.add_state(OPERATOR, ValueStateDescriptor(name, kind), _entries(entries, value_of))
@@ -67,7 +67,7 @@ def _entries(count: int, value_of: Callable[[int], Any]) -> Iterator[tuple[str, 
 
 
 class LookedAt:
-    """One state of the savepoint, and the files that hold it. ``clock`` gives seconds."""
+    """One state of the savepoint, and its files. ``clock`` returns seconds."""
 
     def __init__(self, path: Path, state: str, entries: int, scratch: Path, clock: Callable[[], float]) -> None:
         self.path = path
@@ -88,7 +88,7 @@ class LookedAt:
 
 @attrs.frozen
 class Operation:
-    """An operation of ours and of the peer, in one unit; ``has_aim`` says whether it is held to the required ratio."""
+    """An operation of ours and of the peer, in one unit; ``has_aim`` is whether the required ratio applies to it."""
 
     ours: Callable[[LookedAt], float]
     peer: Callable[[LookedAt], float]
@@ -98,7 +98,7 @@ class Operation:
 
 
 def per_second(of: LookedAt, work: Callable[[], Any]) -> float:
-    """How many entries a second the work takes."""
+    """Do the work on all entries once, and return entries per second."""
     began = of.clock()
     work()
     return of.entries / (of.clock() - began)

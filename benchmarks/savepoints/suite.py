@@ -1,4 +1,4 @@
-"""`python -m benchmarks savepoints`: opening, counting, looking up, exporting, rewriting, beside bare pyarrow."""
+"""`python -m benchmarks savepoints`: opens, counts, looks up, exports and rewrites, compared with bare pyarrow."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from pathlib import Path
 from benchmarks.alternating import measure_alternating
 from benchmarks.result import Result
 
-DESCRIPTION = "Looking into a savepoint and writing it again, beside bare pyarrow on the same Parquet files."
+DESCRIPTION = "Reading and rewriting a savepoint, compared with bare pyarrow on the same Parquet files."
 
 REQUIRED_RATIO = 0.5
-"""What counting, tables and exports must reach of bare pyarrow, which leaves keys and values as the bytes they are."""
+"""Required share of the speed of bare pyarrow, which does not decode keys and values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How much state, and how often."""
-    parser.add_argument("--entries", type=int, default=500_000, help="entries of each state (default 500,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    """Declare the options of the suite."""
+    parser.add_argument("--entries", type=int, default=500_000, help="entries per state (default 500,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to measure (default 3)")
     parser.add_argument(
         "--clock",
         choices=["wall", "processor"],
         default="wall",
-        help="processor: time of all threads on a core, for a busy machine (default wall)",
+        help="processor: processor time of all threads, for a busy machine (default wall)",
     )
-    parser.add_argument("--only", choices=("looking", "spark_count"), default="looking", help="spark_count: on Spark")
+    parser.add_argument(
+        "--only", choices=("looking", "spark_count"), default="looking", help="spark_count: count on Spark"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Each operation on each state, ours and pyarrow's in turns; or counting on Spark."""
+    """Measure each operation on each state, ours and pyarrow's in alternation, or count on Spark."""
     yield from _counting_on_spark(arguments) if arguments.only == "spark_count" else _looking(arguments)
 
 

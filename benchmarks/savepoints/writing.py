@@ -1,7 +1,7 @@
-"""What is measured of writing a savepoint again: ours, and what bare pyarrow does with the same rows, as bytes.
+"""Operations that rewrite a savepoint, and the same operations of bare pyarrow on the raw bytes of the same rows.
 
-Both sort by key group and key and write Parquet, and both call the function that makes new keys of the old. Ours hashes
-keys, looks for those that are there twice, and leaves a savepoint.
+Both sort by key group and key, write Parquet, and call the function that converts the keys. Ours also hashes the keys,
+checks for duplicate keys, and writes a savepoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _sorted_by_pyarrow(of: LookedAt) -> None:
 
 def _migrated_by_pyarrow(of: LookedAt) -> None:
     rows = _rows_of(of)
-    # A text of ASCII is stored as its length and itself.
+    # An ASCII string is stored as its length and its bytes.
     keys = pa.array([_number_of(key[1:].decode()) for key in rows.column("key").to_pylist()], pa.int64())
     _write_sorted(of, rows.set_column(rows.schema.get_field_index("key"), "key", keys))
 
@@ -65,4 +65,4 @@ WRITING_OPERATIONS: Final[dict[str, Operation]] = {
         lambda: Plan().change_keys(OPERATOR, _number_of, "bigint"), _migrated_by_pyarrow, "keys by bare pyarrow"
     ),
 }
-"""Other key groups, and other keys; of text first, of whole numbers then."""
+"""A change of the number of key groups, and a change of the keys from strings to whole numbers."""

@@ -1,1 +1,1 @@
-"""What the driver does for an epoch, measured without Spark: many subtasks, many files, many epochs."""
+"""Measures the work of the driver per epoch without Spark: many subtasks, many files, many epochs."""

@@ -1,4 +1,4 @@
-"""A job whose tasks are simulated: what they acknowledge is made up, what the driver does with it is the real thing."""
+"""A job with simulated tasks: the acknowledgements are made up, and the code of the driver is the real one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UID = "simulated"
 
 @frozen
 class CheckpointCost:
-    """Processor time of the driver, and the most bytes that one task was sent, read, and acknowledged with."""
+    """Processor time of the driver, and the largest closure, restore plan and acknowledgement of a task in bytes."""
 
     driver_s: float
     closure_bytes: int
@@ -47,7 +47,7 @@ class CheckpointCost:
 
 
 class SimulatedJob:
-    """One operator; in each epoch each of its states gets one new file and loses its oldest."""
+    """A job of one operator; in each epoch each of its states gets one new file and loses its oldest."""
 
     def __init__(self, directory: Path, subtasks: int, states: int, files: int) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ class SimulatedJob:
         self._epoch_id = -1
 
     def run_epoch(self) -> CheckpointCost:
-        """Runs the next epoch."""
+        """Run the next epoch, and return its cost."""
         self._epoch_id += 1
         epoch_id = self._epoch_id
         encoded = [self._acknowledgement(index).encode() for index in range(len(self._files))]

@@ -1,4 +1,4 @@
-"""The driver's work of an epoch at many subtasks, and what many epochs leave behind."""
+"""The work of the driver per epoch with many subtasks, and its growth over many epochs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.result import Result
 if TYPE_CHECKING:
     from benchmarks.scale.simulated_job import SimulatedJob
 
-DESCRIPTION = "what the driver does for an epoch of many subtasks, and what many epochs leave behind"
+DESCRIPTION = "The work of the driver per epoch with many subtasks, and its growth over many epochs."
 
 MOST_DRIVER_S = 2.0
 MOST_TASK_BYTES = 64 << 10
 MOST_GROWTH_BYTES = 16 << 20
 LEAST_DISK_RATIO = 0.95
-"""Metadata of an epoch with more digits, or that is compressed less well, is not growth."""
+"""Not 1, because metadata with longer numbers or with less compression is not growth."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the suite's own options."""
+    """Declare the options of the suite."""
     parser.add_argument("--subtasks", type=int, default=1000, help="subtasks of the wide job")
     parser.add_argument("--states", type=int, default=10, help="states of each subtask")
     parser.add_argument("--files", type=int, default=16, help="files of each state")
@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Measure, and yield results as they are there."""
+    """Measure, and yield each result when it is available."""
     from benchmarks.scale.simulated_job import SimulatedJob
 
     with tempfile.TemporaryDirectory(prefix="statebackend-scale-") as directory:
         job = SimulatedJob(Path(directory), arguments.subtasks, arguments.states, arguments.files)
         costs = [job.run_epoch() for _ in range(5)]
-    # The first epochs make what the later ones share, and drop no checkpoint yet.
+    # The first epochs create shared files and remove no checkpoint yet.
     driver_s = median(cost.driver_s for cost in costs[2:])
     yield Result("driver, processor time of an epoch", driver_s, MOST_DRIVER_S, "the limit", "s", 1.0)
     for name, size_bytes in (
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _many_epochs(job: SimulatedJob, epochs: int, directory: Path) -> Iterator[Result]:
-    """Looks twenty times within the first and within the last tenth, and compares the most that was seen."""
+    """Sample the first and the last tenth of the epochs twenty times each, and compare the maxima."""
     tenth = max(20, epochs // 10)
     every = tenth // 20
     first, last = _Seen(), _Seen()
@@ -64,7 +64,7 @@ def _many_epochs(job: SimulatedJob, epochs: int, directory: Path) -> Iterator[Re
             seen.look(directory)
         if number + 1 == tenth:
             sys.stderr.write(f"scale: {tenth} of {epochs} epochs\n")
-    # A ratio needs a side that is not zero. What is bounded, such as the last ends of checkpoints, fills at first.
+    # At least 1, for the ratio. Bounded buffers, such as the history of checkpoints, still fill in the first tenth.
     grown_bytes = max(1, last.memory_bytes - first.memory_bytes)
     yield Result(f"memory grown in {epochs} epochs", grown_bytes, MOST_GROWTH_BYTES, "the limit", "bytes", 1.0)
     yield Result(f"files in the last of {epochs} epochs", last.files, first.files, "the first tenth", "files", 1.0)
@@ -79,13 +79,13 @@ def _many_epochs(job: SimulatedJob, epochs: int, directory: Path) -> Iterator[Re
 
 
 class _Seen:
-    """The most that was there whenever somebody looked."""
+    """The maxima of all samples."""
 
     def __init__(self) -> None:
         self.files = self.disk_bytes = self.memory_bytes = 0
 
     def look(self, directory: Path) -> None:
-        """Looks at the files in a directory, and at this process."""
+        """Sample the files in a directory, and the memory of this process."""
         sizes_bytes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
         self.files = max(self.files, len(sizes_bytes))
         self.disk_bytes = max(self.disk_bytes, sum(sizes_bytes))

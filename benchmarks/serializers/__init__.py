@@ -1,1 +1,1 @@
-"""Serializers beside their peers: records, scalars, containers and migration, in time per value."""
+"""Compares serializers with their peers: records, scalars, containers and migration, in time per value."""

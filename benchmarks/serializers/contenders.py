@@ -1,8 +1,8 @@
-"""What is measured: a name, ours, and the peers that do the same work.
+"""The comparisons of the suite: a name, our contender, and peers that do the same work.
 
-The record is that of the design: long, double, str, bool, int. Every contender handles the same `RECORDS` values, one
-after the other, and returns the nanoseconds for one of them. Each peer gets its best form: fastavro reads and writes
-dicts from a reused buffer, pickle the class itself in its newest protocol, and `struct` a precompiled format.
+The record has five fields: long, double, str, bool, int. Every contender handles the same `RECORDS` values and returns
+the nanoseconds per value. Each peer is used in its fastest form: fastavro reads and writes dicts with a reused buffer,
+pickle uses the class itself in its newest protocol, and `struct` uses a precompiled format.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from typeserializers.scalars.strings import MAX_REMEMBERED_TEXTS
 RECORDS = 1000
 
 Contender = Callable[[], float]
-"""Does the work once and returns nanoseconds for one value."""
+"""Does the work once and returns the nanoseconds per value."""
 
 
 @attrs.frozen
 class Flight:
-    """The record of the design: five fields."""
+    """The record with five fields."""
 
     number: int
     delay: float
@@ -72,7 +72,7 @@ AVRO_SCHEMA = fastavro.parse_schema(
 
 @attrs.frozen
 class Comparison:
-    """One line of the outcome: ours and its peers by name."""
+    """One result line: ours, and its peers by name."""
 
     name: str
     ours: Contender
@@ -81,13 +81,13 @@ class Comparison:
 
 
 def flights() -> list[Flight]:
-    """The values of the records."""
+    """Return the values of the records."""
     carriers = ["AA", "Delta Air", "United Airlines"]
     return [Flight(i * 1_000_003, i / 7, carriers[i % 3], i % 5 == 0, i % 90) for i in range(RECORDS)]
 
 
 def each(function: Callable[[Any], Any], values: Sequence[Any]) -> Contender:
-    """The function applied to every value; the loop costs both sides the same."""
+    """Return a contender that applies the function to every value; the loop costs both sides the same."""
 
     def run() -> float:
         start = perf_counter_ns()
@@ -99,12 +99,12 @@ def each(function: Callable[[Any], Any], values: Sequence[Any]) -> Contender:
 
 
 def writing(serializer: TypeSerializer[Any], values: Sequence[Any]) -> Contender:
-    """Ours from values to bytes."""
+    """Return a contender that serializes the values with our serializer."""
     return each(serializer.codec.write, values)
 
 
 def reading(serializer: TypeSerializer[Any], values: Sequence[Any]) -> Contender:
-    """Ours from bytes to values."""
+    """Return a contender that deserializes the values with our serializer."""
     read, encoded = serializer.codec.read, [serializer.to_bytes(value) for value in values]
 
     def run() -> float:
@@ -117,7 +117,7 @@ def reading(serializer: TypeSerializer[Any], values: Sequence[Any]) -> Contender
 
 
 def record_comparisons() -> list[Comparison]:
-    """The record of the design, written and read."""
+    """Return the comparisons of writing and reading the record."""
     values = flights()
     serializer = AttrsSerializer(Flight)
     dicts = [attrs.asdict(value) for value in values]
@@ -183,7 +183,7 @@ def _msgspec_structs(values: Sequence[Flight]) -> list[Any]:
 
 
 def scalar_comparisons() -> list[Comparison]:
-    """Each number against a bare ``struct`` call, and text against ``str.encode``."""
+    """Return the comparisons of each number with a bare ``struct`` call, and of text with ``str.encode``."""
     integers = [(-1) ** i * (i % 127) for i in range(RECORDS)]
     floats = [i / 7 for i in range(RECORDS)]
     cases: list[tuple[str, TypeSerializer[Any], str, Sequence[Any]]] = [
@@ -223,9 +223,9 @@ def _unpacking(layout: struct.Struct, encoded: Sequence[bytes]) -> Contender:
 
 
 def text_comparisons() -> list[Comparison]:
-    """A hundred characters that are not ASCII, or not all, beside a hundred that are.
+    """Return the comparisons of a hundred characters that are not all ASCII with a hundred ASCII characters.
 
-    One text is written and read again and again, as ASCII is; and so many that each is new to the process.
+    One text is written and read repeatedly. In other comparisons each text is new to the process.
     """
     serializer = StringSerializer()
     ascii_texts = [("The quick brown fox jumps over the lazy dog. Sphinx of black quartz, judge my vow! " * 2)[:100]]
@@ -258,7 +258,7 @@ def text_comparisons() -> list[Comparison]:
 
 
 def container_comparisons() -> list[Comparison]:
-    """A list of a hundred ints against one ``struct`` call, and a map of a hundred entries against pickle."""
+    """Return the comparisons of a list of 100 ints with one ``struct`` call, and of a map of 100 with pickle."""
     lists = [[(i + j) % 1_000_000 for j in range(100)] for i in range(RECORDS // 10)]
     maps = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
     integers: TypeSerializer[Any] = ListSerializer(IntSerializer())
@@ -288,7 +288,7 @@ def container_comparisons() -> list[Comparison]:
 
 @attrs.frozen
 class EvolvedFlight:
-    """The record after an upgrade: a field renamed, one widened, one added."""
+    """The record after an upgrade: one field renamed, one widened, one added."""
 
     number: int
     minutes_late: float = attrs.field(metadata=former_names("delay"))
@@ -299,12 +299,12 @@ class EvolvedFlight:
 
 
 def evolved_serializer() -> AttrsSerializer[EvolvedFlight]:
-    """The new serializer of the migration."""
+    """Return the new serializer of the migration."""
     return AttrsSerializer(EvolvedFlight, name="Flight")
 
 
 def migration_contenders() -> tuple[Contender, Contender]:
-    """Records a second, ours from bytes to bytes, and by reading an object and writing another."""
+    """Return two contenders in records per second: ours from bytes to bytes, and a read and a write through objects."""
     old, new = AttrsSerializer(Flight), evolved_serializer()
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     compatibility = resolve_compatibility(snapshot, new)

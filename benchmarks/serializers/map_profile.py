@@ -1,8 +1,8 @@
-"""Where the time of a map of a hundred entries goes: the steps that any such code in Python must take, alone.
+"""Profile of a map with a hundred entries: the steps that any Python implementation must do, measured alone.
 
-A floor is the least that can be done: for writing, making the bytes of each key and packing each value; for reading,
-cutting out and decoding each key and unpacking each value into a dict. What pickle does for the whole map in C costs
-less than that floor, if it does.
+A lower bound for writing is to create the bytes of each key and to pack each value. A lower bound for reading is to
+slice and decode each key and to unpack each value into a dict. pickle does the whole map in C, and may be faster than
+these bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typeserializers import LongSerializer, MapSerializer, StringSerializer
 
 
 def run_map_profile(rounds: int) -> Iterator[Result]:
-    """One line per step, each against pickle's time for the whole."""
+    """Yield one result per step, each compared with pickle's time for the whole map."""
     maps = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
     serializer: MapSerializer[str | None, int] = MapSerializer(StringSerializer(), LongSerializer())
     encoded = [serializer.to_bytes(value) for value in maps]
@@ -43,13 +43,13 @@ def run_map_profile(rounds: int) -> Iterator[Result]:
     write = {
         "pickle": each(lambda value: pickle.dumps(value, pickle.HIGHEST_PROTOCOL), maps),
         "ours, write": writing(serializer, maps),
-        "floor of writing": each(floor_write, maps),
+        "lower bound of writing": each(floor_write, maps),
         "the bare loop": each(loop, maps),
     }
     read = {
         "pickle": each(pickle.loads, pickled),
         "ours, read": reading(serializer, maps),
-        "floor of reading": each(floor_read, encoded),
+        "lower bound of reading": each(floor_read, encoded),
     }
     for side in (write, read):
         measured = measure_alternating(side, rounds=rounds, warm_up_rounds=3)

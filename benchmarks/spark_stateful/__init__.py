@@ -1,5 +1,5 @@
-"""The same keyed count on Spark through our state and through Spark's own.
+"""The same keyed count on Spark with our state and with Spark's own state.
 
-`workload` is the task and how its speed is taken, `peers` are Spark's ways to do it and `ours` is ours,
-`contenders` lists them all, `epoch_cost` measures epochs that have almost nothing to do, `suite` is the command.
+`suite` is the command. `workload` defines the task and how its speed is measured. `peers` has Spark's implementations,
+`ours` has ours, and `contenders` lists all of them. `epoch_cost` measures epochs with almost no work.
 """

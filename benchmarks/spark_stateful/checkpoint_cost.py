@@ -1,9 +1,8 @@
-"""How an epoch and its checkpoint depend on the keys touched, and on the keys there are.
+"""How the cost of an epoch and its checkpoint depends on the number of changed keys and of all keys.
 
-A job counts keys that it reads from Parquet files, one file an epoch. The first file has every key once, which makes
-the state; each later one has as many keys as are to be touched, drawn at random with a fixed seed. What is taken is the
-median over those epochs of what the job's own statistics say: bytes uploaded, the time of the slowest subtask's
-snapshot, and the time of the whole epoch.
+A job counts keys from Parquet files, one file per epoch. The first file contains every key once and creates the state.
+Each later file contains a number of random keys, drawn with a fixed seed. The results are medians of the job's own
+metrics over those epochs: uploaded bytes, the snapshot time of the slowest subtask, and the duration of the epoch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WARM_UP_EPOCHS = 3
 
 @frozen
 class Cost:
-    """The medians over the measured epochs."""
+    """The medians of the measured epochs."""
 
     bytes_written: float
     snapshot_ms: float
@@ -42,33 +41,35 @@ class Cost:
 
 
 def results(spark: SparkSession, checkpoints: Path, epochs: int) -> Iterator[Result]:
-    """The cost at a large state beside that at a small one, and of many keys beside few: ratios near 1 are the aim
-    for the first, near touched keys' ratio for the bytes of the second.
+    """Compare a large with a small state, and few with many changed keys.
+
+    The ideal ratio of the first comparison is 1. The ideal ratio of the bytes in the second is that of the changed
+    keys.
     """
     small = cost(spark, checkpoints / "small", SMALL_STATE, TOUCHED, epochs)
     large = cost(spark, checkpoints / "large", LARGE_STATE, TOUCHED, epochs)
     few = cost(spark, checkpoints / "few", SMALL_STATE, FEW_TOUCHED, epochs)
-    beside_small = f"{TOUCHED:,} keys of {SMALL_STATE:,}"
+    peer_name = f"{TOUCHED:,} keys of {SMALL_STATE:,}"
     for measure, unit in (("bytes_written", "bytes"), ("snapshot_ms", "ms"), ("epoch_ms", "ms")):
         name = measure.rpartition("_")[0].replace("bytes", "checkpoint bytes")
         yield Result(
             f"{name}: {TOUCHED:,} keys of {LARGE_STATE:,}",
             getattr(large, measure),
             getattr(small, measure),
-            beside_small,
+            peer_name,
             unit,
         )
         yield Result(
             f"{name}: {FEW_TOUCHED:,} keys of {SMALL_STATE:,}",
             getattr(few, measure),
             getattr(small, measure),
-            beside_small,
+            peer_name,
             unit,
         )
 
 
 def cost(spark: SparkSession, directory: Path, keys: int, touched: int, epochs: int) -> Cost:
-    """What an epoch costs that touches ``touched`` of ``keys`` keys."""
+    """Measure epochs that change ``touched`` of ``keys`` keys."""
     source = directory / "source"
     source.mkdir(parents=True)
     draw = random.Random(keys * 31 + touched)
@@ -98,5 +99,5 @@ def cost(spark: SparkSession, directory: Path, keys: int, touched: int, epochs: 
 def _write_keys(directory: Path, number: int, keys: list[int]) -> None:
     path = directory / f"{number:05d}.parquet"
     pq.write_table(pa.table({"key": pa.array(keys, pa.int64())}), path)
-    # The file source takes files in the order of their modification times.
+    # The file source reads files in the order of their modification times.
     os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))

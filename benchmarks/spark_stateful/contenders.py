@@ -1,9 +1,8 @@
 """The registry of contenders: a name for the output, and the function that does the task.
 
-A contender is a function `(spark, checkpoint_dir, batches) -> value`: rows/s for the keyed count, milliseconds
-for an almost empty epoch.  The checkpoint directory is new and empty in each run.  Ours are `keyed_count` and
-`almost_empty_epoch` of `benchmarks.spark_stateful.ours`, a module that is imported when it is wanted: it brings
-the whole project with it, and the peers should be measurable without.
+A contender is a function `(spark, checkpoint_dir, batches) -> value`: rows/s for the keyed count, milliseconds for an
+almost empty epoch. The checkpoint directory is new and empty in each run. Our contenders are imported only when they
+are used, because they import the whole project, and the peers do not need it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OURS = "ValueState on RocksDB"
 OURS_IN_BATCHES = "count as KeyedBatchFunction"
 SPARKS = "groupBy().count()"
 
-#: Each peer with the question whether it can run here.
+#: Each peer, and a function that returns whether it can run.
 PEERS: dict[str, tuple[Contender, Callable[[], bool]]] = {
     "transformWithState": (peers.transform_with_state, peers.has_protobuf),
     "transformWithStateInPandas": (peers.transform_with_state_in_pandas, peers.has_pandas),
@@ -31,23 +30,23 @@ PEERS: dict[str, tuple[Contender, Callable[[], bool]]] = {
 
 
 def available_peers() -> dict[str, Contender]:
-    """The peers that can run here, by name."""
+    """Return the peers whose requirements are installed, by name."""
     return {name: contender for name, (contender, can_run) in PEERS.items() if can_run()}
 
 
 def our_keyed_count() -> Contender:
-    """Our own way to count, in rows/s."""
+    """Return our keyed count, in rows/s."""
     contender: Contender = import_module("benchmarks.spark_stateful.ours").keyed_count
     return contender
 
 
 def our_batch_count() -> Contender:
-    """The count as a `KeyedBatchFunction`, in rows/s."""
+    """Return the count as a `KeyedBatchFunction`, in rows/s."""
     contender: Contender = import_module("benchmarks.spark_stateful.ours").batch_count
     return contender
 
 
 def our_almost_empty_epoch() -> Contender:
-    """An epoch of ours that has one row to process, in milliseconds; `epoch_cost` tells how it is taken."""
+    """Return our epoch with one row, in milliseconds; `epoch_cost` describes the measurement."""
     contender: Contender = import_module("benchmarks.spark_stateful.ours").almost_empty_epoch
     return contender

@@ -1,10 +1,9 @@
-"""What an epoch costs that has almost nothing to do.
+"""The cost of an epoch with almost no work.
 
-The baseline is bare Spark: micro-batches of one row, and a `foreachBatch` that writes the frame to the noop sink
-once.  A second one brings the row to the partition of its key, and through a Python worker that returns it as it is:
-what state in Python cannot do without.  Whatever an epoch of ours takes longer than that is the price of the epoch
-protocol.  An epoch's cost is the median over the batches after the warm-up, in milliseconds, of the time from one
-batch's start to the next one's start.
+The baseline is bare Spark: micro-batches of one row, and a `foreachBatch` that writes the frame to the noop sink once.
+A second baseline moves the row to the partition of its key and through a Python worker that returns it, which is the
+minimum for state in Python. The additional time of our epochs is the cost of the epoch protocol. The cost of an epoch
+is the median time in milliseconds from the start of one batch to the start of the next, after the warm-up.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ ROWS_PER_EPOCH = 1
 
 
 def bare_foreach_batch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -> float:
-    """Milliseconds for one epoch of bare Spark: a `foreachBatch` with a single action and no state."""
+    """Return the milliseconds of an epoch of bare Spark: a `foreachBatch` with a single action and no state."""
     return _cost_ms(spark, checkpoint_dir, epochs, lambda frame: frame)
 
 
 def keyed_foreach_batch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -> float:
-    """Milliseconds for the same whose rows go to their keys' partitions, and through Python workers there."""
+    """Return the milliseconds of the same epoch with a shuffle by key and a Python worker."""
 
     def through_workers(frame: DataFrame) -> DataFrame:
         keyed = frame.selectExpr(f"value % {KEYS} AS key").repartition(PARALLELISM, "key")
@@ -48,7 +47,7 @@ def _cost_ms(
 
     def write_once(frame: DataFrame, batch_id: int) -> None:
         # Stopping a query inside an action of this function overflows the stack of Spark 4.3: it searches the
-        # error's text with a recursive expression.  So there is no action once enough batches are done.
+        # error's text with a recursive expression. So no action runs once enough batches are done.
         if batch_id < batches:
             changed(frame).write.format("noop").mode("overwrite").save()
 
@@ -57,8 +56,8 @@ def _cost_ms(
 
 
 def epoch_cost_ms(finished: list[Batch]) -> float:
-    """The median distance between the starts of successive batches, without the warm-up."""
+    """Return the median time between the starts of successive batches, without the warm-up."""
     steady = finished[WARM_UP_BATCHES:]
     if len(steady) < 2:
-        raise ValueError(f"{len(finished)} batches leave no distance to measure after {WARM_UP_BATCHES} of warm-up")
+        raise ValueError(f"{len(finished)} batches are too few to measure after {WARM_UP_BATCHES} of warm-up")
     return median((after.start_s - before.start_s) * 1000 for before, after in pairwise(steady))

@@ -1,7 +1,7 @@
 """Our side of the benchmark: the keyed count as a `KeyedProcessFunction` with a `ValueState` on RocksDB.
 
-It is the program a user would write: called for every row, it reads the count, adds one, stores it and emits the new
-count. So it emits a row per row, where the peers emit one per key and batch; nothing is done to make up for that.
+It is the program that a user would write: for every row, it reads the count, adds one, stores it and emits the new
+count. So it emits one row per row, and the peers emit one per key and batch. The results do not correct for that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CountPerKey(KeyedProcessFunction[int, Any, tuple[int, int]]):
 
 
 class CountInBatches(KeyedBatchFunction[int, Any, tuple[int, int]]):
-    """Counts the rows of each key, a batch at a time; emits a row per key and batch, as the peers do."""
+    """Counts the rows of each key, a batch at a time; emits one row per key and batch, as the peers do."""
 
     def open(self, context: BatchRuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, 0))
@@ -64,18 +64,18 @@ class CountInBatches(KeyedBatchFunction[int, Any, tuple[int, int]]):
 
 
 def batch_count(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
-    """Rows per second of the count as a `KeyedBatchFunction`."""
+    """Return the rows per second of the count as a `KeyedBatchFunction`."""
     rows = keyed_rows(spark)
     return steady_rows_per_second(run_count(spark, rows, checkpoint_dir, WARM_UP_BATCHES + batches, CountInBatches()))
 
 
 def keyed_count(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
-    """Rows per second of the keyed count."""
+    """Return the rows per second of the keyed count."""
     return steady_rows_per_second(run_count(spark, keyed_rows(spark), checkpoint_dir, WARM_UP_BATCHES + batches))
 
 
 def almost_empty_epoch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -> float:
-    """Milliseconds for one epoch that has a single row."""
+    """Return the milliseconds of an epoch with a single row."""
     rows = micro_batches(spark, ROWS_PER_EPOCH).selectExpr(f"value % {KEYS} AS key")
     return epoch_cost_ms(run_count(spark, rows, checkpoint_dir, WARM_UP_BATCHES + epochs + 1))
 
@@ -83,7 +83,7 @@ def almost_empty_epoch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -
 def run_count(
     spark: SparkSession, rows: DataFrame, checkpoint_dir: Path, batches: int, function: Any = None
 ) -> list[Batch]:
-    """Runs the count for that many batches; a new job in an empty directory."""
+    """Run the count as a new job in an empty directory, and return its first `batches` batches."""
     environment = SparkStreamEnvironment(
         spark,
         job_dir=checkpoint_dir / "job",

@@ -1,8 +1,8 @@
-"""Spark's own ways to keep a count for each key, each as `(spark, checkpoint_dir, batches) -> rows/s`.
+"""Spark's own ways to keep a count per key, each as `(spark, checkpoint_dir, batches) -> rows/s`.
 
-All of them get the same input, two state partitions, the RocksDB state store and the noop sink; how the speed is
-taken is told in `workload`.  The two Python ones make one `get` and one `update` for each key and batch, which is
-the least the task allows.
+All of them have the same input, two state partitions, the RocksDB state store and the noop sink. `workload` describes
+how the speed is measured. The two Python ones make one `get` and one `update` per key and batch, the minimum of the
+task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.spark_stateful.workload import keyed_rows, run_to_noop
 
 OUTPUT_SCHEMA = "key long, count long"
 
-#: Not written as text: `init` runs in a process that has no session to parse it.
+#: Not a DDL string, because `init` runs in a process without a session that could parse it.
 STATE_SCHEMA = StructType([StructField("count", LongType())])
 
 
@@ -55,11 +55,11 @@ class PandasCounter(StatefulProcessor):
 
 
 def transform_with_state(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
-    """The count through `transformWithState`, the arbitrary state of Spark 4 with rows.
+    """Return the speed of `transformWithState`, the arbitrary state of Spark 4 with rows.
 
-    PySpark rejects to plan it without pandas, although with rows no pandas is used: the check is made for
-    every vectorized function alike.  It is left out here, so that the peer can be measured without.  What it
-    does need is protobuf, and without that it dies with nothing but "driver worker exited unexpectedly".
+    PySpark checks for pandas when it plans any vectorized function, although `transformWithState` with rows does not
+    use it. This function skips the check, so that the peer runs without pandas. The peer does need protobuf; without
+    protobuf Spark fails with "driver worker exited unexpectedly".
     """
     groups = keyed_rows(spark).groupBy("key")
     with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
@@ -68,23 +68,23 @@ def transform_with_state(spark: SparkSession, checkpoint_dir: Path, batches: int
 
 
 def transform_with_state_in_pandas(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
-    """The count through `transformWithStateInPandas`.  Needs pandas."""
+    """Return the speed of `transformWithStateInPandas`. Needs pandas."""
     groups = keyed_rows(spark).groupBy("key")
     counts = groups.transformWithStateInPandas(PandasCounter(), OUTPUT_SCHEMA, "Update", "None")
     return run_to_noop(counts, checkpoint_dir, batches)
 
 
 def grouped_count(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
-    """The count through Spark's built-in aggregation, which never leaves the JVM."""
+    """Return the speed of Spark's built-in aggregation, which runs in the JVM only."""
     counts = keyed_rows(spark).groupBy("key").agg(count("*").alias("count"))
     return run_to_noop(counts, checkpoint_dir, batches)
 
 
 def has_protobuf() -> bool:
-    """Whether `transform_with_state` can run here: Spark's state server is spoken to in protobuf."""
+    """Whether `transform_with_state` can run: the protocol of Spark's state server needs protobuf."""
     return find_spec("google") is not None and find_spec("google.protobuf") is not None
 
 
 def has_pandas() -> bool:
-    """Whether `transform_with_state_in_pandas` can run here."""
+    """Whether `transform_with_state_in_pandas` can run."""
     return has_protobuf() and find_spec("pandas") is not None

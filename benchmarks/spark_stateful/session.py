@@ -1,4 +1,4 @@
-"""The Spark session of the benchmark: two local cores, quiet, and everything it writes in one temporary directory."""
+"""The Spark session of the benchmark: two local cores, few log messages, and all files in one temporary directory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PARALLELISM = 2
 
 @contextmanager
 def benchmark_session(*, changelog: bool = False) -> Iterator[tuple[SparkSession, Path]]:
-    """A session with `PARALLELISM` cores and state partitions, and a directory for checkpoints.
+    """Yield a session with `PARALLELISM` cores and state partitions, and a directory for checkpoints.
 
-    Spark keeps its own state in RocksDB, as ours does.  By Spark's default a batch uploads the files of its
-    RocksDB that are new; with `changelog` it uploads the batch's changes, which is faster and what Spark's guide
-    advises.  Session and directory are gone afterwards.
+    Spark keeps its own state in RocksDB, as ours does. By default a batch uploads the new files of Spark's RocksDB.
+    With `changelog` it uploads the changes of the batch, which is faster and recommended by Spark's guide. The session
+    is stopped and the directory removed at the end.
     """
     # Set before the JVM starts: the workers must run on the interpreter that has the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks spark_stateful`: the keyed count in turns, or `--epoch-cost`."""
+"""`python -m benchmarks spark_stateful`: the keyed count in alternation, or `--epoch-cost`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 BATCH_AIM = 1.1
 """The least ratio of the count as a `KeyedBatchFunction` to Spark's own."""
 
-DESCRIPTION = "A keyed count on Spark: our ValueState beside transformWithState and groupBy().count()."
+DESCRIPTION = "A keyed count on Spark: our ValueState compared with transformWithState and groupBy().count()."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How long to measure, and what."""
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
-    parser.add_argument("--batches", type=int, default=5, help="measured micro-batches a turn (default 5)")
+    """Declare the options of the suite."""
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to measure (default 3)")
+    parser.add_argument("--batches", type=int, default=5, help="measured micro-batches per round (default 5)")
     parser.add_argument("--changelog", action="store_true", help="let Spark's state use changelog checkpointing")
-    parser.add_argument("--peers-only", action="store_true", help="leave ours out")
-    parser.add_argument("--epoch-cost", action="store_true", help="instead: what an almost empty epoch costs")
-    parser.add_argument("--epochs", type=int, default=30, help="measured epochs a turn (default 30)")
+    parser.add_argument("--peers-only", action="store_true", help="measure the peers only")
+    parser.add_argument("--epoch-cost", action="store_true", help="measure an almost empty epoch instead")
+    parser.add_argument("--epochs", type=int, default=30, help="measured epochs per round (default 30)")
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Measure in one Spark session, and yield a result for each peer."""
+    """Measure in one Spark session, and yield a result per peer."""
     if arguments.epoch_cost:
         yield from run_epoch_cost(arguments)
     else:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Ours beside each peer that can run here, in rows a second."""
+    """Compare ours with each available peer, in rows per second."""
     from benchmarks.spark_stateful.contenders import (
         OURS,
         OURS_IN_BATCHES,
@@ -63,7 +63,7 @@ def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
-    """What an epoch of ours with one row costs, in milliseconds, beside a bare `foreachBatch`, and a keyed one."""
+    """Compare our epoch with one row with a bare and with a keyed `foreachBatch`, in milliseconds."""
     from benchmarks.spark_stateful.contenders import OURS, our_almost_empty_epoch
     from benchmarks.spark_stateful.epoch_cost import bare_foreach_batch, keyed_foreach_batch
 
@@ -81,7 +81,7 @@ def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _checkpoint_cost(epochs: int) -> Iterator[Result]:
-    """How bytes and time of a checkpoint depend on the keys touched and on the size of the state."""
+    """Measure how bytes and time of a checkpoint depend on the number of changed keys and of all keys."""
     from benchmarks.spark_stateful.checkpoint_cost import results
     from benchmarks.spark_stateful.session import benchmark_session
 
@@ -98,7 +98,7 @@ def _measure(
     warm_up_rounds: int = 0,
     changelog: bool = False,
 ) -> dict[str, float]:
-    """The median of each contender.  Every turn has a new checkpoint directory, and leaves nothing of it."""
+    """Return the median of each contender. Every turn has a new checkpoint directory, which is removed after it."""
     from benchmarks.spark_stateful.session import benchmark_session
 
     with benchmark_session(changelog=changelog) as (spark, checkpoints):

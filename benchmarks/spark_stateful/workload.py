@@ -1,13 +1,13 @@
-"""The task every contender is given, and how its speed is taken.
+"""The task of every contender, and how its speed is measured.
 
-`keyed_rows` is a stream without end: each micro-batch brings `ROWS_PER_BATCH` rows whose `key` runs through all
-`KEYS` keys, so each key occurs four times a batch and the state has its full size after the first batch.  The
-count for each key goes to the noop sink, and batches follow one another without a pause.
+`keyed_rows` is an unbounded stream. Each micro-batch has `ROWS_PER_BATCH` rows, and their `key` cycles through all
+`KEYS` keys. So each key occurs four times per batch, and the state has its full size after the first batch. The counts
+go to the noop sink, and batches follow one another without a pause.
 
-The speed is taken from `StreamingQueryProgress`: the first `WARM_UP_BATCHES` batches are discarded (Python workers
-start, compilers warm up, state is created), and the rows of the next ones are divided by the wall time from the
-start of the first of them to the end of the last.  That includes all that a batch costs: planning, offsets,
-checkpoint, commit, and what lies between two batches.
+The speed comes from `StreamingQueryProgress`. The first `WARM_UP_BATCHES` batches are discarded, because Python workers
+start, compilers warm up, and state is created. The rows of the following batches are divided by the wall time from the
+start of the first of them to the end of the last. That includes planning, offsets, checkpoint, commit, and the time
+between two batches.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ROWS_PER_BATCH = 200_000
 KEYS = 50_000
 WARM_UP_BATCHES = 3
 
-#: How often a running query is asked how far it is.  Asking is cheap beside a batch of this size.
+#: Interval between requests for the progress of a query. A request is cheap compared with a batch of this size.
 POLL_INTERVAL_S = 0.05
 
 
 @frozen
 class Batch:
-    """One finished micro-batch: its id, its rows, when it began (epoch seconds), and how long it took."""
+    """A finished micro-batch: its id, its rows, its start in epoch seconds, and its duration."""
 
     batch_id: int
     rows: int
@@ -44,12 +44,12 @@ class Batch:
 
     @property
     def end_s(self) -> float:
-        """When the batch was committed, in epoch seconds."""
+        """The time of the commit, in epoch seconds."""
         return self.start_s + self.duration_s
 
 
 def micro_batches(spark: SparkSession, rows_per_batch: int) -> DataFrame:
-    """A stream of `(timestamp, value)` with exactly `rows_per_batch` rows in each micro-batch, for ever."""
+    """Return an unbounded stream of `(timestamp, value)` with exactly `rows_per_batch` rows in each micro-batch."""
     return (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", rows_per_batch)
@@ -59,18 +59,18 @@ def micro_batches(spark: SparkSession, rows_per_batch: int) -> DataFrame:
 
 
 def keyed_rows(spark: SparkSession) -> DataFrame:
-    """The input of every contender: one column `key`, a long in `range(KEYS)`."""
+    """Return the input of every contender: one column `key`, a long in `range(KEYS)`."""
     return micro_batches(spark, ROWS_PER_BATCH).selectExpr(f"value % {KEYS} AS key")
 
 
 def run_to_noop(counts: DataFrame, checkpoint_dir: Path, batches: int) -> float:
-    """Run the streaming frame `counts` into the noop sink; rows/s of `batches` batches after the warm-up."""
+    """Run the streaming frame `counts` into the noop sink; return rows/s of `batches` batches after the warm-up."""
     writer = counts.writeStream.format("noop").outputMode("update")
     return steady_rows_per_second(run_batches(writer, checkpoint_dir, WARM_UP_BATCHES + batches))
 
 
 def run_batches(writer: DataStreamWriter, checkpoint_dir: Path, batches: int) -> list[Batch]:
-    """Start the query without pauses, wait for `batches` batches, stop it, and return what they took."""
+    """Start the query without pauses, wait for `batches` batches, stop it, and return the batches."""
     query = writer.option("checkpointLocation", str(checkpoint_dir)).trigger(processingTime="0 seconds").start()
     try:
         return await_batches(query, batches)
@@ -79,10 +79,10 @@ def run_batches(writer: DataStreamWriter, checkpoint_dir: Path, batches: int) ->
 
 
 def await_batches(query: StreamingQuery, batches: int) -> list[Batch]:
-    """The first `batches` batches of a running query, as soon as they are finished.
+    """Return the first `batches` batches of a running query, as soon as they are finished.
 
-    The query must have a new checkpoint directory.  `batches` must be well below 100, the number of batches that a
-    query remembers.  Raises what stopped the query, if it stops.
+    The query must have a new checkpoint directory. `batches` must be well below 100, the number of batches whose
+    progress a query keeps. Raises the query's exception if the query fails.
     """
     while True:
         last = query.lastProgress
@@ -96,10 +96,10 @@ def await_batches(query: StreamingQuery, batches: int) -> list[Batch]:
 
 
 def steady_rows_per_second(finished: list[Batch]) -> float:
-    """Rows per second of wall time over the batches that follow the `WARM_UP_BATCHES` first ones."""
+    """Return the rows per second of wall time over the batches after the first `WARM_UP_BATCHES`."""
     steady = finished[WARM_UP_BATCHES:]
     if not steady:
-        raise ValueError(f"{len(finished)} batches are not more than the {WARM_UP_BATCHES} of the warm-up")
+        raise ValueError(f"{len(finished)} batches are too few after {WARM_UP_BATCHES} of warm-up")
     return sum(batch.rows for batch in steady) / (steady[-1].end_s - steady[0].start_s)
 
 

@@ -1,6 +1,6 @@
-"""Built-in aggregates beside Spark's: ``aggregate(count())`` with few and many keys, and hourly windows with five.
+"""Built-in aggregates, compared with Spark's: ``aggregate(count())``, and hourly windows with five aggregates.
 
-`--keys` leaves out the other numbers of keys, and `--peers` names the lines.
+`--keys` measures one number of keys instead of three, and `--peers` selects result lines by name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from statebackend import TumblingEventTimeWindows, WatermarkStrategy, avg, count
 from statebackend.spark import SparkStreamEnvironment
 
 AIMS = {("rocksdb", 1_000): 0.9, ("rocksdb", 50_000): 1.15, ("heap", 50_000): 1.25, ("rocksdb", 1_000_000): 1.3}
-"""The least ratio that was asked for, by backend and number of keys."""
+"""The required ratio, by backend and number of keys."""
 WINDOWED_AIM = 1.1
 OURS = ("rocksdb", "heap")
 
 
 @frozen
 class Turn:
-    """A query over rows and keys of a micro-batch; without a backend it is Spark's."""
+    """A query with `rows` rows per micro-batch and `keys` keys; without a backend it is Spark's."""
 
     rows: int
     keys: int
@@ -45,20 +45,22 @@ class Turn:
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Ours on each backend beside Spark's own aggregation, in rows a second."""
+    """Compare ours on each backend with Spark's own aggregation, in rows per second."""
     sizes = [1_000, 50_000, 1_000_000] if arguments.keys == 50_000 else [arguments.keys]
     for keys in sizes:
         turn = Turn(arguments.rows, keys)
         for backend in OURS:
-            yield from _beside(
+            yield from _compared(
                 f"aggregate(count()), {keys:,} keys", turn, backend, AIMS.get((backend, keys)), arguments
             )
     turn = Turn(arguments.rows, arguments.keys, is_windowed=True)
     for backend in OURS:
-        yield from _beside("hourly windows, five aggregates", turn, backend, WINDOWED_AIM, arguments)
+        yield from _compared("hourly windows, five aggregates", turn, backend, WINDOWED_AIM, arguments)
 
 
-def _beside(name: str, turn: Turn, backend: str, aim: float | None, arguments: argparse.Namespace) -> Iterator[Result]:
+def _compared(
+    name: str, turn: Turn, backend: str, aim: float | None, arguments: argparse.Namespace
+) -> Iterator[Result]:
     line = f"{name}, {backend}"
     if arguments.peers and line not in arguments.peers:
         return
@@ -99,5 +101,5 @@ def _windows(turn: Turn, spark: SparkSession, directory: Path) -> AbstractContex
 
 
 def with_amounts(rows: DataFrame) -> DataFrame:
-    """The rows with an amount that follows from their key."""
+    """Return the rows with an additional amount that depends on their key."""
     return rows.withColumn("amount", (F.col("key") % 1_000).cast("int"))

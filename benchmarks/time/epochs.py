@@ -1,11 +1,14 @@
-"""Epochs with next to nothing to do, in jobs with event time, beside the almost empty epoch of a job without.
+"""Epochs with almost no work in jobs with event time, compared with the almost empty epoch of a job without.
 
-An epoch is a micro-batch of one row. In one job with event time each row registers a timer that is never due, so that
-an epoch moves the watermark and fires nothing. In the other the timer is due at once, and batches come at intervals, so
-that an epoch without records runs between them: in one subtask a timer fires, and in the others nothing does. What is
-compared is the time that the driver takes for an epoch, as `job.epochs` tells it: of epochs behind a pause with others
-behind one, since a process that has slept is slower at first. Besides, the almost empty epoch is taken as a whole, from
-one batch to the next: Spark plans a batch and notes it, and does nothing for an epoch without records.
+An epoch is a micro-batch of one row. There are two jobs with event time:
+
+1. Each row registers a timer that is never due. An epoch moves the watermark and fires nothing.
+2. Each timer is due at once, and batches come at intervals. A no-data epoch runs between them: a timer fires in one
+   subtask, and the other subtasks do nothing.
+
+The result is the driver's time for an epoch, from `job.epochs`. Epochs after a pause are compared with epochs after a
+pause, because a process that slept is slower at first. A further result compares a no-data epoch with the time from one
+batch to the next, because Spark plans and logs a batch, and does nothing for a no-data epoch.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ from statebackend import KeyedProcessFunction, ProcessContext, WatermarkStrategy
 from statebackend.spark import SparkStreamEnvironment
 
 ONE_ROW = "epoch of one row that fires nothing"
-WITHOUT_RECORDS = "epoch without records"
+WITHOUT_RECORDS = "no-data epoch"
 PEER = "almost empty epoch without event time"
-PEER_BEHIND_A_PAUSE = f"{PEER}, behind a pause"
+PEER_BEHIND_A_PAUSE = f"{PEER}, after a pause"
 WHOLE_PEER = f"{PEER}, until the next one"
 _PAIRS = ((ONE_ROW, PEER), (WITHOUT_RECORDS, PEER_BEHIND_A_PAUSE), (WITHOUT_RECORDS, WHOLE_PEER))
 SCHEMA = "key bigint, count bigint"
@@ -45,7 +48,7 @@ ROOM_FOR_AN_EPOCH = "3 seconds"
 
 
 class Timers(KeyedProcessFunction[int, Any, Any]):
-    """Registers a timer so far behind the timestamp of each record, and lets it pass."""
+    """Registers a timer `behind_ms` after the timestamp of each record, and does nothing when it fires."""
 
     def __init__(self, behind_ms: int) -> None:
         self.behind_ms = behind_ms
@@ -59,7 +62,7 @@ class Timers(KeyedProcessFunction[int, Any, Any]):
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Both kinds beside the almost empty epoch, in milliseconds."""
+    """Compare both kinds of epochs with the almost empty epoch, in milliseconds."""
     with benchmark_session() as (spark, checkpoints):
 
         def turn_of(job: Callable[..., float]) -> Callable[[], float]:
@@ -72,7 +75,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
         jobs = {
             ONE_ROW: partial(_timed, FAR_MS, True),
             PEER: partial(_untimed, AT_ONCE),
-            # The watermark that a row has made is the millisecond before the row's.
+            # The watermark after a row is one millisecond before the row's timestamp.
             WITHOUT_RECORDS: partial(_timed, -1, False),
             PEER_BEHIND_A_PAUSE: partial(_untimed, ROOM_FOR_AN_EPOCH),
             WHOLE_PEER: _whole,
@@ -122,7 +125,7 @@ def _milliseconds(
     backend: str,
     epochs: int,
 ) -> float:
-    """The median of epochs with records, or of those without, behind the warm-up; batches come at the interval."""
+    """Return the median duration of epochs with or without records after the warm-up; batches come at the interval."""
     with our_job(spark, directory, backend, partial(stream, _rows(spark)), interval) as job:
         while len(kept := [one for one in job.epochs if one.has_batch == has_batch]) < WARM_UP_BATCHES + epochs:
             if not job.query.isActive:

@@ -1,7 +1,7 @@
-"""One program for Spark's `transformWithState` on Spark itself, and as it is on our state.
+"""One program for Spark's `transformWithState`, run on Spark itself and unchanged on our state.
 
 The program (`benchmarks.spark_stateful.peers.RowCounter`) counts the rows of each key: one `get`, one `update` and one
-row for each key and batch, which is the least that a program does.
+row per key and batch, the minimum of such a program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = Callable[[SparkSession], DataFrame]
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Ours beside Spark's, in rows a second."""
+    """Compare ours with Spark's, in rows per second."""
 
     def rows(spark: SparkSession) -> DataFrame:
         return micro_batches(spark, arguments.rows).selectExpr(f"value % {arguments.keys} AS key")
@@ -39,7 +39,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
 def on_our_state(
     rows: Rows, backend: str, spark: SparkSession, directory: Path
 ) -> AbstractContextManager[StreamingQuery]:
-    """The program on our state."""
+    """Return the running program on our state."""
 
     def stream(environment: SparkStreamEnvironment) -> Any:
         groups = environment.from_dataframe(rows(spark)).group_by("key")
@@ -49,6 +49,6 @@ def on_our_state(
 
 
 def on_spark(rows: Rows, spark: SparkSession, directory: Path) -> AbstractContextManager[StreamingQuery]:
-    """The program on Spark."""
+    """Return the running program on Spark."""
     counts = transformed_with_state(rows(spark), RowCounter(), OUTPUT_SCHEMA, "Update", "None")
     return spark_query(counts, directory, "update")

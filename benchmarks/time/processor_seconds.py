@@ -1,7 +1,6 @@
-"""The processor time of this process and of all that it has started: here of Python, the JVM and Spark's workers.
+"""The processor time of this process and of all its descendants: Python, the JVM and Spark's workers.
 
-On a machine that others use, wall time says as much of them as of what is measured; what a core has done for us says
-less of them.
+On a shared machine other processes change the wall time more than the processor time.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from pathlib import Path
 __all__ = ["processor_seconds_since", "processor_ticks"]
 
 _PARENT, _USER, _SYSTEM = 1, 11, 12
-"""Places in /proc/<pid>/stat, counted behind the name."""
+"""Indexes in /proc/<pid>/stat, counted after the name."""
 
 
 def processor_ticks() -> Mapping[int, int]:
-    """User and system time so far of each process of the tree, in ticks."""
+    """Return the user and system time of each process of the tree, in ticks."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for directory in Path("/proc").iterdir():
@@ -26,7 +25,7 @@ def processor_ticks() -> Mapping[int, int]:
         try:
             fields = (directory / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            # It has ended meanwhile.
+            # The process ended in the meantime.
             continue
         pid = int(directory.name)
         parents[pid] = int(fields[_PARENT])
@@ -36,7 +35,7 @@ def processor_ticks() -> Mapping[int, int]:
 
 
 def processor_seconds_since(before: Mapping[int, int]) -> float:
-    """What the processes of the tree have used since; one that has ended meanwhile is left out."""
+    """Return the processor time of the tree since `before`, without processes that ended since."""
     used = sum(count - before.get(pid, 0) for pid, count in processor_ticks().items())
     return used / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""Jobs of ours and queries of Spark's into the noop sink, over new directories."""
+"""Starts our jobs and Spark's queries with the noop sink in new directories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def our_job(
     stream: Callable[[SparkStreamEnvironment], Any],
     interval: str = "0 seconds",
 ) -> Iterator[SparkJob]:
-    """A job over the stream that is made in its environment, with a batch in an interval, or as fast as they come."""
+    """Yield a running job over the stream that `stream` adds to the environment, with one batch per interval."""
     environment = SparkStreamEnvironment(
         spark,
         job_dir=directory / "job",
@@ -47,14 +47,14 @@ def our_job(
 def our_query(
     spark: SparkSession, directory: Path, backend: str, stream: Callable[[SparkStreamEnvironment], Any]
 ) -> Iterator[StreamingQuery]:
-    """The query of such a job."""
+    """Yield the query of such a job."""
     with our_job(spark, directory, backend, stream) as job:
         yield job.query
 
 
 @contextmanager
 def spark_query(frame: DataFrame, directory: Path, output_mode: str) -> Iterator[StreamingQuery]:
-    """A query of Spark's own over a streaming frame."""
+    """Yield a running Spark query over a streaming frame."""
     writer = frame.writeStream.format("noop").outputMode(output_mode)
     query = writer.option("checkpointLocation", str(directory)).trigger(processingTime="0 seconds").start()
     try:
@@ -64,6 +64,6 @@ def spark_query(frame: DataFrame, directory: Path, output_mode: str) -> Iterator
 
 
 def transformed_with_state(frame: DataFrame, processor: Any, schema: str, output_mode: str, mode: str) -> DataFrame:
-    """`transformWithState` by ``key``; why pandas is not asked for is told in `benchmarks.spark_stateful.peers`."""
+    """Apply `transformWithState` by ``key``; `benchmarks.spark_stateful.peers` says why this needs no pandas."""
     with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
         return frame.groupBy("key").transformWithState(processor, schema, output_mode, mode)

@@ -1,6 +1,6 @@
-"""Contenders that are streaming queries, in turns in one session, by wall time and by processor time.
+"""Measures streaming queries in alternation in one session, by wall time and by processor time.
 
-A contender starts its query over a new directory and says how to stop it. The batches of the warm-up are not counted.
+A contender starts its query in a new directory and stops it at the end. The batches of the warm-up are not counted.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Contender = Callable[["SparkSession", Path], "AbstractContextManager[StreamingQuery]"]
-"""Gives a running query whose files are all in an empty directory, and stops it at the end of the block."""
+"""Returns a context with a running query that keeps all its files in the given empty directory."""
 
 
 @frozen
 class Peer:
-    """Who ours is compared with, and the least ratio that was asked for."""
+    """A contender to compare with, and the required ratio."""
 
     run: Contender
     aim: float | None = None
@@ -39,7 +39,7 @@ class Peer:
 
 @frozen
 class Speed:
-    """Rows a second of wall time, and a second of processor time of all processes together."""
+    """Rows per second of wall time, and per second of processor time of all processes together."""
 
     wall: float
     processor: float
@@ -48,7 +48,7 @@ class Speed:
 def compared_queries(
     ours: Mapping[str, Contender], peers: Mapping[str, Peer], arguments: argparse.Namespace
 ) -> Iterator[Result]:
-    """Each of ours beside each peer, in rows a second; the aim is for both clocks."""
+    """Compare each of ours with each peer, in rows per second; the aim applies to both clocks."""
     from benchmarks.spark_stateful.session import benchmark_session
 
     if arguments.peers:

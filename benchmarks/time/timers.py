@@ -1,8 +1,8 @@
-"""Timers beside value updates, in this process: registered in one epoch, fired in the next.
+"""Timers compared with value updates, without Spark: registered in one epoch, fired in the next.
 
-At the backend a timer of every key is registered and given out again; beside it a value of every key is updated twice,
-since either is two epochs, each with its snapshot, which a subtask waits for. At the operator a function registers a
-timer for every record and is called for it, beside one that updates a value for every record.
+In the backend, a timer of every key is registered and polled. The peer updates a value of every key twice, since each
+side is two epochs with a snapshot each. In the operator, a function registers a timer for every record and is called
+when it fires. The peer updates a value for every record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VALUE = ValueStateDescriptor("value", int)
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """What a timer costs beside a value update, in microseconds, on both backends and both levels."""
+    """Compare a timer with a value update on both backends, in the backend and in the operator, in microseconds."""
     for backend in ("heap", "rocksdb"):
         for level, ours, peer in (("backend", _timers, _updates), ("operator", _timer_function, _update_function)):
             with TemporaryDirectory(prefix="benchmark-timers-") as directory:
@@ -100,7 +100,7 @@ def _updates(setting: Setting, backend_name: str, number: int) -> Callable[[], f
 
 
 class Registering(KeyedProcessFunction[int, int, Any]):
-    """Registers a timer for each record, and counts those that fire."""
+    """Registers a timer for each record, and counts the timers that fire."""
 
     def __init__(self) -> None:
         self.fired = 0
@@ -150,7 +150,7 @@ def _records(number: int) -> ObjectBatch:
 def _two_epochs(
     setting: Setting, directory: str, backend_name: str, function: Any, batches: list[ObjectBatch]
 ) -> float:
-    """Microseconds of two epochs of a subtask, of which the second begins with the watermark 1000."""
+    """Return the microseconds of two epochs of a subtask; the second starts with the watermark 1000."""
     file_system = CheckpointFileSystem.from_uri(Path(directory) / "job")
     parts = OperatorParts(
         job_id="benchmark",

@@ -1,8 +1,8 @@
-"""Hourly counts per key: our windows beside Spark's `transformWithState` with event timers and `groupBy(window, key)`.
+"""Hourly counts per key: our windows, compared with `transformWithState` and with `groupBy(window, key)`.
 
-A micro-batch brings the rows of one hour, in which each key comes `rows / keys` times. All wait ten minutes for what is
-out of order, and append a count when its hour is over: from the third batch on, each batch opens a window for each key,
-and closes one.
+A micro-batch has the rows of one hour, with `rows / keys` rows per key. All contenders allow ten minutes of
+out-of-orderness and append a count at the end of its hour. From the third batch on, each batch opens a window for each
+key and closes one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OUTPUT_SCHEMA = "key bigint, start bigint, count bigint"
 
 Rows = Callable[[SparkSession], DataFrame]
 
-#: Not written as text: `init` runs in a process that has no session to parse it.
+#: Not a DDL string, because `init` runs in a process without a session that could parse it.
 HOUR_SCHEMA = StructType([StructField("start", LongType())])
 COUNT_SCHEMA = StructType([StructField("count", LongType())])
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Ours beside both, in rows a second."""
+    """Compare ours with both peers, in rows per second."""
     rows = partial(hourly_rows, rows_per_batch=arguments.rows, keys=arguments.keys)
     peers = {
         "transformWithState": Peer(partial(transform_with_state, rows), 10.0),
@@ -49,13 +49,13 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
     }
     ours = {
         "windows": partial(our_windows, _counted, rows, arguments.backend),
-        "windows, functions of one's own": partial(our_windows, _aggregated, rows, arguments.backend),
+        "windows, custom functions": partial(our_windows, _aggregated, rows, arguments.backend),
     }
     yield from compared_queries(ours, peers, arguments)
 
 
 def hourly_rows(spark: SparkSession, rows_per_batch: int, keys: int) -> DataFrame:
-    """Columns ``key`` and ``time``; each micro-batch is an hour."""
+    """Return a stream with the columns ``key`` and ``time``; each micro-batch is an hour."""
     milliseconds = f"value * {HOUR_MS} div {rows_per_batch}"
     return micro_batches(spark, rows_per_batch).selectExpr(
         f"value % {keys} AS key", f"timestamp_millis({milliseconds}) AS time"
@@ -63,11 +63,11 @@ def hourly_rows(spark: SparkSession, rows_per_batch: int, keys: int) -> DataFram
 
 
 class OwnCount(Count):
-    """What nobody knows to be a count: records are folded one by one."""
+    """A count as a custom aggregate, which the runtime cannot recognize as a count and applies record by record."""
 
 
 class WithKeyAndStart(ProcessWindowFunction[int, Any, Any, Any]):
-    """Says of which key and window a count is."""
+    """Adds key and window to a count."""
 
     def process(self, key: int, context: Any, elements: list[int]) -> Iterator[tuple[int, int, int]]:
         yield key, context.window.start, elements[0]
@@ -84,7 +84,7 @@ def _aggregated(windows: Any) -> Any:
 def our_windows(
     count: Callable[[Any], Any], rows: Rows, backend: str, spark: SparkSession, directory: Path
 ) -> AbstractContextManager[StreamingQuery]:
-    """Windows of an hour, and what is made of them."""
+    """Return the running query of our hourly windows with the given aggregation."""
 
     def stream(environment: SparkStreamEnvironment) -> Any:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(DELAY).with_timestamps("time")
@@ -95,7 +95,7 @@ def our_windows(
 
 
 class HourlyCounter(StatefulProcessor):
-    """The same with Spark's processor: a map from hours to counts, and a timer for each hour."""
+    """The same as a processor of Spark: a map from hours to counts, and a timer for each hour."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -117,13 +117,13 @@ class HourlyCounter(StatefulProcessor):
 
 
 def transform_with_state(rows: Rows, spark: SparkSession, directory: Path) -> AbstractContextManager[StreamingQuery]:
-    """`HourlyCounter` on Spark."""
+    """Return the running query of `HourlyCounter` on Spark."""
     timed = rows(spark).selectExpr("*", "unix_millis(time) AS ms").withWatermark("time", DELAY)
     counts = transformed_with_state(timed, HourlyCounter(), OUTPUT_SCHEMA, "Append", "EventTime")
     return spark_query(counts, directory, "append")
 
 
 def grouped_count(rows: Rows, spark: SparkSession, directory: Path) -> AbstractContextManager[StreamingQuery]:
-    """Spark's built-in aggregation, which never leaves the JVM."""
+    """Return the running query of Spark's built-in aggregation, which runs in the JVM only."""
     timed = rows(spark).withWatermark("time", DELAY)
     return spark_query(timed.groupBy(window(col("time"), "1 hour"), col("key")).count(), directory, "append")
