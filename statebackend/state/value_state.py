@@ -194,13 +194,14 @@ if TYPE_CHECKING:
 class TtlValueState(TtlState, InternalValueState[T]):
     """Value state with a time-to-live. An expired value is replaced by the default."""
 
-    __slots__ = ("_clock", "_default", "_encoded_default", "_read_default", "_ttl_ms")
+    __slots__ = ("_clock", "_default", "_encoded_default", "_read_default", "_renews", "_ttl_ms", "_update", "_value")
 
     def __init__(
         self, stored: InternalValueState[TtlValue[T]], lifetime: Lifetime, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(stored, lifetime)
-        self._clock, self._ttl_ms = lifetime.clock, lifetime.ttl_ms
+        self._clock, self._ttl_ms, self._renews = lifetime.clock, lifetime.ttl_ms, lifetime.renews_on_read
+        self._value, self._update = stored.value, stored.update
         serializer = descriptor.serializer
         self._default = descriptor.default
         self._encoded_default: bytes | None = None
@@ -214,14 +215,14 @@ class TtlValueState(TtlState, InternalValueState[T]):
         cleanup = self.cleanup
         if cleanup is not None and cleanup.due_ms <= now_ms:
             cleanup()
-        stored: TtlValue[T] | None = self._stored.value()
+        stored = self._value()
         if stored is None:
             return self._default_value()
         if stored.last_access_timestamp + self._ttl_ms <= now_ms:
             self._stored.clear()
             return stored.value if self.lifetime.returns_expired else self._default_value()
-        if self.lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
-            self._stored.update(TtlValue(stored.value, now_ms))
+        if self._renews and stored.last_access_timestamp < now_ms:
+            self._update(TtlValue(stored.value, now_ms))
         return stored.value
 
     def update(self, value: T | None) -> None:
@@ -232,7 +233,7 @@ class TtlValueState(TtlState, InternalValueState[T]):
         if value is None:
             self._stored.clear()
         else:
-            self._stored.update(TtlValue(value, now_ms))
+            self._update(TtlValue(value, now_ms))
 
     def remove_expired(self) -> None:
         stored: TtlValue[T] | None = self._stored.value()

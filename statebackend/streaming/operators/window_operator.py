@@ -59,7 +59,12 @@ from statebackend.streaming.time.internal_timer_service import DueTimers, Intern
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
 from statebackend.streaming.windows.window_definition import WindowDefinition
-from statebackend.streaming.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
+from statebackend.streaming.windows.window_functions import (
+    ProcessWindowFunction,
+    WindowContext,
+    WindowRuntimeContext,
+    WindowStateStore,
+)
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
 
@@ -512,6 +517,8 @@ class WindowOperator(Operator):
         if function is not None:
             call_user(self._uid, "open", lambda: open_function(function, opening))
         self._function_context = FunctionContext(self._timers, self._output, opening, states)
+        has_clear = function is not None and type(function).clear is not ProcessWindowFunction.clear
+        self._clear_of_function = function.clear if function is not None and has_clear else None
 
     def _changed_windows(self, context: Any) -> ChangedWindows | None:
         windows, state = self._assigner.aligned, self._state
@@ -674,7 +681,7 @@ class WindowOperator(Operator):
 
     def _fire_once(self, window: Any, places: list[tuple[Any, int]]) -> None:
         """Fire and dispose a window of these keys."""
-        state, context, function = self._state, self._function_context, self._function
+        state, context, clear_of_function = self._state, self._function_context, self._clear_of_function
         set_key, state_fire, fire, clear = self._set_key, state.fire, self._fire, state.clear
         changed = self._changed
         values = {} if changed is None else changed.values_of(window)
@@ -694,8 +701,8 @@ class WindowOperator(Operator):
                     changed.fire_value(value, fire)
                 if is_stored:
                     clear()
-                if function is not None:
-                    function.clear(context)
+                if clear_of_function is not None:
+                    clear_of_function(context)
             if changed is not None:
                 changed.forget(window)
         except Exception as error:
