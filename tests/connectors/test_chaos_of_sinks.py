@@ -50,5 +50,5 @@ def test_a_row_that_is_doubled_is_found(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(sinks._Job, "rows", doubled)
-    with pytest.raises(DifferenceError, match=r"Kafka: 1,200 rows are expected, 1,201 were found \(1,200 different"):
+    with pytest.raises(DifferenceError, match=r"Kafka: expected 1,200 rows, found 1,201 \(1,200 distinct"):
         run_sinks(tmp_path, 3, 0, lambda line: None)

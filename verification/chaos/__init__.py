@@ -1,16 +1,18 @@
-"""Chaos on real Spark: the flights job, whose processes are killed at random, must be equal to plain Spark in the end.
+"""Chaos tests on real Spark: random strikes hit the flights job, and its output must equal that of plain Spark.
 
-    strikes       what is done to which process, and when: by chance, and the same for the same seed
-    worlds        where a job runs: a disk, a cluster with ZooKeeper, an object store; what is done to them
-    driven_job    one driver process of the job, seen from outside: how far it is, its processes, how it ended
-    rounds        jobs one after the other, struck until all strikes are spent; what must hold in the end of each
-    run_directory what must not outlive a run, and is cleared away by the next one if the run was killed
+A strike is an injected fault, for example SIGKILL to a process or a full disk.
+
+    strikes       the kinds of strikes, and the strikes of a seed
+    worlds        the environments of a job, and strikes on them: a disk, a cluster with ZooKeeper, an object store
+    driven_job    one driver process of the job: its epochs, its processes and its result
+    rounds        runs one job under strikes, and checks its output
+    run_directory the directory of a run, and the cleanup of earlier runs that were killed
     progress, last_words, processes
-                  when a job is waited for no longer, and what its processes have said by then
-    report        how long the job took to go on after each strike
+                  detect a job that makes no progress, and collect diagnostics of its processes
+    report        the recovery times after strikes
     sinks         a local job that writes to Delta, PostgreSQL and Kafka, and its driver, `sinks_driver` (`--sinks`)
 
-The simulation tries every step of the protocol without Spark; this tries few steps of the whole,
-with real processes, files and signals. When exactly a signal hits is the machine's chance, so a seed repeats what is
-struck and after how many epochs, and not the instruction.
+The simulation tests every step of the protocol without Spark. Chaos tests cover fewer steps, with real processes, files
+and signals. A seed repeats the target of each strike and the number of epochs before it. The instruction that a signal
+interrupts is chance.
 """

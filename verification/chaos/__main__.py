@@ -1,4 +1,4 @@
-"""The command: so many strikes on flights jobs, and a comparison behind each job."""
+"""Injects strikes into flights jobs, and compares the output of each job with plain Spark."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ BACKENDS = ("rocksdb", "heap")
 
 
 def main() -> int:
-    """Returns 1 if something was lost, doubled, wrong or left over; what was written is kept then."""
+    """Run the command; return 1 and keep the files if output was lost, duplicated or wrong, or files were left over."""
     kinds = {one.name.lower().replace("_", "-"): one for one in Target}
     parser = argparse.ArgumentParser(prog="python -m verification.chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="how many strikes (default: 10)")
-    parser.add_argument("--seed", type=int, default=1, help="which strikes (default: 1)")
-    parser.add_argument("--kinds", nargs="+", choices=kinds, default=list(kinds), help="which kinds (default: all)")
+    parser.add_argument("--kills", type=int, default=10, help="number of strikes (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the strikes (default: 1)")
     parser.add_argument(
-        "--parts", type=int, default=PART_COUNT, help=f"of the year, for each job (default: {PART_COUNT})"
+        "--kinds", nargs="+", choices=kinds, default=list(kinds), help="kinds of strikes (default: all)"
+    )
+    parser.add_argument(
+        "--parts", type=int, default=PART_COUNT, help=f"parts of the year for each job (default: {PART_COUNT})"
     )
     parser.add_argument(
         "--sinks", action="store_true", help="kill a job that writes to Delta, PostgreSQL and Kafka, without Spark"
@@ -44,10 +46,10 @@ def main() -> int:
         with run_directory(DifferenceError) as root:
             run.rounds(root)
     except DifferenceError as error:
-        print(f"FAILED: {error}\nSee {root}; repeat it with --seed {options.seed}.", file=sys.stderr)
+        print(f"FAILED: {error}\nThe files are in {root}. Repeat the run with --seed {options.seed}.", file=sys.stderr)
         return 1
     except WorldMissingError as error:
-        print(f"{error}; leave the kinds out that need it, by --kinds", file=sys.stderr)
+        print(f"{error}. Use --kinds to select kinds that do not need it.", file=sys.stderr)
         return 2
     finally:
         print("\n".join(recovery_table(run.recoveries)), flush=True)
@@ -55,34 +57,39 @@ def main() -> int:
 
 
 def _sinks(seed: int, kills: int) -> int:
-    # Imports the clients of the servers, which are extras.
+    # This module imports the clients of the servers, which are extras.
     from verification.chaos.sinks import run_sinks
 
     try:
         with run_directory(DifferenceError) as root:
             run_sinks(root, seed, kills, _say)
     except DifferenceError as error:
-        print(f"FAILED: {error}\nSee {root}; repeat it with --seed {seed}.", file=sys.stderr)
+        print(f"FAILED: {error}\nThe files are in {root}. Repeat the run with --seed {seed}.", file=sys.stderr)
         return 1
     return 0
 
 
 @define
 class _Run:
-    """Jobs in one world after the other, until all strikes are spent."""
+    """Runs jobs, one world after the other, until no strikes are left."""
 
     parts: int
     strikes: Sequence[Strike]
     recoveries: list[Recovery] = field(factory=list)
 
     def rounds(self, root: Path) -> None:
-        """Raises `DifferenceError` for a job that is not as it must be, `WorldMissingError`."""
+        """Run all jobs.
+
+        Raises:
+            DifferenceError: if the output of a job is wrong, or a job does not recover.
+            WorldMissingError: if this machine lacks something that a world needs.
+        """
         remaining = {world: deque(one for one in self.strikes if one.world is world) for world in World}
         number = 0
         while any(remaining.values()):
             for world in [one for one in World if remaining[one]]:
                 backend = BACKENDS[number % len(BACKENDS)]
-                _say(f"job {number}, {world.value}, {backend}: the flights of {self.parts} parts of the year")
+                _say(f"job {number}, {world.value}, {backend}: flights of {self.parts} parts of the year")
                 place = root / f"job-{number}"
                 with opened_world(world, place / "world") as opened:
                     played = Round(place, opened, self.parts, backend, _say, self.recoveries)

@@ -1,10 +1,10 @@
-"""One driver process of the flights job from outside: the epochs that it tells, its processes, how it ended.
+"""One driver process of the flights job, observed from outside: its epochs, its processes and its result.
 
-The driver leads a process group, the Python process and the JVM; executors and Python workers are below the JVM. Who is
-hit and when is decided elsewhere. Only processes that this one has started, and their children, are ever signalled.
+The Python process of the driver and the JVM are one process group; executors and Python workers are descendants of the
+JVM. Only processes that this module started, and their descendants, receive signals.
 
-Nobody waits for a driver for ever: one that makes no progress (`verification.chaos.progress`) is asked where it
-stands, and what all processes of the job have said last is told (`verification.chaos.last_words`).
+A driver that makes no progress (`verification.chaos.progress`) fails the run, and the error contains diagnostics of all
+processes of the job (`verification.chaos.last_words`).
 """
 
 from __future__ import annotations
@@ -36,32 +36,30 @@ DRIVER: Final = "verification.chaos.struck_driver"
 
 PAUSE_S: Final = 3.0
 _LOOK_S = 1.0
-"""How often a driver that says nothing is looked at."""
+"""Interval between checks of a driver that prints nothing."""
 
 
 @frozen
 class CompletedEpoch:
-    """An epoch that a driver has told, and when that was heard, by `time.monotonic`."""
+    """An epoch that a driver reported as complete, and the time of the report by `time.monotonic`."""
 
     epoch_id: int
     heard_s: float
 
 
 class DrivenJob:
-    """`python -m verification.chaos.struck_driver` with these arguments, in a world; ``log`` takes its standard
-    error.
-    """
+    """A process of `verification.chaos.struck_driver` in a world; its standard error goes to ``log``."""
 
     def __init__(self, arguments: Sequence[str], world: JobWorld, scratch: Path, log: Path) -> None:
         self._lines: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
         self._world = world
         self._log = log
         self.spark_ran_s: float | None = None
-        """When the driver had a session of Spark, by `time.monotonic`."""
+        """When Spark ran in the driver, by `time.monotonic`."""
         self.failure = ""
-        """What it has said last, if it has failed."""
+        """The error of the driver, if it failed."""
         self._application = ""
-        # What Spark leaves behind when it is killed goes with the rest.
+        # Spark's temporary files stay if it is killed, so they are created in the directory of the run.
         with _environment({**world.environment, "TMPDIR": str(scratch)}):
             self._driver = DriverProcess(
                 DRIVER,
@@ -76,24 +74,24 @@ class DrivenJob:
         self._progress = Progress(time.monotonic())
 
     def next_epoch(self) -> CompletedEpoch | None:
-        """Waits for the next epoch to be complete; None if the driver has ended.
+        """Wait for the next complete epoch, and return it; return None if the driver ended.
 
-        Raises `DifferenceError`, with what each process has said last, if it makes no progress.
+        Raises `DifferenceError` with diagnostics of all processes if the driver makes no progress.
         """
         while True:
             try:
-                told = self._lines.get(timeout=_LOOK_S)
+                heard = self._lines.get(timeout=_LOOK_S)
             except queue.Empty:
                 self._check_progress()
                 continue
-            if told is None:
+            if heard is None:
                 return None
-            epoch = self._heard(*told)
+            epoch = self._heard(*heard)
             if epoch is not None:
                 return epoch
 
     def strike(self, strike: Strike) -> Target:
-        """Does it, after its delay; returns whom it hit. A driver that ended meanwhile was hit by nothing."""
+        """Strike after the delay, and return the actual target; a driver that ended before is not hit."""
         self._driver.ends_within(strike.delay_ms / 1000)
         hit = _HITS.get(strike.target)
         if hit is None:
@@ -106,7 +104,7 @@ class DrivenJob:
         return Target.DRIVER
 
     def has_succeeded(self) -> bool:
-        """Waits until it has ended, and says whether it came to its end by itself."""
+        """Wait until the driver ends, and return whether it succeeded."""
         try:
             self._driver.wait()
         except DriverFailedError as error:
@@ -115,7 +113,7 @@ class DrivenJob:
         return True
 
     def kill(self) -> None:
-        """Ends what is left of it; what its executors have said is kept with its log."""
+        """Kill the remaining processes, and move the logs of the executors next to the driver's log."""
         self._driver.kill()
         keep_executor_logs(self._application, self._log.with_suffix(".executors"))
 
@@ -147,8 +145,8 @@ class DrivenJob:
         if word == SPARK_RUNS:
             self.spark_ran_s, self._application = heard_s, rest
         else:
-            with self._log.with_suffix(".out").open("a") as said:
-                said.write(f"{line}\n")
+            with self._log.with_suffix(".out").open("a") as out:
+                out.write(f"{line}\n")
         return None
 
     def _check_progress(self) -> None:
@@ -156,8 +154,8 @@ class DrivenJob:
         if compatibility is not None:
             words = last_words(self._driver.pid, self._log, self._application)
             words.update(self._world.last_words())
-            told = "\n".join(f"--- {who}\n{said}" for who, said in words.items())
-            raise DifferenceError(f"the job makes no progress: {compatibility}\n{told}")
+            diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in words.items())
+            raise DifferenceError(f"the job makes no progress: {compatibility}\n{diagnostics}")
 
 
 _HITS: Final[Mapping[Target, Callable[[DrivenJob, Strike], bool]]] = {
@@ -167,7 +165,7 @@ _HITS: Final[Mapping[Target, Callable[[DrivenJob, Strike], bool]]] = {
     Target.EXECUTOR: DrivenJob._kill_executor,
     Target.PAUSE: DrivenJob._pause,
 }
-"""What is done to processes of the job: False if there was none, and the driver is killed. The rest is the world's."""
+"""Strikes on processes of the job. A function returns False if it found no process; then the driver is killed."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""What the processes of a job that makes no progress have said last, and where they stand.
+"""Diagnostics of a job that makes no progress: stack dumps, the states of its processes, and the ends of its logs.
 
-The driver says where its threads are (`faulthandler`, at SIGUSR1), a JVM at SIGQUIT; both go on. What is long stays in
-files, which are named.
+SIGUSR1 makes the driver dump its threads (`faulthandler`), and SIGQUIT does so in a JVM; both continue. The diagnostics
+contain the last lines of each file and its path.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from verification.chaos.processes import descendants, look
 __all__ = ["keep_executor_logs", "last_words"]
 
 _WORK: Final = Path(pyspark.__file__).parent / "work"
-"""Where Spark has the directories of executors of a cluster on this machine, by the id of their application."""
+"""The directory where Spark keeps executors of local clusters, in a subdirectory per application id."""
 
 _LINES: Final = 15
 ANSWER_S: Final = 5.0
-"""So long has a process time to say where it stands; what is stopped does not."""
+"""Seconds to wait for stack dumps. A stopped process never answers."""
 
 
 def last_words(driver: int, log: Path, application: str) -> dict[str, str]:
-    """By who has said it: the driver of that process id with its log, and the executors of Spark's application."""
+    """Return diagnostics by source: the processes below the pid `driver`, its logs, and the logs of the executors."""
     processes = [seen for seen in map(look, (driver, *descendants(driver))) if seen is not None]
     for one in processes:
         _signal(one.pid, signal.SIGQUIT if one.name == "java" else signal.SIGUSR1 if one.pid == driver else None)
@@ -44,7 +44,7 @@ def last_words(driver: int, log: Path, application: str) -> dict[str, str]:
 
 
 def keep_executor_logs(application: str, target: Path) -> None:
-    """Moves what the executors of an application have said, which Spark keeps beside its own files for ever."""
+    """Move the logs of an application's executors to `target`, because Spark never removes them from its directory."""
     place = _WORK / application
     if application and place.is_dir():
         shutil.copytree(place, target, dirs_exist_ok=True)

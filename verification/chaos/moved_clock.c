@@ -1,7 +1,7 @@
-/* The wall clock of a process, moved by so many seconds as the first eight bytes of the file $CHAOS_CLOCK say.
+/* Moves the wall clock of a process by an offset in seconds: the first eight bytes of the file $CHAOS_CLOCK.
  *
- * Put before the C library (LD_PRELOAD), it moves what Python, the JVM and Spark's workers take for the time of day.
- * Clocks that never go back, by which they wait, stay as they are.
+ * Preloaded (LD_PRELOAD), it changes the time of day that Python, the JVM and Spark's workers read. Monotonic clocks,
+ * which they use for timeouts, stay unchanged.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

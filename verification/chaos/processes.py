@@ -1,4 +1,4 @@
-"""Processes as `/proc` tells of them: whose children they are, how they stand, what they have used."""
+"""Reads processes from `/proc`: their children, their states and their processor times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _IS_OF_THE_KERNEL: Final = 0x0020_0000
 
 @frozen
 class Seen:
-    """A process as it is at this moment: its name, its state as a letter, and the processor time it has used."""
+    """A snapshot of a process: its name, its state as a letter, and its processor time."""
 
     pid: int
     name: str
     state: str
     work_s: float
     start: int
-    """When it was started, in ticks since the machine was: with the id, no other process has that."""
+    """Start in ticks since the boot of the machine; start and pid together are unique."""
 
     def __str__(self) -> str:
         return f"{self.pid} {self.name}, {_STATES.get(self.state, self.state)}, {self.work_s:.1f} s of processor time"
@@ -34,25 +34,25 @@ _STATES: Final = {"R": "runs", "S": "sleeps", "D": "waits for a device", "T": "i
 
 
 def look(pid: int) -> Seen | None:
-    """A process; None if there is none."""
+    """Return a snapshot of a process, or None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name may hold anything, parentheses too.
+    # The name may contain any characters, also parentheses.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     return Seen(pid, head.partition("(")[2], fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_S, int(fields[19]))
 
 
 def start_of(pid: int) -> int | None:
-    """When a process was started, in ticks; None if there is none, or it has ended and only its parent knows."""
+    """Return the start of a process in ticks, or None if it does not exist or is a zombie."""
     seen = look(pid)
     return None if seen is None or seen.state == "Z" else seen.start
 
 
 def children(pid: int) -> list[int]:
-    """The processes that it has started and that live."""
+    """Return the live child processes."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -62,16 +62,16 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Those, and theirs, and so on."""
+    """Return the live children, their children, and so on."""
     found = children(pid)
-    # It grows while it is gone through.
+    # The list grows during the iteration.
     for child in found:
         found += children(child)
     return found
 
 
 def started_with(variable: str, value: str) -> list[int]:
-    """The processes of this user, but this one, that were started with a variable of the environment at a value."""
+    """Return this user's other processes that were started with an environment variable of that value."""
     wanted = f"{variable}={value}".encode()
     found: list[int] = []
     for place in Path("/proc").iterdir():
@@ -83,29 +83,30 @@ def started_with(variable: str, value: str) -> list[int]:
 
 
 def _environment(place: Path) -> bytes:
-    """That of a process, by its directory in `/proc`; `OSError` if there is none, or it is somebody else's.
+    """Return the raw environment of a process, given its directory in `/proc`.
 
-    One that begins another program has none for a moment, in which whoever has started it may have gone on: that is
-    waited for.
+    A process that executes a new program has no environment for a moment, and its parent may already have continued.
+    This function waits for the end of that moment. Raises `OSError` if the process does not exist or belongs to another
+    user.
     """
     while not (found := (place / "environ").read_bytes()):
         fields = (place / "stat").read_text().rpartition(")")[2].split()
-        state, flags, where_it_begins = fields[0], int(fields[6]), int(fields[47])
-        if state == "Z" or flags & _IS_OF_THE_KERNEL or where_it_begins:
+        state, flags, env_start = fields[0], int(fields[6]), int(fields[47])
+        if state == "Z" or flags & _IS_OF_THE_KERNEL or env_start:
             break
         os.sched_yield()
     return found
 
 
 class ProcessorTime:
-    """What a process and its descendants have used together, those that have ended too as far as they were seen."""
+    """The total processor time of a process and its descendants, up to the last snapshot of those that ended."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._used_s: dict[tuple[int, int], float] = {}
 
     def seconds(self) -> float:
-        """Looks again, and returns the sum."""
+        """Take a snapshot of all processes, and return the total."""
         for pid in (self._pid, *descendants(self._pid)):
             seen = look(pid)
             if seen is not None:

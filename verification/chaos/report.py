@@ -1,4 +1,4 @@
-"""How long a job took to go on after each strike: what was hit, how often, and how the times are distributed."""
+"""Formats the recovery times after strikes as a table: the targets, the counts, and the distribution of the times."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ _HEADS = ("least", "1/4", "median", "3/4", "9/10", "most")
 
 
 def recovery_table(recoveries: Sequence[Recovery]) -> list[str]:
-    """A line for each target, and one for all: in how many seconds they had their next epoch.
+    """Return one line per target and one for all, with the times from a strike to the next complete epoch.
 
-    Then how many of these a driver that was started again took until Spark ran in it, and how many strikes came when
-    no epoch was left.
+    Further lines show the times until Spark ran in a restarted driver, and the number of strikes after the last epoch.
     """
     seconds = {target.told: [one.seconds for one in recoveries if one.hit is target] for target in Target}
     seconds["all"] = [one.seconds for one in recoveries]
-    seconds["of these, until Spark ran in a driver that was started again"] = [one.starting_s for one in recoveries]
+    seconds["of these, until Spark ran in a restarted driver"] = [one.starting_s for one in recoveries]
     known = {name: [one for one in some if one is not None] for name, some in seconds.items()}
     last = sum(one.seconds is None for one in recoveries)
-    return [*distribution(known), *([f"{last} struck when no epoch was left"] if last else [])]
+    return [*distribution(known), *([f"{last} after the last epoch"] if last else [])]
 
 
 def distribution(seconds_by_name: Mapping[str, Sequence[float]]) -> list[str]:
-    """A line for each name that has any: how many, and the seconds that such shares of them do not exceed."""
+    """Return a header and one line for each name with values: the count, and quantiles of the seconds."""
     lines = [f"{'':<64}{'times':>8}" + "".join(f"{head:>8}" for head in _HEADS)]
     for name, seconds in seconds_by_name.items():
         if seconds:
@@ -39,5 +38,5 @@ def distribution(seconds_by_name: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:
-    """The least of those that so much of them do not exceed."""
+    """Return the smallest value that at least a share of the sorted values does not exceed."""
     return seconds[max(0, math.ceil(share * len(seconds)) - 1)]

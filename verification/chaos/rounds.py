@@ -1,8 +1,8 @@
-"""Jobs, each over the same flights, struck until the strikes are spent; and what must hold in the end of each.
+"""Runs one job over the flights under strikes, and checks its output.
 
-In the end of a round nothing strikes: the last driver ends by itself, with a savepoint. Then every row and every entry
-of state must be what a plain Spark query over the same files says, and the job directory must hold no file that none of
-its checkpoints needs.
+At the end of a round no strike is left, and the last driver ends with a savepoint. Then all rows and all entries of
+state must equal the result of a plain Spark query over the same files. The job directory must contain no shared file
+that no checkpoint needs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from verification.chaos.worlds import JobWorld
 __all__ = ["Recovery", "Round", "require_no_leftovers"]
 
 STARTS_IN_VAIN = 5
-"""So many starts one after the other that complete no epoch, and were not struck, are a job that does not recover."""
+"""A job does not recover if so many starts in a row complete no epoch without a strike."""
 
 
 @frozen
 class Recovery:
-    """What followed a strike: the seconds to the next epoch that was complete; None if none was left to come.
+    """The result of a strike: the seconds to the next complete epoch; None if no epoch followed.
 
-    ``starting_s`` of them passed until Spark ran in a driver that was started again; None if none was.
+    ``starting_s`` is the part until Spark ran in a restarted driver; None if the driver was not restarted.
     """
 
     strike: Strike
@@ -48,7 +48,7 @@ class Recovery:
 
 @frozen
 class _Pending:
-    """A strike behind which no epoch is complete yet; ``start`` is the number of the driver that was hit."""
+    """A strike after which no epoch is complete yet; ``start`` is the number of the driver that was hit."""
 
     strike: Strike
     hit: Target
@@ -56,7 +56,7 @@ class _Pending:
     start: int
 
     def recovery(self, epoch: CompletedEpoch, job: DrivenJob, start: int) -> Recovery | None:
-        """What the epoch of a driver makes of it; None if that was complete before the strike."""
+        """Return the recovery if this epoch was completed after the strike, or None."""
         is_of_struck = start == self.start
         if epoch.heard_s <= self.struck_s or (is_of_struck and self.hit.ends_driver):
             return None
@@ -66,7 +66,7 @@ class _Pending:
 
 @define
 class Round:
-    """One job in a world, over ``parts`` parts of the year, with its logs in ``root``; ``say`` is told what happens."""
+    """One job in a world, over ``parts`` parts of the year, with its logs in ``root``; ``say`` prints a line."""
 
     root: Path
     world: JobWorld
@@ -77,10 +77,10 @@ class Round:
     _starts: int = 0
 
     def run(self, strikes: deque[Strike]) -> None:
-        """Runs the job to its end, and takes the strikes that it has suffered; `DifferenceError` if it does not end.
+        """Run the job to its end, and remove the strikes that it received from the queue.
 
-        That it does not end is told by progress that is not made, within a driver (`DrivenJob.next_epoch`) and from
-        one to the next.
+        Raises `DifferenceError` if a driver makes no progress (`DrivenJob.next_epoch`), or if several starts in a row
+        complete no epoch.
         """
         (self.root / "logs").mkdir(parents=True)
         (self.root / "scratch").mkdir()
@@ -100,7 +100,7 @@ class Round:
                     if pending is None and strikes and completed > strikes[0].after_epochs:
                         strike = strikes.popleft()
                         hit = job.strike(strike)
-                        self.say(f"strike {strike.number}: {hit.told}, behind {completed} epochs of its driver")
+                        self.say(f"strike {strike.number}: {hit.told}, after {completed} epochs of the driver")
                         pending = _Pending(strike, hit, time.monotonic(), self._starts)
                         completed = 0
                 if job.has_succeeded():
@@ -111,15 +111,15 @@ class Round:
             in_vain = 0 if completed or is_struck else in_vain + 1
             if in_vain >= STARTS_IN_VAIN:
                 raise DifferenceError(
-                    f"the job has not recovered in {in_vain} starts, of which none completed an epoch; of the last one "
+                    f"the job did not recover: {in_vain} starts in a row completed no epoch. Error of the last start: "
                     f"{job.failure}"
                 )
         if pending is not None:
-            # It hit when all records were processed, or somebody whom nothing depended on.
+            # The strike came after the last record, or the job did not depend on its target.
             self.recoveries.append(Recovery(pending.strike, pending.hit, None))
 
     def compare(self) -> str:
-        """Compares what the job has left with a plain query; returns a line about it. Raises `DifferenceError`."""
+        """Compare the output of the job with a plain query, and return a summary. Raises `DifferenceError`."""
         spark = start_spark(self.root / "logs" / "comparison.log")
         try:
             flights = flights_table(spark, self.root / "incoming", 0).persist()
@@ -135,10 +135,10 @@ class Round:
         require_equal_states("the job", states, contents)
         require_no_leftovers(self.world.path("job"))
         entries = sum(len(one) for one in contents.values())
-        return f"equal: {len(actual):,} rows, {entries:,} entries of state; {self._starts} starts; nothing is left over"
+        return f"equal: {len(actual):,} rows, {entries:,} entries of state; {self._starts} starts; no leftovers"
 
     def _local_rows(self) -> Path:
-        """The rows as files of this machine."""
+        """Copy the files of the rows to this machine, and return their directory."""
         rows, copied = CheckpointFileSystem.from_uri(self.world.path("rows")), self.root / "copied-rows"
         for path in (one for one in rows.list_files() if one.endswith(".parquet") and not one.startswith("_")):
             (copied / path).parent.mkdir(parents=True, exist_ok=True)
@@ -161,10 +161,10 @@ class Round:
 
 
 def require_no_leftovers(job_directory: str) -> None:
-    """Raises `DifferenceError` if a shared file of the job belongs to none of its checkpoints."""
+    """Raise `DifferenceError` if a shared file of the job belongs to none of its checkpoints."""
     files = CheckpointFileSystem.from_uri(job_directory)
     complete = [path.rpartition("/")[0] for path in files.list_files("checkpoints") if path.endswith("/_metadata")]
     needed = {file.path for directory in complete for file in read_metadata(files, directory).files}
     found = set(files.list_files("shared"))
     if found - needed:
-        raise DifferenceError(f"{len(found - needed)} files belong to no checkpoint, one is {min(found - needed)}")
+        raise DifferenceError(f"{len(found - needed)} files belong to no checkpoint, for example {min(found - needed)}")

@@ -1,8 +1,8 @@
-"""The directory of a run of chaos, and what must not outlive it: processes, mounted disks, files.
+"""The directory of a chaos run, and the cleanup of its processes, mounted disks and files.
 
-A run that ends, by a signal too, removes all of that itself; one that has found a failure leaves its files. A run that
-was killed cannot: the next one does it. It knows the directory by its name, that its owner is no more by the file
-`owner`, and its processes by a variable of their environment that names the directory, so that no other is ever hit.
+A run cleans up when it ends, also at SIGTERM, but keeps its files after a failure. If a run was killed, the next run
+cleans up for it. It finds the directory by its name, and reads from the file `owner` whether the run's process still
+lives. It finds the processes by an environment variable with the directory, so that no other process is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verification.chaos.processes import start_of, started_with
 __all__ = ["RUN_VARIABLE", "clear_away_former_runs", "run_directory"]
 
 RUN_VARIABLE: Final = "CHAOS_RUN"
-"""Of the environment of every process that a run starts: the directory of the run."""
+"""Environment variable of every process that a run starts; its value is the directory of the run."""
 
 _OWNER: Final = "owner"
 _PREFIX: Final = "chaos-"
@@ -31,9 +31,9 @@ _PREFIX: Final = "chaos-"
 
 @contextlib.contextmanager
 def run_directory(kept_behind: type[Exception]) -> Iterator[Path]:
-    """A new directory, which goes with the context; it stays if the context ends by that error.
+    """Yield a new directory, and remove it at the end; it is kept if the block raises ``kept_behind``.
 
-    Within it temporary files are made there, and a request to end (SIGTERM) raises `SystemExit`, so that whatever is
+    Inside the block, temporary files are created in the directory, and SIGTERM raises `SystemExit`, so that everything
     open is closed.
     """
     clear_away_former_runs(Path(tempfile.gettempdir()))
@@ -59,7 +59,7 @@ def run_directory(kept_behind: type[Exception]) -> Iterator[Path]:
 
 
 def clear_away_former_runs(place: Path) -> list[Path]:
-    """Removes what runs have left below ``place`` that were killed; returns their directories."""
+    """Clean up after killed runs below ``place``, and return their directories."""
     left = [one.parent for one in place.glob(f"{_PREFIX}*/{_OWNER}") if not _lives(one)]
     for root in left:
         _clear_away(root)
@@ -70,7 +70,7 @@ def _lives(owner: Path) -> bool:
     try:
         pid, start = owner.read_text().split()
     except (OSError, ValueError):
-        # Somebody else's, or just being written.
+        # Another user's file, or a file that is being written.
         return True
     return str(start_of(int(pid))) == start
 

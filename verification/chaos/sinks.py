@@ -1,11 +1,11 @@
-"""Kills a job that writes to Delta, PostgreSQL and Kafka, again and again, and compares what the three have in the end.
+"""Kills a job that writes to Delta, PostgreSQL and Kafka repeatedly, and compares the final contents of the three.
 
-The driver reads payments from a Kafka topic (`verification.chaos.sinks_driver`) and commits each epoch to four targets:
-a Delta table, a PostgreSQL table that it appends to, one that it upserts, and a topic. It is killed by SIGKILL so many
-epochs and milliseconds after its start. Then it is started again, until all kills are spent. In the end each target
-must have the rows that plain Python computes from the payments: no row is missing, and none is there twice.
+The driver (`verification.chaos.sinks_driver`) reads payments from a Kafka topic and commits each epoch to four targets:
+a Delta table, a PostgreSQL table to which it appends, one that it upserts, and a topic. After a number of epochs and
+milliseconds it is killed by SIGKILL and started again, until no kills are left. In the end each target must have
+exactly the rows that plain Python computes from the payments, without missing rows and duplicates.
 
-A seed repeats the payments, and the epochs and delays of the kills. Which instruction a kill hits is chance.
+A seed repeats the payments, and the epochs and delays of the kills. The instruction that a kill interrupts is chance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Kill", "expected_results", "kills", "payments", "run_sinks"]
 PARTITIONS: Final = 3
 ACCOUNTS: Final = 40
 FEED: Final = 4 * EPOCH_SIZE * PARTITIONS
-"""How many payments are added before each start: about four epochs."""
+"""Number of payments added before each start: about four epochs."""
 
 MOST_EPOCHS: Final = 3
 LONGEST_DELAY_MS: Final = 400
@@ -40,20 +40,20 @@ _DRIVER: Final = "verification.chaos.sinks_driver"
 
 @frozen
 class Kill:
-    """A SIGKILL to the driver, some milliseconds after it has completed some epochs of its own."""
+    """A SIGKILL to the driver, ``delay_ms`` milliseconds after it completed ``after_epochs`` epochs."""
 
     after_epochs: int
     delay_ms: int
 
 
 def kills(seed: int, count: int) -> list[Kill]:
-    """The kills of a seed; the first ones of a longer list."""
+    """Return the kills of a seed; a larger `count` only appends kills."""
     chance = random.Random(seed)
     return [Kill(chance.randint(0, MOST_EPOCHS), chance.randint(0, LONGEST_DELAY_MS)) for _ in range(count)]
 
 
 def payments(seed: int) -> Iterator[tuple[int, str, int]]:
-    """Payments without end: partition, account and cents. An account is in one partition, so its order is fixed."""
+    """Yield payments endlessly: partition, account and cents. An account is in one partition, so its order is fixed."""
     chance = random.Random(seed)
     while True:
         number = chance.randrange(ACCOUNTS)
@@ -61,7 +61,7 @@ def payments(seed: int) -> Iterator[tuple[int, str, int]]:
 
 
 def expected_results(fed: list[tuple[int, str, int]]) -> list[Result]:
-    """The result of each payment, sorted."""
+    """Return the result of each payment, sorted."""
     before: dict[str, Result] = {}
     found = []
     for _, account, cents in fed:
@@ -72,7 +72,7 @@ def expected_results(fed: list[tuple[int, str, int]]) -> list[Result]:
 
 
 def run_sinks(root: Path, seed: int, count: int, say: Callable[[str], None]) -> None:
-    """Run the job through all kills and compare. Raises `DifferenceError`."""
+    """Run the job through all kills and compare its output. Raises `DifferenceError`."""
     with running_broker() as broker, running_server() as postgres:
         broker.new_topic(PARTITIONS, "payments")
         broker.new_topic(PARTITIONS, "results")
@@ -112,7 +112,7 @@ def _feed(broker: KafkaServer, source: Iterator[tuple[int, str, int]], fed: list
 def _difference(wanted: list[Result], found: list[Result]) -> str:
     missing, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     return (
-        f"{len(wanted):,} rows are expected, {len(found):,} were found ({len(set(found)):,} different ones); missing: "
+        f"expected {len(wanted):,} rows, found {len(found):,} ({len(set(found)):,} distinct); missing: "
         f"{missing[:5]}, unexpected: {more[:5]}"
     )
 
@@ -126,7 +126,7 @@ class _Job:
     postgres: PostgresServer
 
     def is_killed_by(self, kill: Kill, start: int) -> bool:
-        """Start the driver and kill it. Returns False if it had read all payments before."""
+        """Start the driver and kill it. Return False if it ended before, because it had read all payments."""
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         driver = self._started(start, lines)
         try:
@@ -150,7 +150,7 @@ class _Job:
             driver.kill()
 
     def rows(self) -> Mapping[str, list[Result]]:
-        """The rows of each target, sorted."""
+        """Return the rows of each target, sorted."""
         names = Result._fields
         delta = DeltaTable(str(self.root / "delta")).to_pyarrow_table().select(names)
         with self.postgres.connect() as connection:

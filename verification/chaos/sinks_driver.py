@@ -1,6 +1,6 @@
 """The driver of the chaos test of sinks: a local job from a Kafka topic to Delta, PostgreSQL and Kafka.
 
-It prints a line when it starts, and one for each completed epoch.
+It prints a line when it starts, and one for each complete epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLES: Final = (
     "CREATE TABLE results (account text, number bigint, total bigint)",
     "CREATE TABLE balances (account text PRIMARY KEY, number bigint, total bigint)",
 )
-"""The tables of the job. A row that is written twice is visible in ``results``."""
+"""The tables of the job. ``results`` has no key, so it shows rows that are written twice."""
 
 
 class Payment(NamedTuple):
@@ -40,7 +40,7 @@ class Payment(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The payments of an account up to one of them: their number and sum."""
+    """The count and the sum of an account's payments up to one of them."""
 
     account: str
     number: int

@@ -1,4 +1,4 @@
-"""What is done to a running job, chosen by a seeded generator: each kind of strike, and where a job can suffer it."""
+"""The kinds of strikes on a running job, the worlds in which each can occur, and the strikes of a seed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attrs import frozen
 __all__ = ["Strike", "Target", "World", "strikes"]
 
 LONGEST_DELAY_MS = 1500
-"""About what an epoch takes: a strike hits anything from its first record to the commit."""
+"""About the duration of an epoch, so a strike can hit every phase from the first record to the commit."""
 
 MOST_EPOCHS = 3
 
 
 class World(enum.Enum):
-    """Where a job runs, and what it keeps its checkpoints in."""
+    """The environment of a job, and the storage of its checkpoints."""
 
     DISK = "in one JVM, on a disk, with a clock that can be moved"
     CLUSTER = "on two executors, led through ZooKeeper"
@@ -26,7 +26,7 @@ class World(enum.Enum):
 
 
 class Target(enum.Enum):
-    """Whom it hits, and in which worlds. A worker or executor may be none then: it hits the driver instead."""
+    """The target of a strike, and its worlds. If a job has no worker or executor at that time, the driver is hit."""
 
     DRIVER = ("SIGKILL to the driver, Python and JVM at once", tuple(World))
     JVM = ("SIGKILL to the JVM alone", (World.DISK, World.CLUSTER))
@@ -34,7 +34,7 @@ class Target(enum.Enum):
     PAUSE = ("SIGSTOP to the driver, Python and JVM, for some seconds", (World.DISK, World.CLUSTER))
     CLOCK = ("the clock of all processes jumps by up to a day", (World.DISK,))
     EXECUTOR = ("SIGKILL to an executor", (World.CLUSTER,))
-    ZOOKEEPER_KILL = ("SIGKILL to ZooKeeper, which comes back within a session or behind it", (World.CLUSTER,))
+    ZOOKEEPER_KILL = ("SIGKILL to ZooKeeper, which restarts within a session or after it", (World.CLUSTER,))
     ZOOKEEPER_PAUSE = ("SIGSTOP to ZooKeeper, for less or more than a session", (World.CLUSTER,))
     STORE_GONE = ("the object store closes all connections for some seconds", (World.STORE,))
     STORE_BUSY = ("the object store answers 503 for some seconds", (World.STORE,))
@@ -46,13 +46,13 @@ class Target(enum.Enum):
 
     @property
     def ends_driver(self) -> bool:
-        """Whether the driver that is hit completes nothing more."""
+        """Whether the driver that is hit completes no further epoch."""
         return self in (Target.DRIVER, Target.JVM)
 
 
 @frozen
 class Strike:
-    """What happens ``delay_ms`` milliseconds after the driver has completed ``after_epochs`` epochs of its own."""
+    """A strike ``delay_ms`` milliseconds after the driver completed ``after_epochs`` epochs."""
 
     number: int
     target: Target
@@ -60,11 +60,11 @@ class Strike:
     after_epochs: int
     delay_ms: int
     choice: int
-    """Which of several processes, modulo their number; how far, how long."""
+    """A random number that selects one of several processes, a distance or a duration."""
 
 
 def strikes(seed: int, count: int, targets: Collection[Target] = tuple(Target)) -> Iterator[Strike]:
-    """So many strikes of these kinds; the first ones of a longer list of the same seed and kinds."""
+    """Yield the strikes of a seed and of these kinds; a larger `count` only appends strikes."""
     chance = random.Random(seed)
     kinds = [one for one in Target if one in targets]
     for number in range(count):

@@ -1,6 +1,6 @@
-"""The driver of the flights job as chaos starts it: `examples.flights.driver`, wherever Spark and ZooKeeper are.
+"""The driver of the flights job in chaos tests: runs `examples.flights.driver` with the given master and ZooKeeper.
 
-Beside what that prints it says when Spark runs, and at SIGUSR1, on its standard error, where all its threads are.
+In addition it prints a line when Spark runs, and at SIGUSR1 it dumps all threads to its standard error.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tests.java_options import PREPARED_CLASSES, SHORT_LIVED
 __all__ = ["EPOCH", "SESSION_TIMEOUT_S", "SPARK_RUNS"]
 
 SESSION_TIMEOUT_S: Final = 10.0
-"""How long ZooKeeper waits for a sign of a driver's life."""
+"""Session timeout of ZooKeeper."""
 
 SPARK_RUNS: Final = "spark"
-"""The word before the id of Spark's application, when it runs."""
+"""Printed before Spark's application id when Spark runs."""
 
 EPOCH: Final = "epoch"
-"""The word before an epoch that is complete."""
+"""Printed before the id of a complete epoch."""
 
 
 _SETTINGS: Final = {
     "spark.executor.extraJavaOptions": f"{SHORT_LIVED} {PREPARED_CLASSES}",
-    # Each of many drivers has workers of its own, which would import the same modules one after the other.
+    # Each driver starts new workers, and each worker would import the same modules again.
     "spark.python.daemon.module": "tests.spark_daemon.python_daemon",
 }
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the job to its end."""
+    """Run the job to its end."""
     faulthandler.register(signal.SIGUSR1)
     parser = driver_arguments()
     parser.add_argument("--master", default=LOCAL)
-    parser.add_argument("--zookeeper", help="lead the job through these servers")
+    parser.add_argument("--zookeeper", help="elect the leader of the job with these servers")
     options = parser.parse_args(arguments)
     services = None
     if options.zookeeper is not None:

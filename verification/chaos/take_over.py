@@ -1,10 +1,14 @@
-"""How long a stand-by driver takes to go on when the leader is killed: `python -m verification.chaos.take_over --kills
-5`.
+"""Measures how long a standby driver takes to replace a killed leader.
 
-A driver of the flights job leads it through ZooKeeper, and is held where it has written an epoch whose checkpoint is
-not stored yet. As soon as another driver stands by, with Spark running, the leader is killed there. What is measured
-ends when the other one has completed that epoch; then it is the leader, held in its next epoch. Of the time, the
-session timeout of the killed driver is what ZooKeeper waits for a sign of life.
+Run it as `python -m verification.chaos.take_over --kills 5`. The steps for each kill are:
+
+1. The leading driver of the flights job writes an epoch, and is held before its checkpoint is stored.
+2. A standby driver starts Spark and waits to become the leader.
+3. The leader is killed, and the standby driver completes the epoch.
+4. The new leader is held in its next epoch.
+
+The time is from the kill to the completed epoch. It includes the session timeout, after which ZooKeeper ends the
+session of the killed driver.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ _STANDS_BY: Final = "standing by"
 
 
 def main() -> int:
-    """Prints the distribution of the times; returns 1 if a driver made no progress, or ended."""
+    """Print the distribution of the times; return 1 if a driver ended or made no progress."""
     parser = argparse.ArgumentParser(prog="python -m verification.chaos.take_over", description=__doc__)
-    parser.add_argument("--kills", type=int, default=5, help="how many leaders are killed (default: 5)")
+    parser.add_argument("--kills", type=int, default=5, help="number of leaders to kill (default: 5)")
     options = parser.parse_args()
     if not 0 < options.kills < PART_COUNT:
-        # Each take-over completes an epoch, and there is one for each part of the year.
-        parser.error(f"--kills is {options.kills}; it takes 1 to {PART_COUNT - 1}")
+        # Each kill needs a further epoch, and each part of the year is one epoch.
+        parser.error(f"--kills is {options.kills}; it must be from 1 to {PART_COUNT - 1}")
     use_short_lived_java()
     seconds: list[float] = []
     try:
@@ -55,7 +59,7 @@ def main() -> int:
                 seconds.append(took_s)
                 print(f"{took_s:.1f} s", flush=True)
     except DifferenceError as error:
-        print(f"FAILED: {error}\nSee {root}.", file=sys.stderr)
+        print(f"FAILED: {error}\nThe files are in {root}.", file=sys.stderr)
         return 1
     finally:
         print(f"seconds from the kill to the next epoch, with a session timeout of {SESSION_TIMEOUT_S:g} s")
@@ -81,7 +85,7 @@ def _take_overs(root: Path, zookeeper: str, kills: int) -> Iterator[float]:
 
 
 class _Driver:
-    """A driver that is held in each epoch until it is told to go on; to wait for one in vain is a `DifferenceError`."""
+    """A driver that is held in each epoch. Its methods raise `DifferenceError` if it ends or makes no progress."""
 
     def __init__(self, root: Path, zookeeper: str, number: int) -> None:
         arguments = [
@@ -96,14 +100,14 @@ class _Driver:
         self._log = root / f"driver-{number}.log"
         self._epochs: queue.SimpleQueue[float | None] = queue.SimpleQueue()
 
-        def hear(line: str) -> None:
+        def receive(line: str) -> None:
             if line.startswith(f"{EPOCH} "):
                 self._epochs.put(time.monotonic())
 
         self._process = DriverProcess(
             DRIVER,
             arguments,
-            hear,
+            receive,
             job_dir=root / "job",
             log=self._log,
             on_end=lambda: self._epochs.put(None),
@@ -111,34 +115,34 @@ class _Driver:
         self._work = ProcessorTime(self._process.pid)
 
     def wait_until_written(self) -> None:
-        """Waits until it has written an epoch, which is not complete yet."""
+        """Wait until the driver has written an epoch, which is not complete yet."""
         for _ in self._looks():
             with contextlib.suppress(TimeoutError):
                 if self._process.next_written(_LOOK_S) is None:
-                    raise self._failure("it has ended")
+                    raise self._failure("it ended")
                 return
 
     def wait_until_it_stands_by(self) -> None:
-        """Waits until it has found another one leading."""
+        """Wait until the driver is a standby of another leader."""
         for _ in self._looks():
             if _STANDS_BY in self._log.read_text():
                 return
             if self._process.ends_within(_LOOK_S):
-                raise self._failure("it has ended")
+                raise self._failure("it ended")
 
     def complete_epoch_s(self) -> float:
-        """Lets the epoch be completed; returns when it was, by `time.monotonic`."""
+        """Let the driver complete the epoch, and return the time of completion by `time.monotonic`."""
         self._process.let_complete()
         for _ in self._looks():
             with contextlib.suppress(queue.Empty):
                 completed_s = self._epochs.get(timeout=_LOOK_S)
                 if completed_s is not None:
                     return completed_s
-                raise self._failure("it has ended")
-        raise AssertionError("looks have no end")
+                raise self._failure("it ended")
+        raise AssertionError("unreachable: _looks() never ends")
 
     def kill(self) -> None:
-        """Ends it at once; again is fine."""
+        """Kill the driver, if it still runs."""
         self._process.kill()
 
     def _looks(self) -> Iterator[None]:
@@ -151,8 +155,8 @@ class _Driver:
 
     def _failure(self, what: str) -> DifferenceError:
         words = last_words(self._process.pid, self._log, "")
-        told = "\n".join(f"--- {who}\n{said}" for who, said in words.items())
-        return DifferenceError(f"a driver whom nobody has killed: {what}\n{told}")
+        diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in words.items())
+        return DifferenceError(f"a driver that was not killed failed: {what}\n{diagnostics}")
 
 
 if __name__ == "__main__":

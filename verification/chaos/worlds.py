@@ -1,12 +1,6 @@
-"""Where a job runs, and what can be done to that: one class for each `World`.
+"""The environments in which a job runs, and the strikes on them: one class for each `World`.
 
-    path         where the job keeps something: a path, or a URI of an object store
-    arguments    what the driver is told beside that
-    environment  what it finds in its environment
-    strike       does what a strike says to anything but the processes of the job
-    last_words   what its servers have said last, by their names
-
-Servers and disks are made for one job, and end with it. Each is given back as it was when a strike is over.
+Servers and disks are created for one job, and removed after it. After a strike, everything works again.
 """
 
 from __future__ import annotations
@@ -32,43 +26,43 @@ from verification.chaos.struck_driver import SESSION_TIMEOUT_S
 __all__ = ["JobWorld", "WorldMissingError", "opened_world"]
 
 GONE_S: Final = 4.0
-"""How long an object store is away, or a disk full."""
+"""Seconds for which an object store is unavailable, or a disk is full."""
 
 SESSIONS: Final = (0.4, 1.5)
-"""How long ZooKeeper answers nobody, in session timeouts: less or more than one."""
+"""Durations for which ZooKeeper does not answer, in session timeouts: less or more than one."""
 
 SMALL_DISK_MB: Final = 96
 DAY_S: Final = 86_400
 
 
 class WorldMissingError(Exception):
-    """This machine, or this user, cannot have that world; the message says what is missing."""
+    """This machine or user lacks something that the world needs; the message names it."""
 
 
 class JobWorld(Protocol):
-    """See the module."""
+    """The environment of a job."""
 
     def path(self, name: str) -> str:
-        """Where the job has its directory, rows or a savepoint."""
+        """Return a path or an object store URI, for the job directory, the rows or a savepoint."""
 
     @property
     def arguments(self) -> Sequence[str]:
-        """What its driver is told."""
+        """Additional arguments of the driver."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What its driver finds in its environment."""
+        """Additional environment variables of the driver."""
 
     def strike(self, strike: Strike) -> None:
-        """Does what it says, and gives everything back; it is one of this world's."""
+        """Run a strike of this world, and undo it; strikes on processes of the job do not come here."""
 
     def last_words(self) -> Mapping[str, str]:
-        """For who looks for the reason when a job makes no progress."""
+        """Return diagnostics of the world's servers and disks by name, for a job that makes no progress."""
 
 
 @define
 class _Disk:
-    """A disk, and a clock that all processes of the job see; without a C compiler it cannot be moved."""
+    """A disk, and a clock for all processes of the job that strikes can move; needs a C compiler."""
 
     root: Path
     library: str = ""
@@ -92,7 +86,7 @@ class _Disk:
 
 @define
 class _Cluster:
-    """Two executors of one core each, and one server of ZooKeeper."""
+    """Two executors of one core each, and one ZooKeeper server."""
 
     root: Path
     server: ZooKeeperServer
@@ -121,7 +115,7 @@ class _Cluster:
 
 @define
 class _Store:
-    """An object store behind a proxy that loses connections, and is busy."""
+    """An object store behind a proxy that can close connections and answer 503."""
 
     root: Path
     bucket: Bucket
@@ -148,7 +142,7 @@ class _Store:
 
 @define
 class _SmallDisk:
-    """A disk of some megabytes, which is filled up."""
+    """A disk of some megabytes that strikes fill."""
 
     root: Path
     arguments: Sequence[str] = ()
@@ -162,7 +156,7 @@ class _SmallDisk:
         stop = threading.Event()
 
         def fill() -> None:
-            # What the job frees meanwhile is taken as well.
+            # The loop also fills space that the job frees.
             with filler.open("ab", buffering=0) as file:
                 while not stop.wait(0.01):
                     with contextlib.suppress(OSError):
@@ -174,7 +168,7 @@ class _SmallDisk:
         try:
             time.sleep(GONE_S)
         finally:
-            # A run that is told to end ends only when nobody fills the disk any more.
+            # The thread must end, or a run that receives SIGTERM would never end.
             stop.set()
             filling.join()
             filler.unlink()
@@ -190,7 +184,7 @@ def _silence_s(strike: Strike) -> float:
 
 @contextlib.contextmanager
 def opened_world(world: World, root: Path) -> Iterator[JobWorld]:
-    """A world below ``root`` as long as the context lasts; raises `WorldMissingError`."""
+    """Yield a world below ``root``, and close it at the end. Raises `WorldMissingError`."""
     root.mkdir(parents=True, exist_ok=True)
     with _OPENED[world](root) as opened:
         yield opened
@@ -201,7 +195,7 @@ def _disk(root: Path) -> Iterator[JobWorld]:
     (root / "clock").write_bytes(bytes(8))
     compiler = shutil.which("cc")
     if compiler is None:
-        raise WorldMissingError("a clock that can be moved needs a C compiler (cc)")
+        raise WorldMissingError("the disk with a movable clock needs a C compiler (cc)")
     library, source = str(root / "moved_clock.so"), str(Path(__file__).with_name("moved_clock.c"))
     subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
     yield _Disk(root, library)
@@ -222,7 +216,7 @@ def _store(root: Path) -> Iterator[JobWorld]:
     with contextlib.closing(ObjectStoreServer()) as server:
         server.new_bucket("chaos")
         bucket = Bucket(server, "chaos")
-        # Who compares what is there in the end reads it as the job does.
+        # The comparison in this process reads the store with the job's credentials.
         os.environ.update(bucket.credentials)
         with contextlib.closing(FaultyProxy(server.port)) as proxy:
             yield _Store(root, bucket, proxy)
@@ -230,18 +224,18 @@ def _store(root: Path) -> Iterator[JobWorld]:
 
 @contextlib.contextmanager
 def _small_disk(root: Path) -> Iterator[JobWorld]:
-    # Memory outlives the processes that are killed, as a disk would.
+    # Like a disk, a tmpfs keeps its files when processes are killed.
     place = root / "disk"
     place.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MB}m", "tmpfs", str(place)], capture_output=True, text=True
     )
     if mounted.returncode != 0:
-        raise WorldMissingError(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
+        raise WorldMissingError(f"the small disk needs the permission to mount a tmpfs: {mounted.stderr.strip()}")
     try:
         yield _SmallDisk(root)
     except Exception:
-        # What is looked at behind a failure outlives the disk.
+        # Keep the files of a failed run, because the disk is removed.
         shutil.copytree(place, root / "disk-as-it-was", ignore_dangling_symlinks=True)
         raise
     finally:

@@ -71,7 +71,7 @@ def test_a_driver_that_stands_still_is_waited_for_no_longer_and_says_where_it_is
     assert job.spark_ran_s <= epoch.heard_s
     monkeypatch.setattr(progress, "STILL_S", 0.0)
     monkeypatch.setattr(last_words, "ANSWER_S", 0.0)
-    with pytest.raises(DifferenceError, match="it stands still") as raised:
+    with pytest.raises(DifferenceError, match="makes no progress: idle") as raised:
         job.next_epoch()
     told = str(raised.value)
     assert "python" in told
