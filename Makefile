@@ -6,6 +6,7 @@
 # make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
 # make docs     build the documentation site into build/site; warnings are errors
+# make package  build wheel and sdist into dist, and check their metadata
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
 # make demo-payments  run the job of examples/payments, with Kafka, PostgreSQL and Delta Lake; it installs and starts the servers
@@ -28,7 +29,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo demo-payments check test test-flink test-connectors lint docs bench simulate chaos chaos-sinks clean
+.PHONY: environment demo demo-payments check test test-flink test-connectors lint docs package bench simulate chaos chaos-sinks clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -92,6 +93,14 @@ $(DOCS_VENV)/.installed: scripts/requirements/docs.txt | environment
 docs: $(DOCS_VENV)/.installed
 	@NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/mkdocs build --quiet
 	@echo "build/site/index.html"
+
+# The tools share no dependency with the product, so they have an environment of their own.
+package:
+	@rm -rf build/package dist
+	@python3 -m venv build/package
+	@build/package/bin/pip --disable-pip-version-check --no-input install --quiet build==1.6.1 twine==7.0.0
+	@build/package/bin/pyproject-build --outdir dist .
+	@build/package/bin/twine check --strict dist/*
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)

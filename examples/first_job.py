@@ -31,7 +31,7 @@ class FollowAircraft(KeyedProcessFunction[str, Any, Landing]):
 
 
 input_dir, work_dir = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").getOrCreate()
+spark = SparkSession.builder.getOrCreate()
 columns = "tailnum string, dest string, time_hour timestamp, minute int, origin string, carrier string, flight int"
 files = spark.readStream.schema(columns).option("pathGlobFilter", "*.parquet").parquet(input_dir)
 env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
