@@ -350,7 +350,7 @@ def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerial
         path="",
         compatibility=FieldCompatibility.REJECT,
         rule="serializer-class",
-        reason=f"the state holds {old_name}, and {new_name} cannot take it over",
+        reason=f"the state holds {old_name}, and {new_name} cannot read it",
         fix=(
             f"Keep {old_name}; or convert the values: ConvertingSerializer(new_serializer, {{old_serializer: "
             f"function}}); or let the snapshot of the new one adopt the old one"

@@ -160,7 +160,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         yield session
     finally:
-        # All tests have ended. A JVM that has gone by now needs no stopping, and is no failure of the last of them.
+        # All tests have ended. A JVM that has gone by now needs no stopping, and is not a failure of the last of them.
         with contextlib.suppress(Py4JNetworkError, ConnectionError):
             session.stop()
 

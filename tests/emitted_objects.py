@@ -23,7 +23,7 @@ def emitting_objects(function: KeyedProcessFunction[Any, Any, Any]) -> KeyedProc
 
     def process_element(self: Any, value: Any, context: ProcessContext[Any]) -> Any:
         result = kind.process_element(self, value, context)
-        # What is no iterable of records is for the operator to reject.
+        # What is not an iterable of records is for the operator to reject.
         is_records = type(result) in (list, tuple, set) or hasattr(result, "__next__")
         return map(_numbered, result) if is_records else result
 

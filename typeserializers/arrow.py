@@ -219,7 +219,7 @@ class ArrowIpcSerializerSnapshot(RuledTypeSerializerSnapshot[T], Generic[T]):
         try:
             return self.serializer_class(self.schema)
         except ValueError as error:
-            raise SnapshotFormatError(f"the Arrow schema in the snapshot is none of ours: {error}") from error
+            raise SnapshotFormatError(f"the Arrow schema in the snapshot is not of Statebackend: {error}") from error
 
 
 @register_snapshot("statebackend.ArrowSerializerSnapshot")

@@ -134,7 +134,7 @@ MAX_DEPTH: Final = 200
 def check_schema(schema: Any, depth: int = 0) -> None:
     """Raises `SnapshotFormatError` for a parsed schema that cannot write any value."""
     if depth > MAX_DEPTH:
-        raise SnapshotFormatError(f"this is no Avro schema of ours: it is nested deeper than {MAX_DEPTH} levels")
+        raise SnapshotFormatError(f"the Avro schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(schema, list):
         _require(bool(schema), "a union without branches")
         for branch in schema:
@@ -142,14 +142,14 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         return
     if isinstance(schema, str):
         return
-    _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is no type")
+    _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is not a type")
     kind = schema["type"]
     # Avro has no such form, and the inner type would not be checked.
     _require(isinstance(kind, str), f"{shown(schema)} is a type inside a type; write the inner one alone")
     if kind == "enum":
         symbols = schema.get("symbols")
         _require(isinstance(symbols, list) and bool(symbols), f"the enum {shown(schema.get('name'))} has no symbols")
-        _require(all(isinstance(symbol, str) for symbol in symbols), "a symbol of an enum is no text")
+        _require(all(isinstance(symbol, str) for symbol in symbols), "a symbol of an enum is not text")
         _require(len(set(symbols)) == len(symbols), "an enum has a symbol twice")
     elif kind == "fixed":
         _require(_is_count(schema.get("size")), f"the fixed {shown(schema.get('name'))} has no size")
@@ -161,7 +161,7 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         fields = schema.get("fields")
         _require(isinstance(fields, list), f"the record {shown(schema.get('name'))} has no fields")
         for part in fields:
-            _require(isinstance(part, dict) and isinstance(part.get("name"), str), f"{shown(part)} is no field")
+            _require(isinstance(part, dict) and isinstance(part.get("name"), str), f"{shown(part)} is not a field")
             check_schema(part.get("type"), depth + 1)
     if schema.get("logicalType") == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
@@ -175,7 +175,7 @@ def _is_count(number: Any) -> bool:
 
 def _require(sound: bool, what: str) -> None:
     if not sound:
-        raise SnapshotFormatError(f"this is no Avro schema: {what}")
+        raise SnapshotFormatError(f"this is not an Avro schema: {what}")
 
 
 """The maximum depth of values of a recursive schema."""
@@ -603,7 +603,7 @@ class AvroSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
         try:
             self.schema = _parsed(json.loads(source.read_sized_bytes()))
         except (ValueError, RecursionError) as error:
-            raise SnapshotFormatError(f"the Avro schema in the snapshot is no JSON: {error}") from error
+            raise SnapshotFormatError(f"the Avro schema in the snapshot is not JSON: {error}") from error
 
     def restore_serializer(self) -> AvroSerializer:
         return AvroSerializer(self.schema)
@@ -615,7 +615,7 @@ def _parsed(schema: Any) -> Any:
         check_schema(plain)
         return plain
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise SnapshotFormatError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+        raise SnapshotFormatError(f"this is not an Avro schema: {type(error).__name__}: {error}") from error
 
 
 def _plain(schema: Any) -> Any:

@@ -344,7 +344,7 @@ def infer_enum(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
         return None
     if issubclass(hint, enum.Flag):
         raise UnknownTypeError(
-            f"{inference.path or 'the type'}: {hint.__qualname__} is a Flag, whose combinations are no constants; "
+            f"{inference.path or 'the type'}: {hint.__qualname__} is a Flag, whose combinations are not constants; "
             f"keep its value as an int, or write Annotated[{hint.__qualname__}, EnumSerializer({hint.__qualname__})] "
             f"if only single flags occur"
         )

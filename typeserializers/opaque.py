@@ -183,7 +183,7 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
                 FieldCompatibility.REJECT,
                 "pickle-class",
                 f"the state holds pickles of {self.class_name}, which cannot become {new_serializer.class_name}",
-                "Keep the class where it is; to evolve, go over to a record by a ConvertingSerializer",
+                "Keep the class where it is; to evolve it, convert it to a record with a ConvertingSerializer",
             )
         )
 
@@ -309,7 +309,7 @@ def _unpickled(data: bytes) -> TypeSerializer[Any]:
             f"make its class importable where it was"
         ) from error
     if not isinstance(serializer, TypeSerializer):
-        raise UnresolvableSerializerError(f"the pickle holds a {type(serializer).__name__}, which is no serializer")
+        raise UnresolvableSerializerError(f"the pickle holds a {type(serializer).__name__}, which is not a serializer")
     return serializer
 
 
@@ -364,7 +364,7 @@ class KryoSerializerSnapshot(UnsupportedSerializerSnapshot):
 
     @property
     def reason(self) -> str:
-        return f"Flink wrote {self.java_class} with Kryo, whose bytes only the Java classes can read"
+        return f"Flink wrote {self.java_class} with Kryo, and only the Java classes can read its bytes"
 
     @property
     def way_out(self) -> str:

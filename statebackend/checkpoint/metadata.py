@@ -400,7 +400,7 @@ class CheckpointMetadata:
             prefix, _, name = file.path.partition("/")
             require(
                 prefix == SOURCE_PROGRESS_DIRECTORY and name != "",
-                f"{file.path!r} is not a file of source progress: it must lie below {SOURCE_PROGRESS_DIRECTORY}/",
+                f"{file.path!r} is not a file of source progress: it must be below {SOURCE_PROGRESS_DIRECTORY}/",
             )
 
     def _check_parent(self) -> None:

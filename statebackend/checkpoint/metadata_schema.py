@@ -29,7 +29,7 @@ OPERATOR_STATE_SCHEMA: dict[str, Any] = {
         {
             "name": "subtasks",
             "type": {"type": "array", "items": SUBTASK_STATE_SCHEMA},
-            "doc": "In order; where there is keyed state, its key groups cover 0 to max_parallelism - 1 once.",
+            "doc": "In order. Key groups of keyed state cover 0 to max_parallelism - 1 without overlap.",
         },
     ],
 }
@@ -39,8 +39,8 @@ _READ_SOURCE = {
     "name": "statebackend.ReadSource",
     "doc": "The source of one of the positions.",
     "fields": [
-        {"name": "name", "type": "string", "doc": "The engine's name for what is read."},
-        {"name": "uid", "type": ["null", "string"], "doc": "Uid of the source of the program, which may read several."},
+        {"name": "name", "type": "string", "doc": "Name of the source in the engine."},
+        {"name": "uid", "type": ["null", "string"], "doc": "Uid of the source in the program."},
         {"name": "log", "type": ["null", "string"], "doc": "Name of the engine's log of this source."},
     ],
 }
@@ -63,12 +63,12 @@ _SOURCE_POSITIONS: dict[str, Any] = {
 _NODE_WATERMARK = {
     "type": "record",
     "name": "statebackend.NodeWatermark",
-    "doc": "What a source or an operator knows of event time.",
+    "doc": "Event time of a source or an operator.",
     "fields": [
         {"name": "node", "type": "string", "doc": "Its uid or name."},
-        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it is at."},
-        {"name": "sent_watermark_ms", "type": _NULLABLE_LONG, "doc": "What it has sent last."},
-        {"name": "is_idle", "type": "boolean", "doc": "The status it has sent last."},
+        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Current watermark."},
+        {"name": "sent_watermark_ms", "type": _NULLABLE_LONG, "doc": "Last watermark sent."},
+        {"name": "is_idle", "type": "boolean", "doc": "Last status sent."},
         {
             "name": "inputs",
             "doc": "The watermark valves of its inputs, in order.",
@@ -79,10 +79,10 @@ _NODE_WATERMARK = {
                     "name": "statebackend.InputWatermark",
                     "doc": "The watermark valve of one input.",
                     "fields": [
-                        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it let through last."},
+                        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Last watermark emitted."},
                         {
                             "name": "channels",
-                            "doc": "Who sends to it.",
+                            "doc": "The nodes that send to it.",
                             "type": {
                                 "type": "array",
                                 "items": {
@@ -92,7 +92,7 @@ _NODE_WATERMARK = {
                                     "fields": [
                                         {"name": "channel", "type": "string", "doc": "The node."},
                                         {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Its own watermark."},
-                                        {"name": "is_idle", "type": "boolean", "doc": "Whether nobody waits for it."},
+                                        {"name": "is_idle", "type": "boolean", "doc": "Whether it is idle."},
                                     ],
                                 },
                             },
@@ -110,10 +110,10 @@ _WATERMARK_STATE: dict[str, Any] = {
     "name": "statebackend.WatermarkState",
     "doc": "The watermarks of the job.",
     "fields": [
-        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it let through last."},
+        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Last watermark emitted."},
         {
             "name": "channels",
-            "doc": "What has a watermark of its own.",
+            "doc": "Channels with their own watermarks.",
             "type": {
                 "type": "array",
                 "items": {
@@ -128,14 +128,14 @@ _WATERMARK_STATE: dict[str, Any] = {
                         {
                             "name": "last_active_ms",
                             "type": _NULLABLE_LONG,
-                            "doc": "Processing time of the last epoch that had records of it.",
+                            "doc": "Processing time of the last epoch with its records.",
                         },
-                        {"name": "is_idle", "type": "boolean", "doc": "Whether nobody waits for it."},
+                        {"name": "is_idle", "type": "boolean", "doc": "Whether it is idle."},
                     ],
                 },
             },
         },
-        {"name": "nodes", "type": {"type": "array", "items": _NODE_WATERMARK}, "doc": "Of sources and operators."},
+        {"name": "nodes", "type": {"type": "array", "items": _NODE_WATERMARK}, "doc": "Sources and operators."},
     ],
 }
 
@@ -153,7 +153,7 @@ _TIMERS_DUE = {
 _SAVEPOINT_IDENTITY = {
     "type": "record",
     "name": "statebackend.SavepointIdentity",
-    "doc": "What tells a savepoint from all others: fields of its own metadata.",
+    "doc": "Identity of a savepoint: fields of its metadata.",
     "fields": [
         {"name": "job_id", "type": "string", "doc": "Its job directory."},
         {"name": "checkpoint_id", "type": "long", "doc": "Its id."},
@@ -164,9 +164,9 @@ _SAVEPOINT_IDENTITY = {
 _SINK_COMMITTABLE = {
     "type": "record",
     "name": "statebackend.SinkCommittable",
-    "doc": "What a sink still has to commit.",
+    "doc": "Output that a sink has not committed.",
     "fields": [
-        {"name": "name", "type": "string", "doc": "Of the sink in the job."},
+        {"name": "name", "type": "string", "doc": "Name of the sink in the job."},
         {"name": "identity", "type": ["null", "string"], "doc": "The sink that staged it."},
         {"name": "committable", "type": "bytes", "doc": "Opaque to all but the sink."},
     ],

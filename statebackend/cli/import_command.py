@@ -71,7 +71,9 @@ def import_(
     check_savepoint_directory(new)
     found = find_state(path, moved=moved_directories(moved))
     if not isinstance(found.file_system, FlinkFiles):
-        raise PlanError(f"{path} is no savepoint or checkpoint of Flink. To change one of ours, use rewrite or migrate")
+        raise PlanError(
+            f"{path} is not a savepoint or checkpoint of Flink. For those of Statebackend, use rewrite or migrate"
+        )
     # Output of the plan and of the program's converters is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr), scratch_space(scratch) as directory, show_progress() as progress:
         uids = [] if described is None else list(described.operators)

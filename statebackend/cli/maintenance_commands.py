@@ -177,7 +177,7 @@ def _why_no_job(file_system: CheckpointFileSystem) -> str:
             "is a savepoint, or one checkpoint: nothing in it is unused, and it cannot be rolled back; pass the "
             "directory of the job"
         )
-    return f"is no job directory: it has no file {JOB_FILE_NAME}; pass the directory that the job was started with"
+    return f"is not a job directory: it has no file {JOB_FILE_NAME}; pass the directory that the job was started with"
 
 
 def _services_of(

@@ -116,7 +116,7 @@ def load_plan(path: str) -> ModuleType:
 
 
 def known_of(module: ModuleType, path: str) -> Sequence[Any]:
-    """Return the classes of the program that the plan names. Raises `PlanError` if they are no list."""
+    """Return the classes of the program that the plan names. Raises `PlanError` if they are not list."""
     known = getattr(module, "known", ())
     if not isinstance(known, (list, tuple)):
         raise PlanError(f"known of {path} is {shown(known)}, not a list of the program's classes: known = [Order]")

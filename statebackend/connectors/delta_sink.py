@@ -450,7 +450,7 @@ def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(committable)
         is_known = fields["version"] == _VERSION
     except (ValueError, KeyError, TypeError) as error:
-        raise SinkError(f"{epoch}: its committable is none of a DeltaSink") from error
+        raise SinkError(f"{epoch}: its committable is not of a DeltaSink") from error
     if not is_known:
         raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
     return fields

@@ -425,7 +425,7 @@ def _json_column(column: pa.Array) -> pa.Array:
         and not pc.all(pc.is_finite(column), skip_nulls=True).as_py()
         and column.null_count < len(column)
     ):
-        raise ValueError("NaN and infinity are no values of JSON")
+        raise ValueError("NaN and infinity are not values of JSON")
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return column.cast(pa.string()).fill_null("null")
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind) or types.is_decimal(kind):

@@ -69,7 +69,7 @@ def merged_channels(
     views = {sender: _furthest_behind(sender, in_flight, readers) for sender in known}
     missing = [sender for sender in senders if sender not in views]
     if missing:
-        raise JobRestoreError(f"{missing[0]} had records in flight to readers that do not know it")
+        raise JobRestoreError(f"{missing[0]} had records in flight to readers without this channel")
     channels = tuple(ValveChannel(one, view.watermark_ms, view.is_idle) for one, view in sorted(views.items()))
     # The former reader did not wait for a channel that was behind its valve.
     active = [max(view.watermark_ms, view.valve_ms) for view in views.values() if not view.is_idle]

@@ -69,8 +69,8 @@ from statebackend.checkpoint.coordinator.messages import (
     StopTimeout,
     StoreCheckpoint,
     TasksChanged,
-    TellTasks,
     TimedOut,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, CompletedCheckpoint, TaskStatus
 from statebackend.checkpoint.coordinator.requests import CheckpointFailureReason, CheckpointRequestKind, FailurePolicy
@@ -267,7 +267,7 @@ class RunCheckpoints:
         # The store creates the location of a checkpoint, and no operator has a part outside of its tasks.
         self._handle(CheckpointProgressed(action.checkpoint_id, self._now_ms()))
 
-    def _trigger(self, action: TellTasks) -> None:
+    def _trigger(self, action: TriggerTasks) -> None:
         for task in action.tasks:
             self._send_to("trigger", action.checkpoint_id, task, self._run.trigger, action.kind)
 
@@ -342,7 +342,7 @@ _ACTIONS: Final[Mapping[type, Callable[[RunCheckpoints, Any], None]]] = {
     InitializeLocation: RunCheckpoints._progress,
     SnapshotOperatorCoordinators: RunCheckpoints._progress,
     RunMasterHooks: RunCheckpoints._progress,
-    TellTasks: RunCheckpoints._trigger,
+    TriggerTasks: RunCheckpoints._trigger,
     StartTimeout: RunCheckpoints._start_timeout,
     StopTimeout: RunCheckpoints._stop_timeout,
     StartPeriodicTimer: RunCheckpoints._start_periodic,

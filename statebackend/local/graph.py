@@ -185,7 +185,7 @@ def _reader(kind: type, name: str) -> Callable[[Any], Any]:
         )
     if not issubclass(kind, tuple):
         return attrgetter(meant)
-    # A Row has methods of a tuple, which are no fields: row["count"] is the column, row.count is not. `attrgetter`
+    # A Row has methods of a tuple, which are not fields: row["count"] is the column, row.count is not. `attrgetter`
     # takes a name with a dot for a path.
     if type(vars(kind).get(meant)) is _ACCESSOR and "." not in meant:
         return attrgetter(meant)

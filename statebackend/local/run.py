@@ -318,7 +318,7 @@ class LocalRun:
     @contextlib.contextmanager
     def _running(self, *, resumes: bool = True) -> Iterator[None]:
         if self._has_failed:
-            raise StreamJobError("the run has failed and is over; start another one from its last checkpoint")
+            raise StreamJobError("the run has failed; start another one from its last checkpoint")
         try:
             with paused_garbage_collection():
                 if resumes and not self._is_resumed:

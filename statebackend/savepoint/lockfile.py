@@ -253,7 +253,7 @@ def lock_from_bytes(data: bytes, where: str) -> StateLock:
     if conflict:
         line = text.count("\n", 0, conflict.start()) + 1
         raise StateLockError(f"{where} has a git conflict in line {line}: take either side, and {REWRITE_HINT} {where}")
-    return _taken_apart(text, where)
+    return _parse_lock(text, where)
 
 
 def _check_size(data: bytes, where: str) -> None:
@@ -279,7 +279,7 @@ def _base64_lines(data: bytes) -> Iterator[str]:
         yield base64.b64encode(data[start : start + _BYTES_PER_LINE]).decode()
 
 
-def _taken_apart(text: str, where: str) -> StateLock:
+def _parse_lock(text: str, where: str) -> StateLock:
     lines = text.split("\n")
     _check_title(lines[0], where)
     if lines[-2:] != ["end", ""]:

@@ -68,7 +68,7 @@ def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
     try:
         serializer.to_bytes(key)
     except SerializationError as error:
-        raise KeyHashError(f"{shown(key)} is no key of the type ({', '.join(columns)}): {error}") from error
+        raise KeyHashError(f"{shown(key)} is not a key of the type ({', '.join(columns)}): {error}") from error
     for column, part in zip(columns, key if len(columns) > 1 else (key,), strict=True):
         if column == "timestamp" and part is not None and part.utcoffset() is None:
             raise KeyHashError(

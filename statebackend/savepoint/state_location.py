@@ -150,8 +150,8 @@ def _in_its_own_directory(place: str, file_system: CheckpointFileSystem, service
     noted = found.retained.get(metadata.checkpoint_id)
     if noted is None or noted.metadata_file.path != metadata_path(f"{directory}/{name}"):
         raise CheckpointNotFoundError(
-            f"{file_system.uri} is no completed checkpoint of job {metadata.job_name!r}: its metadata was written, and "
-            f"it did not become complete, or was dropped. Those of the job are: "
+            f"{file_system.uri} is not a completed checkpoint of job {metadata.job_name!r}: its metadata was written, "
+            f"but it did not complete, or was dropped. Those of the job are: "
             f"{', '.join(map(str, sorted(found.ids))) or 'none'}"
         )
     return RestoredState(noted.metadata, job)

@@ -601,7 +601,7 @@ def _whole_number(value: Any) -> int:
     number = int(value)
     # Columns that were read as text have the digits as text.
     if number != value and not isinstance(value, str):
-        raise ValueError("it is no whole number")
+        raise ValueError("it is not a whole number")
     return number
 
 

@@ -24,7 +24,7 @@ from statebackend.streaming.rows.row_reader import RowReader
 
 __all__ = [
     "AddedColumns",
-    "KeptColumns",
+    "SelectedColumns",
     "column_meant_by",
     "column_named",
     "nullable_type",
@@ -86,7 +86,7 @@ def sequence_of(context: Any, columns: Iterable[Any]) -> Any:
     return context._jvm.PythonUtils.toSeq([column._jc for column in columns])
 
 
-class KeptColumns:
+class SelectedColumns:
     """Columns that are selected from the frames of all epochs.
 
     PySpark passes each column to the JVM again for every frame, by reflection. This passes them once, so a frame takes
@@ -109,7 +109,7 @@ class AddedColumns:
     """Columns by name that are added to the frame of every epoch. No frame may have a column of that name."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns = KeptColumns([F.col("*"), *(column.alias(name) for name, column in columns.items())])
+        self._columns = SelectedColumns([F.col("*"), *(column.alias(name) for name, column in columns.items())])
 
     def over(self, frame: DataFrame) -> DataFrame:
         """The frame with the columns after its own."""

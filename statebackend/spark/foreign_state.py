@@ -370,8 +370,8 @@ class SparkCheckpoint:
         """Return a value of the JSON object in a line of a file."""
         if not self._files.exists(name):
             raise ForeignFormatError(
-                f"{self._files.location(name)} is missing: {self.location} is no checkpoint directory of Spark. Pass "
-                f"the checkpointLocation of the query"
+                f"{self._files.location(name)} is missing: {self.location} is not a checkpoint directory of Spark. "
+                f"Pass the checkpointLocation of the query"
             )
         lines = self._files.read_file(name).decode("utf-8", "replace").split("\n")
         try:

@@ -62,7 +62,7 @@ class FrameSinkAdapter(SinkAdapter):
 
 
 def sinks_of(graph: JobGraph) -> JobSinks:
-    """Return the sinks of a graph. Raises `JobDefinitionError` for an object that is no sink."""
+    """Return the sinks of a graph. Raises `JobDefinitionError` for an object that is not a sink."""
     return JobSinks({node.uid: _sink_of(node.sink) for node in graph.sinks})
 
 

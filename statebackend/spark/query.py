@@ -104,7 +104,7 @@ Timeout: TypeAlias = float | str | timedelta
 
 
 def timeout_seconds(name: str, timeout_s: Timeout | None) -> float | None:
-    """Return the seconds of a timeout, None for no limit. Raises `ValueError` for what is no timeout."""
+    """Return the seconds of a timeout, None for no limit. Raises `ValueError` for what is not a timeout."""
     if isinstance(timeout_s, (str, timedelta)):
         timeout_s = duration_ms(timeout_s, name) / 1000
     is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)

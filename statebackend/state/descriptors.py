@@ -227,11 +227,11 @@ class Descriptor:
     @property
     def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
         """The user's serializers by role."""
-        raise TypeError(f"{type(self).__name__} is no kind of state")
+        raise TypeError(f"{type(self).__name__} is not a kind of state")
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> Descriptor:
         """Return the descriptor with other serializers, after one was reconfigured."""
-        raise TypeError(f"{type(self).__name__} is no kind of state")
+        raise TypeError(f"{type(self).__name__} is not a kind of state")
 
 
 if TYPE_CHECKING:

@@ -65,13 +65,13 @@ def _milliseconds(duration: Any, what: str) -> int:
         return _whole(duration // timedelta(microseconds=1) + nanoseconds, duration, what)
     if isinstance(duration, str):
         return _whole(_parsed(duration, what), duration, what)
-    raise DurationError(f"{what} is {shown(duration)}, which is no duration: give {_FORMS}")
+    raise DurationError(f"{what} is {shown(duration)}, which is not a duration: give {_FORMS}")
 
 
 def _whole(microseconds: Fraction, duration: Duration, what: str) -> int:
     milliseconds = microseconds / 1000
     if milliseconds.denominator != 1:
-        raise DurationError(f"{what} is {shown(duration)}, which is no whole number of milliseconds")
+        raise DurationError(f"{what} is {shown(duration)}, which is not a whole number of milliseconds")
     return milliseconds.numerator
 
 
@@ -82,10 +82,10 @@ def _parsed(text: str, what: str) -> Fraction:
     if words[:1] == ["interval"]:
         del words[0]
     if not words:
-        raise DurationError(f"{what} is {shown(text)}, which is no duration: give {_FORMS}")
+        raise DurationError(f"{what} is {shown(text)}, which is not a duration: give {_FORMS}")
     if len(words) % 2:
         raise DurationError(
-            f"{what} is {shown(text)}, which is no duration: every number needs its unit behind it, with a space in "
+            f"{what} is {shown(text)}, which is not a duration: every number needs its unit behind it, with a space in "
             f'between, as in "1 hour 30 seconds"'
         )
     return sum((_part(*pair, text, what) for pair in zip(words[::2], words[1::2], strict=True)), Fraction(0))
@@ -93,15 +93,15 @@ def _parsed(text: str, what: str) -> Fraction:
 
 def _part(number: str, unit: str, text: str, what: str) -> Fraction:
     if not _NUMBER.fullmatch(number):
-        raise DurationError(f"{what} is {shown(text)}: {shown(number)} is no number")
+        raise DurationError(f"{what} is {shown(text)}: {shown(number)} is not a number")
     name = "millisecond" if unit == "ms" else unit.removesuffix("s")
     if name in _WITHOUT_LENGTH:
         raise DurationError(
-            f"{what} is {shown(text)}: months and years differ in length, so they are no durations; give days"
+            f"{what} is {shown(text)}: months and years differ in length, so they are not durations; give days"
         )
     if name not in _MICROSECONDS:
         raise DurationError(
-            f"{what} is {shown(text)}: {shown(unit)} is no unit of time; there are {', '.join(_MICROSECONDS)}"
+            f"{what} is {shown(text)}: {shown(unit)} is not a unit of time; there are {', '.join(_MICROSECONDS)}"
         )
     if "." in number and name not in _WITH_FRACTION:
         raise DurationError(f"{what} is {shown(text)}: only seconds and milliseconds may have a fraction")

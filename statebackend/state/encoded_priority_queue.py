@@ -156,7 +156,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
     def _checked_entry(self, element: T, key_group: int) -> bytes:
         """Encode an element; raise an error that names the queue for an invalid element or key group."""
         if element is None:
-            raise SerializationError(self.describe(), ("None is no element of a priority queue",))
+            raise SerializationError(self.describe(), ("None is not an element of a priority queue",))
         suffix = self._suffixes[key_group]
         try:
             return self._serializer.to_bytes(element) + suffix
@@ -165,7 +165,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
 
     def _write_but_none(self, element: T) -> bytes:
         if element is None:
-            raise ValueError("None is no element")
+            raise ValueError("None is not an element")
         return self._serializer.codec.write(element)
 
     def _unreadable(self, entry: bytes, error: object) -> StateRestoreError:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 def folded(result: T | None, name: str, function: str) -> T:
     """Return the result of a user's function; raise `SerializationError` if it is None."""
     if result is None:
-        raise rejection(name, f"{function} returned None; it must return what it has folded")
+        raise rejection(name, f"{function} returned None; it must return the new accumulator")
     return result
 
 

@@ -198,7 +198,7 @@ _key_of_address = operator.itemgetter(0, 1)
 
 def null_namespace(state_name: str) -> SerializationError:
     """The error for None as a namespace."""
-    return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
+    return SerializationError(f"state {state_name!r}, the namespace", ("None is not a namespace",))
 
 
 @define(eq=False)
@@ -709,7 +709,7 @@ class KeyedStateBackend:
                 f"state {descriptor.name!r} of operator {uid!r} is a priority queue, which has no current key; "
                 f"register it with get_priority_queue"
             )
-        return StateRegistrationError(f"operator {uid!r}: {shown(descriptor)} is no descriptor of keyed state")
+        return StateRegistrationError(f"operator {uid!r}: {shown(descriptor)} is not a descriptor of keyed state")
 
     def _begin_pass(self, table: StateTable) -> Pass:
         self.check_open()

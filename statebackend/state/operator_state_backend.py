@@ -88,7 +88,7 @@ _CANCEL_CHECK_ROWS: Final = 1024
 
 
 @frozen
-class KeptParts:
+class ReferencedParts:
     """A state that is already in the store and is only referred to.
 
     ``table`` holds its rows, if they are known and have no digest yet.
@@ -121,7 +121,7 @@ class FrozenOperatorState:
 
     name: str
     mode: OperatorStateMode
-    content: KeptParts | CopiedParts | FrozenOperatorTable
+    content: ReferencedParts | CopiedParts | FrozenOperatorTable
 
 
 class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
@@ -166,7 +166,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         new_digest = _UnorderedDigest if state.mode is OperatorStateMode.BROADCAST else _OrderedDigest
         return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content, new_digest))
 
-    def _keep(self, content: KeptParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
+    def _keep(self, content: ReferencedParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
         parts = content.parts
         if content.table is not None:
             rows = content.table.rows(content.table.serializers)
@@ -271,7 +271,7 @@ def _row_bytes(row: OperatorStateRow) -> bytes:
 
 
 _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDigest], tuple[StatePart, ...]]]] = {
-    KeptParts: OperatorStateSnapshotTask._keep,
+    ReferencedParts: OperatorStateSnapshotTask._keep,
     CopiedParts: OperatorStateSnapshotTask._copy,
     FrozenOperatorTable: OperatorStateSnapshotTask._write_table,
 }
@@ -401,7 +401,7 @@ class _Reference:
 
 
 @define
-class _HeldState:
+class _RegisteredState:
     """One state: restored and not yet registered, or with a table."""
 
     mode: OperatorStateMode
@@ -422,7 +422,7 @@ class OperatorStateBackend:
     def __init__(self, parameters: OperatorStateBackendParameters) -> None:
         self.parameters = parameters
         self.restore_reports: list[StateRestoreReport] = []
-        self._held: dict[str, _HeldState] = {}
+        self._held: dict[str, _RegisteredState] = {}
         self._tasks: SnapshotTasks[OperatorStateSnapshot] = SnapshotTasks()
         self._written: dict[int, dict[str, _Reference]] = {}
         # Guards what tasks change on their own threads at their end.
@@ -467,7 +467,7 @@ class OperatorStateBackend:
                 )
         elif held is None:
             table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
-            held = self._held[descriptor.name] = _HeldState(descriptor.mode, None, table, descriptor)
+            held = self._held[descriptor.name] = _RegisteredState(descriptor.mode, None, table, descriptor)
         else:
             self._decode_restored(held, descriptor)
         return cast(State, held.table)
@@ -537,9 +537,9 @@ class OperatorStateBackend:
         restored.file_system.verify_present(files)
         for state in restored.states:
             reference = _Reference(None, state.carried) if self._may_refer_to_restored else None
-            self._held[state.name] = _HeldState(state.mode, state, reference=reference)
+            self._held[state.name] = _RegisteredState(state.mode, state, reference=reference)
 
-    def _decode_restored(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
+    def _decode_restored(self, held: _RegisteredState, descriptor: OperatorStateDescriptor) -> None:
         restored = held.restored
         assert restored is not None
         takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
@@ -591,12 +591,12 @@ class OperatorStateBackend:
         progress.add(rows, sum(file.size_bytes for file in {one.file for one in part.slices}))
         return rows if migrations else 0
 
-    def _frozen(self, name: str, held: _HeldState) -> FrozenOperatorState:
+    def _frozen(self, name: str, held: _RegisteredState) -> FrozenOperatorState:
         reference = held.reference
         if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
             is_known = held.table is None or all(part.digest is not None for part in reference.parts)
             return FrozenOperatorState(
-                name, held.mode, KeptParts(reference.parts, None if is_known else _frozen_table(held))
+                name, held.mode, ReferencedParts(reference.parts, None if is_known else _frozen_table(held))
             )
         if held.table is None:
             assert held.restored is not None
@@ -615,7 +615,7 @@ class OperatorStateBackend:
             )
 
 
-def _frozen_table(held: _HeldState) -> FrozenOperatorTable:
+def _frozen_table(held: _RegisteredState) -> FrozenOperatorTable:
     assert held.table is not None
     row_count, rows = held.table.freeze()
     serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}

@@ -85,7 +85,7 @@ class OperatorStateDescriptor:
     @property
     def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
         """The serializers by role."""
-        raise TypeError(f"{type(self).__name__} is no mode of operator state")
+        raise TypeError(f"{type(self).__name__} is not a mode of operator state")
 
 
 @frozen

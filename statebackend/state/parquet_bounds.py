@@ -123,9 +123,7 @@ class BoundedParquetFile:
             if longest * rows > batch_bytes:
                 dense_bytes = self._dense_bytes(row_group, dictionaries)
                 if dense_bytes > limit:
-                    raise ValueError(
-                        f"row group {row_group} stands for {dense_bytes} bytes; the limit for its size is {limit}"
-                    )
+                    raise ValueError(f"row group {row_group} decodes to {dense_bytes} bytes, but the limit is {limit}")
                 batch_rows = min(batch_rows, max(1, rows * batch_bytes // max(dense_bytes, 1)))
                 batch_rows = min(batch_rows, max(1, _FREE_BYTES // longest))
         yield from self._file.iter_batches(batch_size=batch_rows, row_groups=[row_group], columns=list(columns))

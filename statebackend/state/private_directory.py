@@ -177,7 +177,7 @@ def _checked_status(path: str) -> os.stat_result:
     if stat.S_ISLNK(status.st_mode):
         wrong = "is a link, which leads wherever its owner likes"
     elif not stat.S_ISDIR(status.st_mode):
-        wrong = "is no directory"
+        wrong = "is not a directory"
     elif status.st_uid != os.geteuid():
         wrong = f"belongs to the user {status.st_uid}, and this process runs as {os.geteuid()}"
     elif status.st_mode & 0o022:

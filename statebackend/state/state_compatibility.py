@@ -228,7 +228,7 @@ def incompatibility_message(
     operator_uid: str, rejected: Iterable[StateCompatibility], aftermath: str = NOTHING_CHANGED
 ) -> str:
     """Format the message for incompatible state: states, field paths, reasons and fixes."""
-    lines = [f"operator {operator_uid!r} cannot take over its state; {aftermath}:"]
+    lines = [f"operator {operator_uid!r}: its state is incompatible; {aftermath}:"]
     for compatibility in rejected:
         lines.append(f"  state {compatibility.state_name!r}:")
         lines += [f"    {issue}" for issue in compatibility.issues if issue.compatibility is FieldCompatibility.REJECT]

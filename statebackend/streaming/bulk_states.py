@@ -275,7 +275,7 @@ class BulkMapState(BulkState, Generic[K, V]):
         self._values.write(keys.batch, self._values.objects(values), lambda batch, taken: put(batch, given, taken))
 
     def remove_many(self, keys: Keys, user_keys: Column[K]) -> None:
-        """Remove the entry of each pair. A missing one is no error."""
+        """Remove the entry of each pair. A missing one is not an error."""
         self._state.remove_many(keys.batch, self._checked(keys, user_keys))
 
     def _checked(self, keys: Keys, user_keys: Column[K]) -> Sequence[K]:

@@ -191,7 +191,7 @@ class DataStream(Generic[T]):
             record_class: The class. `docs/records-and-schemas.md` lists the column type of each Python type.
 
         Raises:
-            JobDefinitionError: It is no record class, or a field has no column type. When the job starts: the stream
+            JobDefinitionError: It is not a record class, or a field has no column type. When the job starts: the stream
                 does not have the column of a field, or has it in another type.
 
         Example:

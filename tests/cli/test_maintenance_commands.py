@@ -128,7 +128,7 @@ def test_what_is_no_job_directory_is_told_for_what_it_is(
     (tmp_path / "photos" / "cat.png").touch()
     for place, said in (
         ("savepoint", "is a savepoint, or one checkpoint: .*; pass the directory of the job"),
-        ("photos", "is no job directory: it has no file job.json"),
+        ("photos", "is not a job directory: it has no file job.json"),
         ("nowhere", "does not exist; pass the directory of a job"),
     ):
         told = answer(capsys, command[0], tmp_path / place, *command[1:], status=NOT_READABLE)

@@ -258,7 +258,7 @@ def test_it_emits_batches_and_tables_with_columns_by_name() -> None:
 @pytest.mark.parametrize(
     ("emit", "error", "message"),
     [
-        (lambda batch, _: [("north", 1)], UserFunctionError, "emitted .*which is no pyarrow.RecordBatch"),
+        (lambda batch, _: [("north", 1)], UserFunctionError, "emitted .*which is not a pyarrow.RecordBatch"),
         (lambda batch, _: batch.select(["shop"]), RowMismatchError, r"a batch of the columns \(shop\)"),
         (
             lambda batch, _: pa.table({"shop": ["a"], "amount": [1 << 40]}),

@@ -174,7 +174,7 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
     stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded(lambda row: row.k))
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
-    with pytest.raises(StreamJobError, match=r"source 'source', record .*'a' is no timestamp"):
+    with pytest.raises(StreamJobError, match=r"source 'source', record .*'a' is not a timestamp"):
         env.execute()
 
 

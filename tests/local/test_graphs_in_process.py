@@ -122,7 +122,7 @@ def test_what_is_no_sink_is_rejected_before_the_job_directory_is_touched(tmp_pat
     counted = environment.from_elements(records("a1")).key_by("key").process(Count(), uid="u", schema=SEEN)
     counted.sink_to([], uid="right")
     counted.sink_to(sink, uid="wrong")
-    with pytest.raises(JobDefinitionError, match=r"^sink_to was given .*, which is no sink: pass a list"):
+    with pytest.raises(JobDefinitionError, match=r"^sink_to was given .*, which is not a sink: pass a list"):
         environment.execute()
     assert not (tmp_path / "job").exists()
 
@@ -231,7 +231,7 @@ def test_keys_of_another_type_are_rejected_before_the_directory_is_locked(
 ) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
     before = files_in(tmp_path / "job")
-    with pytest.raises(StateMigrationException, match=r"operator 'u' cannot take over its state; nothing was changed:"):
+    with pytest.raises(StateMigrationException, match=r"operator 'u': its state is incompatible; nothing was changed:"):
         keyed_by(tmp_path / "job", key, records("a1"), schema)
     assert files_in(tmp_path / "job") == before
 

@@ -1,4 +1,4 @@
-"""Rows, files and places that are no state of a job: rejected by name by whoever reads, compares or rewrites them."""
+"""Rows, files and places that are not state of a job: rejected by name by whoever reads, compares or rewrites them."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_what_is_no_sink(workplace: Workplace, sink: Any) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
-    rejected(environment, "sink_to was given .*, which is no sink")
+    rejected(environment, "sink_to was given .*, which is not a sink")
 
 
 class HoldingALock(CountWords):

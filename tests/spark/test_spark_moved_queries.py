@@ -257,7 +257,7 @@ def _flip_state(directory: Path) -> None:
     [
         (
             _remove_everything,
-            "metadata is missing: .* is no checkpoint directory of Spark. Pass the checkpointLocation",
+            "metadata is missing: .* is not a checkpoint directory of Spark. Pass the checkpointLocation",
         ),
         (_remove_offsets, "offsets/0 is missing"),
         (_cut_commit, "commits/0 is damaged: line 2 has no 'nextBatchWatermarkMs'"),

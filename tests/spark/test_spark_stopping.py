@@ -110,7 +110,7 @@ def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
         assert not job.await_termination(timeout_s)
     for wrong in (-1, -0.5, float("nan"), True, "1"):
         for call in (job.await_termination, job.stop):
-            with pytest.raises(ValueError, match=r"timeout_s is .*(seconds from 0 on, or None|which is no duration)"):
+            with pytest.raises(ValueError, match=r"timeout_s is .*(from 0 on, or None|which is not a duration)"):
                 call(wrong)
     with pytest.raises(JobDirectoryLockedError):
         JobDirectory.open(workplace.directory / "job", "count words", 16)

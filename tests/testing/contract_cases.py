@@ -295,7 +295,7 @@ CASES: dict[str, Case] = {
             ts.RowSerializer([INT]),
         ],
     ),
-    # The names are no part of what is written: a restored serializer reads rows without them.
+    # The names are not part of what is written: a restored serializer reads rows without them.
     "row-named": Case(
         lambda: ts.RowSerializer([INT], ["n"]), [ts.Row.named({"n": 5})], equal=lambda a, b: a.fields == b.fields
     ),

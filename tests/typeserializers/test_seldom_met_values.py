@@ -95,7 +95,7 @@ def test_a_pojo_that_is_none_has_no_problems() -> None:
 @pytest.mark.parametrize("wrapped", [{"type": {"type": "long"}}, {"type": ["null", "long"]}], ids=str)
 def test_an_avro_type_that_is_wrapped_in_a_type_is_no_schema(wrapped: Any) -> None:
     for schema in (wrapped, {"type": "record", "name": "R", "fields": [{"name": "n", "type": wrapped}]}):
-        with pytest.raises(SnapshotFormatError, match="this is no Avro schema"):
+        with pytest.raises(SnapshotFormatError, match="this is not an Avro schema"):
             ts.AvroSerializer(schema)
         with pytest.raises(SnapshotFormatError, match="is a type inside a type; write the inner one alone"):
             check_schema(schema)

@@ -315,7 +315,7 @@ class RowSerializerSnapshot(CompositeTypeSerializerSnapshot[Row, RowSerializer])
         if new_serializer.supports_row_kind == self.supports_row_kind:
             return ()
         if new_serializer.supports_row_kind:
-            reason = "rows had no kind; every old one is an INSERT"
+            reason = "old rows have no kind; each becomes an INSERT"
             return (CompatibilityIssue("", FieldCompatibility.MIGRATE, "row-kind-added", reason),)
         reason = "rows no longer have a kind, so deletions and updates become indistinguishable from insertions"
         fix = "Keep supports_row_kind=True if the state holds a changelog"

@@ -52,7 +52,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         repeated = sorted({member.__name__ for member in classes if classes.count(member) > 1})
         if repeated:
             raise ValueError(
-                f"two members of the union are of the class {', '.join(repeated)} and could not be told apart; "
+                f"two members of the union are of the class {', '.join(repeated)} and cannot be distinguished; "
                 f"wrap them in records, or write an EitherSerializer with Left and Right"
             )
         names = [member.type_name for member in self.member_serializers]

@@ -86,7 +86,7 @@ def advice_for(hint: Any, family_of: Callable[[Any], object]) -> str:
     if concrete is not None:
         return f" Values come back as one type: write {concrete}."
     if isinstance(hint, typing.TypeVar):
-        return " It stands for any type: pass field_serializers, or write a class in which it is a type."
+        return " It is an unbound type variable: pass field_serializers, or bind it in a subclass."
     if origin is not None and arguments and family_of(origin) is not None:
         return (
             f" A generic class is stored under its own name, whatever its parameters: write a subclass of "

@@ -469,7 +469,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
                     f'of {self.record_class.__name__} with {POJO_CLASS_ATTRIBUTE} = "{name}"'
                 )
             return subclass.codec.read(data, source.position)
-        raise MalformedDataError(f"{self.shape.name}: {flags:#x} before byte {position} is no kind of object")
+        raise MalformedDataError(f"{self.shape.name}: {flags:#x} before byte {position} is not a kind of object")
 
     def __repr__(self) -> str:
         return f"PojoSerializer({self.shape.name})"

@@ -277,7 +277,7 @@ class PydanticDataclassFamily(RecordFamily):
         return bool(record_class.__dataclass_params__.frozen)
 
 
-_EXTRA: Final = "with extra='allow' what is no field would be lost: declare a field for it, such as a dict"
+_EXTRA: Final = "with extra='allow' what is not a field would be lost: declare a field for it, such as a dict"
 
 
 def _pydantic() -> Any:
@@ -335,7 +335,7 @@ def _rejections(model: Any) -> Iterator[str]:
         yield f"any model could be meant by {model.__name__}: name the model, or a union of those that may occur"
     generic = model.__pydantic_generic_metadata__
     if generic["parameters"]:
-        yield "it stands for any type: name a subclass in which its parameters are types"
+        yield "its type parameters are unbound: name a subclass that binds them"
     if generic["origin"] is not None:
         yield (
             f"a generic model has no name of its own for each of its types: write a subclass, as in "

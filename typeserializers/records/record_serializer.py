@@ -201,7 +201,7 @@ def check_shape(shape: RecordShape, where: str) -> None:
     if strange:
         raise UnknownTypeError(
             f"{where}: {', '.join(strange)} cannot be the name of a field: use a name as Python spells it "
-            f"(NFKC), which is no keyword and has no two underscores around it"
+            f"(NFKC), which is not a keyword and has no two underscores around it"
         )
     _check_construction(shape, where)
     _check_former_names(shape.fields, where)
@@ -339,8 +339,8 @@ def default_problem(part: RecordField) -> str:
     except Exception as error:
         reason = str(error)
     return (
-        f"the default {shown(default)} is no {part.serializer.type_name}, and old records could not be completed "
-        f"with it ({reason})"
+        f"the default {shown(default)} is not of type {part.serializer.type_name}, so it cannot complete old "
+        f"records ({reason})"
     )
 
 

@@ -117,7 +117,7 @@ def shape_of(
     family = inference.rules.family_of(record_class)
     if family is None:
         families = ", ".join(known.description for known in inference.rules.families)
-        raise UnknownTypeError(f"{where}: {record_class!r} is no record; records are {families}")
+        raise UnknownTypeError(f"{where}: {record_class!r} is not a record; records are {families}")
     rejection = family.rejection(record_class)
     if rejection is not None:
         place = f"{where}: {record_class.__name__}" if inference.path else where

@@ -93,7 +93,7 @@ def encode_decimal(value: Any) -> bytes:
     if value is None:
         return _NULL
     if value.__class__ is decimal.Decimal:
-        # The text has the digits and the scale, and no arithmetic is needed. With an exponent it is no integer.
+        # The text has the digits and the scale, and no arithmetic is needed. With an exponent it is not an integer.
         whole, _, fraction = str(value).partition(".")
         scale = len(fraction)
         try:

@@ -74,13 +74,13 @@ class EndOfChannel(enum.Enum):
     """The effect of a channel's end on a checkpoint that waits for its barrier."""
 
     ABORTS = "the checkpoint is aborted"
-    IS_ALIGNED = "nothing of the channel is missing any more"
+    IS_ALIGNED = "the channel counts as aligned"
 
 
 class AbortReason(enum.Enum):
     """Why a checkpoint was aborted."""
 
-    CANCELLED = "a task before this one has cancelled it"
+    CANCELLED = "an upstream task cancelled it"
     SUBSUMED = "a newer checkpoint arrived before it was complete"
     END_OF_CHANNEL = "a channel ended before its barrier"
     TOO_MANY_PENDING = "too many newer checkpoints have started"

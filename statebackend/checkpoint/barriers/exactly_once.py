@@ -55,11 +55,11 @@ from statebackend.checkpoint.transition_tables import table_as_text
 
 __all__ = [
     "EXACTLY_ONCE_TRANSITIONS",
+    "AlignmentEvent",
     "AlignmentPhase",
     "AlignmentPolicy",
     "AlignmentStep",
     "ExactlyOnceHandler",
-    "SeenAs",
     "alternating",
     "always_aligned",
     "always_unaligned",
@@ -71,53 +71,53 @@ class AlignmentPhase(enum.Enum):
     """The phase of the pending checkpoint."""
 
     IDLE = "no checkpoint is pending"
-    ANNOUNCED = "barriers lie in channels, none has come out"
+    ANNOUNCED = "barriers are in channels, and none has been received"
     OVERTAKING = "as announced, and the barriers overtake records"
-    ALIGNING = "barriers have come out, their channels stand still"
-    CAPTURING = "the snapshot is taken, and what precedes the missing barriers is captured"
+    ALIGNING = "barriers were received, and their channels are blocked"
+    CAPTURING = "the snapshot is taken; records before the missing barriers are captured"
 
 
-class SeenAs(enum.Enum):
+class AlignmentEvent(enum.Enum):
     """The meaning of an event for the pending checkpoint."""
 
     ANNOUNCEMENT = "a barrier of it is in a channel"
-    ALIGNED_BARRIER = "a barrier of it came out, and others are missing"
-    LAST_ALIGNED_BARRIER = "the last barrier of it came out"
-    UNALIGNED_BARRIER = "a barrier of it came out that overtakes, or whose time to align is over; others are missing"
-    LAST_UNALIGNED_BARRIER = "the last barrier of it came out, and it overtakes"
+    ALIGNED_BARRIER = "one of its barriers was received, and others are missing"
+    LAST_ALIGNED_BARRIER = "the last of its barriers was received"
+    UNALIGNED_BARRIER = "an unaligned or timed-out barrier was received, and others are missing"
+    LAST_UNALIGNED_BARRIER = "the last of its barriers was received, and it is unaligned"
     CANCELLATION = "a task upstream aborts it"
     CHANNEL_ENDED = "a channel ended, and barriers of others are missing"
-    LAST_CHANNEL_ENDED = "the channel ended whose barrier alone was missing"
-    BARRIER_LOST = "a channel ended whose barrier was missing, which gives the checkpoint up"
-    TIMED_OUT = "its time to align is over"
+    LAST_CHANNEL_ENDED = "the last channel without a barrier ended"
+    BARRIER_LOST = "a channel ended before its barrier, which aborts the checkpoint"
+    TIMED_OUT = "its alignment timed out"
     SUPERSEDED = "a newer checkpoint has started"
-    STALE_BARRIER = "a barrier of a checkpoint that is over came out"
-    STALE = "something else of a checkpoint that is over"
+    STALE_BARRIER = "a barrier of an ended checkpoint was received"
+    STALE = "another event of an ended checkpoint"
 
 
 class AlignmentStep(enum.Enum):
     """The steps; "it" is the channel of the event."""
 
-    BEGIN = "make the checkpoint the pending one"
-    NOTE = "note that a barrier is in it"
-    START_TIMER = "ask for the time at which it begins to overtake, if it has one"
-    STOP_TIMER = "ask for that time no more"
-    COUNT = "note the barrier of it"
-    BLOCK = "let it stand still"
-    RESUME = "let it deliver again"
-    RESUME_ALL = "let all that stand still deliver again"
+    BEGIN = "make the checkpoint pending"
+    NOTE = "record that a barrier is in it"
+    START_TIMER = "start the alignment timer, if it has one"
+    STOP_TIMER = "stop the alignment timer"
+    COUNT = "record its barrier"
+    BLOCK = "block it"
+    RESUME = "unblock it"
+    RESUME_ALL = "unblock all blocked channels"
     TRIGGER = "take the snapshot, and send the barrier on"
-    TRIGGER_UNALIGNED = "take the snapshot, and send the barrier on as one that overtakes"
+    TRIGGER_UNALIGNED = "take the snapshot, and send an unaligned barrier"
     CAPTURE = "capture what channels without a barrier deliver"
-    STOP_CAPTURE = "capture no more of it"
-    STOP_CAPTURES = "capture no more"
-    COMPLETE = "say that nothing on its way is missing"
-    OVERTAKE = "let the barrier in it overtake"
-    OVERTAKE_ALL = "let all barriers that lie in channels overtake"
-    ABORT = "give the checkpoint up, and send that on"
+    STOP_CAPTURE = "stop capturing it"
+    STOP_CAPTURES = "stop capturing"
+    COMPLETE = "report that the records in flight are complete"
+    OVERTAKE = "let its barrier overtake records"
+    OVERTAKE_ALL = "let all barriers in channels overtake records"
+    ABORT = "abort the checkpoint, and send the cancellation"
 
 
-_P, _E, _S = AlignmentPhase, SeenAs, AlignmentStep
+_P, _E, _S = AlignmentPhase, AlignmentEvent, AlignmentStep
 
 _GIVE_UP: Final[Mapping[AlignmentPhase, tuple[AlignmentStep, ...]]] = {
     _P.ANNOUNCED: (_S.STOP_TIMER, _S.ABORT),
@@ -127,7 +127,7 @@ _GIVE_UP: Final[Mapping[AlignmentPhase, tuple[AlignmentStep, ...]]] = {
 }
 
 EXACTLY_ONCE_TRANSITIONS: Final[
-    Mapping[tuple[AlignmentPhase, SeenAs], tuple[AlignmentPhase, tuple[AlignmentStep, ...]]]
+    Mapping[tuple[AlignmentPhase, AlignmentEvent], tuple[AlignmentPhase, tuple[AlignmentStep, ...]]]
 ] = MappingProxyType(
     {
         (_P.IDLE, _E.ANNOUNCEMENT): (_P.ANNOUNCED, (_S.BEGIN, _S.NOTE, _S.START_TIMER)),
@@ -218,7 +218,7 @@ EXACTLY_ONCE_TRANSITIONS: Final[
 
 def exactly_once_as_text() -> str:
     """The table as Markdown, for the documentation."""
-    return table_as_text(EXACTLY_ONCE_TRANSITIONS, (AlignmentPhase, SeenAs, AlignmentStep))
+    return table_as_text(EXACTLY_ONCE_TRANSITIONS, (AlignmentPhase, AlignmentEvent, AlignmentStep))
 
 
 AlignmentPolicy = Callable[[CheckpointBarrier], CheckpointBarrier]
@@ -259,7 +259,7 @@ class _Pending:
 class _Seen:
     """A classified event: ``channel`` is None if it concerns no channel."""
 
-    kind: SeenAs
+    kind: AlignmentEvent
     channel: int | None
     barrier: CheckpointBarrier | None
     now_ms: int
@@ -324,7 +324,7 @@ class ExactlyOnceHandler:
         barrier = self._policy(event.barrier)
         checkpoint_id = barrier.checkpoint_id
         if self._is_over(checkpoint_id):
-            return self._take([_Seen(SeenAs.STALE_BARRIER, event.channel, barrier, event.now_ms)])
+            return self._take([_Seen(AlignmentEvent.STALE_BARRIER, event.channel, barrier, event.now_ms)])
         pending = self._pending if checkpoint_id == self._newest_id else None
         arrived = pending.arrived if pending is not None else set()
         if event.channel in arrived:
@@ -344,44 +344,47 @@ class ExactlyOnceHandler:
         barrier = self._policy(event.barrier)
         checkpoint_id = barrier.checkpoint_id
         if self._is_over(checkpoint_id):
-            return self._take([_Seen(SeenAs.STALE, event.channel, barrier, event.now_ms)])
+            return self._take([_Seen(AlignmentEvent.STALE, event.channel, barrier, event.now_ms)])
         pending = self._pending if checkpoint_id == self._newest_id else None
         if pending is not None and event.channel in pending.arrived | pending.announced:
             raise self._illegal(
                 f"the announcement of {checkpoint_id}", f"channel {event.channel} has announced or delivered it already"
             )
-        seen = [*self._superseded_by(checkpoint_id), _Seen(SeenAs.ANNOUNCEMENT, event.channel, barrier, event.now_ms)]
+        seen = [
+            *self._superseded_by(checkpoint_id),
+            _Seen(AlignmentEvent.ANNOUNCEMENT, event.channel, barrier, event.now_ms),
+        ]
         is_awaited = pending is None or self._phase in _AWAITING
         if is_awaited and _is_late(barrier, event.now_ms):
-            seen.append(_Seen(SeenAs.TIMED_OUT, None, None, event.now_ms))
+            seen.append(_Seen(AlignmentEvent.TIMED_OUT, None, None, event.now_ms))
         return self._take(seen)
 
     def _cancellation(self, event: CancellationArrived) -> Sequence[BarrierAction]:
         self._check_delivers(event.channel, f"the cancellation of {event.checkpoint_id}")
         if self._is_over(event.checkpoint_id):
-            return self._take([_Seen(SeenAs.STALE, event.channel, None, event.now_ms)])
+            return self._take([_Seen(AlignmentEvent.STALE, event.channel, None, event.now_ms)])
         cancelled = CheckpointBarrier(checkpoint_id=event.checkpoint_id, created_ms=event.now_ms)
-        seen = _Seen(SeenAs.CANCELLATION, event.channel, cancelled, event.now_ms)
+        seen = _Seen(AlignmentEvent.CANCELLATION, event.channel, cancelled, event.now_ms)
         return self._take([*self._superseded_by(event.checkpoint_id), seen])
 
     def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
         self._check_delivers(event.channel, "its end")
         pending = self._pending
-        kind = SeenAs.CHANNEL_ENDED
+        kind = AlignmentEvent.CHANNEL_ENDED
         if pending is not None and event.channel not in pending.arrived:
             if event.channel in pending.announced:
                 raise self._illegal("the end of a channel", f"channel {event.channel} has announced a barrier")
             if self._end_of_channel is EndOfChannel.ABORTS:
-                kind = SeenAs.BARRIER_LOST
+                kind = AlignmentEvent.BARRIER_LOST
             elif self._open - {event.channel} <= pending.arrived:
-                kind = SeenAs.LAST_CHANNEL_ENDED
+                kind = AlignmentEvent.LAST_CHANNEL_ENDED
         actions = self._take([_Seen(kind, event.channel, None, event.now_ms, AbortReason.END_OF_CHANNEL)])
         self._open.discard(event.channel)
         return actions
 
     def _timeout(self, event: AlignmentTimedOut) -> Sequence[BarrierAction]:
         is_awaited = event.checkpoint_id == self._newest_id and self._phase in _AWAITING
-        kind = SeenAs.TIMED_OUT if is_awaited else SeenAs.STALE
+        kind = AlignmentEvent.TIMED_OUT if is_awaited else AlignmentEvent.STALE
         if is_awaited:
             # The timer has fired, so there is none to stop.
             self._of_pending().is_timed = False
@@ -394,7 +397,7 @@ class ExactlyOnceHandler:
     def _superseded_by(self, checkpoint_id: int) -> Sequence[_Seen]:
         if self._pending is None or checkpoint_id == self._newest_id:
             return ()
-        return [_Seen(SeenAs.SUPERSEDED, None, None, 0, AbortReason.SUBSUMED)]
+        return [_Seen(AlignmentEvent.SUPERSEDED, None, None, 0, AbortReason.SUBSUMED)]
 
     def _take(self, seen: Sequence[_Seen]) -> Sequence[BarrierAction]:
         # All or nothing: every transition is looked up before the first step is taken.
@@ -526,11 +529,11 @@ class ExactlyOnceHandler:
 _AWAITING: Final = (AlignmentPhase.ANNOUNCED, AlignmentPhase.ALIGNING)
 """The phases in which the alignment can time out."""
 
-_BARRIERS: Final[Mapping[tuple[bool, bool], SeenAs]] = {
-    (False, False): SeenAs.ALIGNED_BARRIER,
-    (False, True): SeenAs.LAST_ALIGNED_BARRIER,
-    (True, False): SeenAs.UNALIGNED_BARRIER,
-    (True, True): SeenAs.LAST_UNALIGNED_BARRIER,
+_BARRIERS: Final[Mapping[tuple[bool, bool], AlignmentEvent]] = {
+    (False, False): AlignmentEvent.ALIGNED_BARRIER,
+    (False, True): AlignmentEvent.LAST_ALIGNED_BARRIER,
+    (True, False): AlignmentEvent.UNALIGNED_BARRIER,
+    (True, True): AlignmentEvent.LAST_UNALIGNED_BARRIER,
 }
 """The event of a barrier, by whether it overtakes and whether it is the last one."""
 

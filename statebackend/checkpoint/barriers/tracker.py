@@ -41,8 +41,8 @@ __all__ = [
     "AT_LEAST_ONCE_TRANSITIONS",
     "MAX_TRACKED_CHECKPOINTS",
     "BarrierTracker",
-    "Heard",
     "TrackedPhase",
+    "TrackingEvent",
     "TrackingStep",
     "at_least_once_as_text",
 ]
@@ -51,65 +51,65 @@ __all__ = [
 class TrackedPhase(enum.Enum):
     """The phase of one checkpoint."""
 
-    UNKNOWN = "newer than all that were heard of"
-    COUNTING = "some of its barriers came out"
+    UNKNOWN = "newer than every checkpoint seen"
+    COUNTING = "some of its barriers were received"
     CANCELLED = "it was aborted, and not all channels have reported"
-    OVER = "nothing of it is remembered"
+    OVER = "it has ended"
 
 
-class Heard(enum.Enum):
+class TrackingEvent(enum.Enum):
     """The meaning of an event for one checkpoint."""
 
-    BARRIER = "a barrier of it came out, and others are missing"
-    LAST_BARRIER = "the last barrier of it came out"
+    BARRIER = "one of its barriers was received, and others are missing"
+    LAST_BARRIER = "the last of its barriers was received"
     CANCELLATION = "a channel cancels it, and others have not reported"
     LAST_CANCELLATION = "a channel cancels it, and all others have reported"
-    CHANNEL_ENDED = "a channel ended, and others were not heard"
-    LAST_CHANNEL_ENDED = "a channel ended, and all others were heard"
+    CHANNEL_ENDED = "a channel ended, and others have not reported"
+    LAST_CHANNEL_ENDED = "a channel ended, and all others have reported"
 
 
 class TrackingStep(enum.Enum):
     """The steps; "it" is the checkpoint."""
 
     TRACK = "remember it"
-    COUNT = "note the channel"
+    COUNT = "record the channel"
     ABORT_OLDER = "abort the older ones, each once, and forget them"
     ABORT = "give it up, and send that on"
     FORGET = "forget it and the older ones"
     TRIGGER = "take the snapshot, and send the barrier on"
 
 
-_P, _E, _S = TrackedPhase, Heard, TrackingStep
+_P, _E, _S = TrackedPhase, TrackingEvent, TrackingStep
 
-AT_LEAST_ONCE_TRANSITIONS: Final[Mapping[tuple[TrackedPhase, Heard], tuple[TrackedPhase, tuple[TrackingStep, ...]]]] = (
-    MappingProxyType(
-        {
-            (_P.UNKNOWN, _E.BARRIER): (_P.COUNTING, (_S.TRACK, _S.COUNT)),
-            (_P.UNKNOWN, _E.LAST_BARRIER): (_P.OVER, (_S.TRACK, _S.TRIGGER, _S.FORGET)),
-            (_P.UNKNOWN, _E.CANCELLATION): (_P.CANCELLED, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
-            (_P.UNKNOWN, _E.LAST_CANCELLATION): (_P.OVER, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
-            (_P.COUNTING, _E.BARRIER): (_P.COUNTING, (_S.COUNT,)),
-            (_P.COUNTING, _E.LAST_BARRIER): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
-            (_P.COUNTING, _E.CANCELLATION): (_P.CANCELLED, (_S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
-            (_P.COUNTING, _E.LAST_CANCELLATION): (_P.OVER, (_S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
-            (_P.COUNTING, _E.CHANNEL_ENDED): (_P.COUNTING, (_S.COUNT,)),
-            (_P.COUNTING, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
-            (_P.CANCELLED, _E.BARRIER): (_P.CANCELLED, (_S.COUNT,)),
-            (_P.CANCELLED, _E.LAST_BARRIER): (_P.OVER, (_S.FORGET,)),
-            (_P.CANCELLED, _E.CANCELLATION): (_P.CANCELLED, (_S.COUNT,)),
-            (_P.CANCELLED, _E.LAST_CANCELLATION): (_P.OVER, (_S.FORGET,)),
-            (_P.CANCELLED, _E.CHANNEL_ENDED): (_P.CANCELLED, (_S.COUNT,)),
-            (_P.CANCELLED, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.FORGET,)),
-            **{(_P.OVER, heard): (_P.OVER, ()) for heard in Heard},
-        }
-    )
+AT_LEAST_ONCE_TRANSITIONS: Final[
+    Mapping[tuple[TrackedPhase, TrackingEvent], tuple[TrackedPhase, tuple[TrackingStep, ...]]]
+] = MappingProxyType(
+    {
+        (_P.UNKNOWN, _E.BARRIER): (_P.COUNTING, (_S.TRACK, _S.COUNT)),
+        (_P.UNKNOWN, _E.LAST_BARRIER): (_P.OVER, (_S.TRACK, _S.TRIGGER, _S.FORGET)),
+        (_P.UNKNOWN, _E.CANCELLATION): (_P.CANCELLED, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
+        (_P.UNKNOWN, _E.LAST_CANCELLATION): (_P.OVER, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
+        (_P.COUNTING, _E.BARRIER): (_P.COUNTING, (_S.COUNT,)),
+        (_P.COUNTING, _E.LAST_BARRIER): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
+        (_P.COUNTING, _E.CANCELLATION): (_P.CANCELLED, (_S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
+        (_P.COUNTING, _E.LAST_CANCELLATION): (_P.OVER, (_S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
+        (_P.COUNTING, _E.CHANNEL_ENDED): (_P.COUNTING, (_S.COUNT,)),
+        (_P.COUNTING, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
+        (_P.CANCELLED, _E.BARRIER): (_P.CANCELLED, (_S.COUNT,)),
+        (_P.CANCELLED, _E.LAST_BARRIER): (_P.OVER, (_S.FORGET,)),
+        (_P.CANCELLED, _E.CANCELLATION): (_P.CANCELLED, (_S.COUNT,)),
+        (_P.CANCELLED, _E.LAST_CANCELLATION): (_P.OVER, (_S.FORGET,)),
+        (_P.CANCELLED, _E.CHANNEL_ENDED): (_P.CANCELLED, (_S.COUNT,)),
+        (_P.CANCELLED, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.FORGET,)),
+        **{(_P.OVER, heard): (_P.OVER, ()) for heard in TrackingEvent},
+    }
 )
 """(phase, event) -> (next phase, steps); everything else is illegal."""
 
 
 def at_least_once_as_text() -> str:
     """The table as Markdown, for the documentation."""
-    return table_as_text(AT_LEAST_ONCE_TRANSITIONS, (TrackedPhase, Heard, TrackingStep))
+    return table_as_text(AT_LEAST_ONCE_TRANSITIONS, (TrackedPhase, TrackingEvent, TrackingStep))
 
 
 MAX_TRACKED_CHECKPOINTS: Final = 50
@@ -178,12 +178,12 @@ class BarrierTracker:
         if known is not None and event.channel in known.had_barrier:
             raise self._illegal(f"barrier {checkpoint_id}", f"channel {event.channel} has delivered it already")
         seen = _Seen(checkpoint_id, event.channel, event.barrier, event.now_ms)
-        return [*self._take(seen, Heard.BARRIER, Heard.LAST_BARRIER), Resume((event.channel,))]
+        return [*self._take(seen, TrackingEvent.BARRIER, TrackingEvent.LAST_BARRIER), Resume((event.channel,))]
 
     def _cancellation(self, event: CancellationArrived) -> Sequence[BarrierAction]:
         self._check_open(event.channel, f"the cancellation of {event.checkpoint_id}")
         seen = _Seen(event.checkpoint_id, event.channel, None, event.now_ms)
-        return self._take(seen, Heard.CANCELLATION, Heard.LAST_CANCELLATION)
+        return self._take(seen, TrackingEvent.CANCELLATION, TrackingEvent.LAST_CANCELLATION)
 
     def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
         self._check_open(event.channel, "its end")
@@ -191,7 +191,7 @@ class BarrierTracker:
         # The newest checkpoint that this completes replaces all older ones, which are then skipped.
         for checkpoint_id in sorted(self._tracked, reverse=True):
             seen = _Seen(checkpoint_id, event.channel, None, event.now_ms)
-            actions += self._take(seen, Heard.CHANNEL_ENDED, Heard.LAST_CHANNEL_ENDED)
+            actions += self._take(seen, TrackingEvent.CHANNEL_ENDED, TrackingEvent.LAST_CHANNEL_ENDED)
         self._open.discard(event.channel)
         return actions
 
@@ -199,7 +199,7 @@ class BarrierTracker:
         # Nothing is blocked here, so nothing needs to overtake.
         return ()
 
-    def _take(self, seen: _Seen, heard: Heard, last: Heard) -> Sequence[BarrierAction]:
+    def _take(self, seen: _Seen, heard: TrackingEvent, last: TrackingEvent) -> Sequence[BarrierAction]:
         known = self._tracked.get(seen.checkpoint_id)
         phase = TrackedPhase.OVER if seen.checkpoint_id <= self._newest_id else TrackedPhase.UNKNOWN
         had: set[int] = set()

@@ -57,8 +57,8 @@ class AcknowledgementOutcome(enum.Enum):
     """The result for an acknowledgement."""
 
     SUCCESS = "recorded"
-    DUPLICATE = "the task had already acknowledged the same content"
-    CONFLICT = "the task had already acknowledged other content: fail the epoch and replay it"
+    DUPLICATE = "the task has already acknowledged the same content"
+    CONFLICT = "the task has already acknowledged different content: fail the epoch and replay it"
     UNKNOWN = "no such task takes part in this checkpoint"
     DISCARDED = "the checkpoint is not pending"
     FOREIGN = "of another job or run"
@@ -86,7 +86,7 @@ class AbortedCheckpoint:
 class CheckpointCoordinator:
     """Coordinates the checkpoints of one run of one job. Not thread-safe; one driver thread needs no lock.
 
-    `timeout_ms` counts from the trigger; None is no limit. `last_checkpoint_id` is the newest id already
+    `timeout_ms` counts from the trigger; None means no limit. `last_checkpoint_id` is the newest id already
     used in this job directory, None in a fresh one. `operator_names` gives operators their names in the
     result, by uid (default: the uid). `max_parallelism` is checked against the acknowledged key groups;
     when None, it is taken from them. `max_concurrent_checkpoints` is None if the caller enforces the limit.

@@ -50,8 +50,8 @@ __all__ = [
     "StoreCheckpoint",
     "Suspended",
     "TasksChanged",
-    "TellTasks",
     "TimedOut",
+    "TriggerTasks",
 ]
 
 
@@ -226,7 +226,7 @@ class RunMasterHooks:
 
 
 @frozen
-class TellTasks:
+class TriggerTasks:
     """Trigger the checkpoint in these tasks, which send the barriers."""
 
     checkpoint_id: int
@@ -317,7 +317,7 @@ CoordinatorAction = (
     | RemoveLocation
     | SnapshotOperatorCoordinators
     | RunMasterHooks
-    | TellTasks
+    | TriggerTasks
     | StartTimeout
     | StopTimeout
     | StartPeriodicTimer

@@ -37,7 +37,7 @@ from statebackend.checkpoint.coordinator.messages import (
     StartTimeout,
     StopTimeout,
     StoreCheckpoint,
-    TellTasks,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointPlan, CheckpointState
 from statebackend.checkpoint.coordinator.requests import (
@@ -273,8 +273,8 @@ class CheckpointAttempts:
     def _hook(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
         return (RunMasterHooks(one.id),)
 
-    def _tell_tasks(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
-        return (TellTasks(one.id, one.kind, one.plan.begin),)
+    def _trigger_tasks(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
+        return (TriggerTasks(one.id, one.kind, one.plan.begin),)
 
     def _store(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
         return (StoreCheckpoint(self.coordinator.complete(one.id), one.kind),)
@@ -352,7 +352,7 @@ _STEPS: Final[Mapping[TriggeringStep, Callable[[CheckpointAttempts, CheckpointAt
     TriggeringStep.STOP_TIMER: CheckpointAttempts._stop_timer,
     TriggeringStep.COORDINATE: CheckpointAttempts._coordinate,
     TriggeringStep.HOOK: CheckpointAttempts._hook,
-    TriggeringStep.TRIGGER_TASKS: CheckpointAttempts._tell_tasks,
+    TriggeringStep.TRIGGER_TASKS: CheckpointAttempts._trigger_tasks,
     TriggeringStep.STORE: CheckpointAttempts._store,
     TriggeringStep.SUBSUME: CheckpointAttempts._subsume,
     TriggeringStep.NOTIFY_COMPLETE: CheckpointAttempts._notify_complete,

@@ -126,7 +126,7 @@ class S3ConditionalObjects:
         if not version:
             raise StorageError(
                 f"the answer for s3://{self._bucket}/{self._key(path)} has no ETag, which identifies its version: "
-                f"what answers is no S3-compatible store, or something in between takes it away"
+                f"what answers is not a S3-compatible store, or something in between takes it away"
             )
         return str(version)
 

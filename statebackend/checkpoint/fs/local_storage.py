@@ -146,7 +146,7 @@ class LocalStorage:
         return [path for path, entry in self._entries(prefix) if not entry.is_dir()]
 
     def check_regular(self, prefix: str) -> None:
-        """Raise `OSError` unless the directory `prefix` is no link, and has only files and directories at any depth."""
+        """Raise `OSError` if `prefix` is a link, or anything below it is not a file or directory."""
         for path, entry in self._entries(prefix):
             if entry.is_symlink():
                 raise _link_found(self._full(path))

@@ -96,7 +96,9 @@ class S3Location:
             parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             bucket, access_key, secret_key = _authority(parts.netloc)
         except ValueError:
-            raise StorageError(f"cannot open {shown!r}: it is no URI of the form s3://bucket/path?name=value") from None
+            raise StorageError(
+                f"cannot open {shown!r}: it is not a URI of the form s3://bucket/path?name=value"
+            ) from None
         unknown = sorted(set(parameters).difference(_PARAMETERS))
         if unknown:
             raise StorageError(

@@ -327,7 +327,9 @@ def checked_root(root: str) -> str:
     """Check the path of the parent node of all jobs. Raises `InvariantViolationError`."""
     segments = root.split("/")[1:]
     if not root.startswith("/") or any(part in ("", ".", "..", "zookeeper") or "\0" in part for part in segments):
-        raise InvariantViolationError(f"root is {root!r}; give the path of a node of its own, such as '/statebackend'")
+        raise InvariantViolationError(
+            f"root is {root!r}; pass the path of a node that only Statebackend uses, such as '/statebackend'"
+        )
     return root
 
 
@@ -421,7 +423,7 @@ _logger = logger_of(__name__)
 class ZooKeeperLeadership:
     """The `Leadership` through ZooKeeper. The constructor waits for it; it ends with `close` or with the session.
 
-    `stand_by_timeout_s` limits the wait for another driver to end; None is no limit. Raises
+    `stand_by_timeout_s` limits the wait for another driver to end; None means no limit. Raises
     `JobDirectoryLockedError` with the leader, or `StorageError`.
     """
 

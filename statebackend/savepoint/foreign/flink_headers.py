@@ -228,7 +228,7 @@ class _Header:
     def _role(self) -> str:
         role = self._source.read_utf()
         if role not in _SERIALIZER_ROLES:
-            raise MalformedDataError(f"{role!r} before byte {self._source.position} is no role of a serializer")
+            raise MalformedDataError(f"{role!r} before byte {self._source.position} is not a role of a serializer")
         return role
 
     def _state_count(self) -> int:

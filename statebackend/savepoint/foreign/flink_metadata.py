@@ -171,7 +171,7 @@ class _Reader:
     def metadata(self) -> FlinkMetadata:
         source = self._source
         if source.read(4) != MAGIC:
-            raise ForeignFormatError(f"{self._location} is no metadata of Flink: it does not begin with {MAGIC.hex()}")
+            raise ForeignFormatError(f"{self._location} is not metadata of Flink: it does not begin with {MAGIC.hex()}")
         self._version = source.read_int()
         if self._version not in VERSIONS:
             raise ForeignFormatError(

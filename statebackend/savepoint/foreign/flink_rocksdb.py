@@ -43,7 +43,7 @@ def is_needed(name: str, location: str) -> bool:
         ForeignFormatError: The name is not the name of a file of such a database.
     """
     if _FILE_NAME.fullmatch(name) is None:
-        raise ForeignFormatError(f"{location} names the file {name!r}, which is none of a RocksDB database")
+        raise ForeignFormatError(f"{location} names the file {name!r}, which is not a file of a RocksDB database")
     return not name.startswith("OPTIONS")
 
 

@@ -49,7 +49,7 @@ def decompress_frames(data: bytes, *, is_whole: bool = True) -> bytes:
             raise MalformedDataError("the compressed data does not begin with Snappy's stream identifier")
         if kind == 0xFF:
             if body != _IDENTIFIER:
-                raise MalformedDataError(f"the chunk at byte {start} is no stream identifier of Snappy")
+                raise MalformedDataError(f"the chunk at byte {start} is not a stream identifier of Snappy")
         elif kind in (0, 1):
             parts.append(_block(codec, body, start, is_compressed=kind == 0))
         elif kind < 0x80:

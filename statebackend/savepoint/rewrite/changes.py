@@ -15,14 +15,14 @@ from statebackend.checkpoint.invariants import check_identifier
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite.drafts import (
     Drafts,
-    GivenElements,
     Merge,
     OperatorDraft,
     OperatorStateDraft,
+    PlannedElements,
     StateDraft,
 )
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import ChangeEntries, ChangeKeys, ChangeValues, KeepEntries, KeepKeys, Step
 from statebackend.state.descriptors import Descriptor
@@ -82,7 +82,7 @@ class RenameOperator:
 class AddState:
     uid: str
     state: StateDescriptor | EntrySchema
-    entries: GivenEntries | StagedEntries
+    entries: PlannedEntries | StagedEntries
     namespace: TypeSerializer[Any] | None
     merge: Merge | None
     replaces: bool
@@ -112,7 +112,7 @@ class AddState:
 class AddTimers:
     uid: str
     state_name: str
-    entries: GivenEntries
+    entries: PlannedEntries
     namespace: TypeSerializer[Any] | None
 
     def apply(self, drafts: Drafts) -> None:
@@ -134,7 +134,7 @@ class AddTimers:
 @frozen
 class AddOperatorState:
     uid: str
-    elements: GivenElements
+    elements: PlannedElements
 
     def apply(self, drafts: Drafts) -> None:
         descriptor = self.elements.descriptor
@@ -193,7 +193,7 @@ class ChangeState:
     name: str
     descriptor: StateDescriptor
     function: Callable[[Any], Any]
-    is_given_entries: bool
+    has_planned_entries: bool
 
     def apply(self, drafts: Drafts) -> None:
         _check_descriptor(self.descriptor, StateDescriptor, "keyed state")
@@ -211,7 +211,7 @@ class ChangeState:
                 f"operator {self.uid!r}: the entries of {self.name!r} cannot become those of this descriptor: a map "
                 f"stays a map, and state with a time-to-live keeps one. Read them, and add them to a new state"
             )
-        step: Step = ChangeEntries(self.function) if self.is_given_entries else ChangeValues(self.function)
+        step: Step = ChangeEntries(self.function) if self.has_planned_entries else ChangeValues(self.function)
         state.add_step(step)
         # Other bytes sort differently, and two user keys may be equal in the new type.
         state.may_collide |= not schema.has_user_keys_of(state.schema)

@@ -16,7 +16,7 @@ from statebackend.checkpoint.invariants import check_identifier
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import Step
 from statebackend.state.descriptors import Descriptor, check_state_name
@@ -27,7 +27,7 @@ from statebackend.state.priority_queue import TIMER_STATES, timer_state_name
 from statebackend.state.state_meta import merge_metas
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["Drafts", "GivenElements", "OperatorDraft", "OperatorStateDraft", "StateDraft", "StoredInput"]
+__all__ = ["Drafts", "OperatorDraft", "OperatorStateDraft", "PlannedElements", "StateDraft", "StoredInput"]
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class StateDraft:
 
     schema: EntrySchema
     stored: list[StoredInput] = field(factory=list)
-    given: list[GivenEntries | StagedEntries] = field(factory=list)
+    given: list[PlannedEntries | StagedEntries] = field(factory=list)
     merge: Merge | None = None
     may_collide: bool = False
     """Whether two entries of different inputs may have the same address."""
@@ -87,7 +87,7 @@ class StateDraft:
 
 
 @frozen
-class GivenElements:
+class PlannedElements:
     """Elements of list operator state, or entries of broadcast state, from the plan."""
 
     descriptor: OperatorStateDescriptor
@@ -103,7 +103,7 @@ class OperatorStateDraft:
     stored: list[tuple[str, str]] = field(factory=list)
     schemas: tuple[Mapping[str, bytes], ...] = ()
     """The snapshot envelopes of the stored elements, by role."""
-    given: GivenElements | None = None
+    given: PlannedElements | None = None
     predicates: list[tuple[Callable[[Any], bool], int]] = field(factory=list)
     """The predicates, each with the number of its change."""
 
@@ -163,7 +163,7 @@ class OperatorDraft:
         check_state_name("a state", name)
         if name.startswith(_NAMES_OF_TIMERS if is_timers else TIMER_STATES) is not is_timers:
             raise PlanError(
-                f"operator {self.uid!r}: {name!r} is no name of its timers, which are found as "
+                f"operator {self.uid!r}: {name!r} is not a name of its timers, which are found as "
                 f"{' or '.join(_NAMES_OF_TIMERS)}<service>"
                 if is_timers
                 else f"operator {self.uid!r}: names such as {name!r} are those of timers; give the state another one"
@@ -236,7 +236,7 @@ class Drafts:
         self.operators[draft.uid] = draft
 
     def check_free(self, uid: str) -> None:
-        """Raise `PlanError` if the uid exists already or is invalid, `InvariantViolationError` if it is no string."""
+        """Raise `PlanError` if the uid exists already or is invalid, `InvariantViolationError` if not a string."""
         check_identifier("operator uid", uid)
         problem = uid_problem(uid)
         if problem is not None:

@@ -340,7 +340,7 @@ class _Encoding:
     def _check_lists(self, values: Sequence[Any]) -> None:
         for row, elements in enumerate(values):
             if not isinstance(elements, (list, tuple)):
-                raise self._misfit("value", f"{shown(elements)} is no list", row)
+                raise self._misfit("value", f"{shown(elements)} is not a list", row)
             if type(None) in set(map(type, elements)):
                 raise self._misfit("value", "None cannot be an element of a list", row)
 

@@ -109,7 +109,7 @@ class FlinkKeyPlacement(KeyPlacement):
         unknown = [column for column in columns if column not in _HASHES]
         if unknown:
             raise PlanError(
-                f"a key of type {', '.join(unknown)} is no key of Flink; change the keys first (change_keys)"
+                f"a key of type {', '.join(unknown)} is not a key of Flink; change the keys first (change_keys)"
             )
         hashes = [_HASHES[column] for column in columns]
         self._hash_column = None

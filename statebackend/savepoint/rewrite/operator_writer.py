@@ -42,7 +42,7 @@ from statebackend.savepoint.errors import EntryError, PlanError, RepeatedKeyErro
 from statebackend.savepoint.export import ExportedSubtask, ExportTask
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.savepoint.rewrite.drafts import GivenElements, Merge, OperatorDraft, OperatorStateDraft, StateDraft
+from statebackend.savepoint.rewrite.drafts import Merge, OperatorDraft, OperatorStateDraft, PlannedElements, StateDraft
 from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_after_change
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
@@ -363,7 +363,7 @@ def _part_of(
 
 
 def _given(
-    uid: str, name: str, given: GivenElements, parallelism: int, files: dict[str, NewFile]
+    uid: str, name: str, given: PlannedElements, parallelism: int, files: dict[str, NewFile]
 ) -> list[OperatorStateMeta]:
     descriptor = given.descriptor
     serializers = descriptor.serializers
@@ -378,7 +378,7 @@ def _given(
     return [OperatorStateMeta(name, descriptor.mode, (evolve(part, slices=run),)) for run in runs]
 
 
-def _list_rows(given: GivenElements) -> list[OperatorStateRow]:
+def _list_rows(given: PlannedElements) -> list[OperatorStateRow]:
     if isinstance(given.elements, (Mapping, str, bytes)) or not isinstance(given.elements, Iterable):
         raise EntryError(
             f"operator state {given.descriptor.name!r}: {shown(given.elements)} is not an iterable of list elements"
@@ -392,7 +392,7 @@ def _list_rows(given: GivenElements) -> list[OperatorStateRow]:
     return rows
 
 
-def _broadcast_rows(given: GivenElements) -> list[OperatorStateRow]:
+def _broadcast_rows(given: PlannedElements) -> list[OperatorStateRow]:
     if not isinstance(given.elements, Mapping):
         raise EntryError(
             f"operator state {given.descriptor.name!r}: the entries of a broadcast state must be a mapping"

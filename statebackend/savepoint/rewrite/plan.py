@@ -30,15 +30,15 @@ from statebackend.savepoint.rewrite import changes
 from statebackend.savepoint.rewrite.changes import Change
 from statebackend.savepoint.rewrite.drafts import (
     Drafts,
-    GivenElements,
     Merge,
     OperatorDraft,
     OperatorStateDraft,
+    PlannedElements,
     StateDraft,
 )
 from statebackend.savepoint.rewrite.entry_codec import time_or_now
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import KeepEntries, KeepKeys
 from statebackend.savepoint.stored_entries import StateEntry
@@ -203,7 +203,7 @@ def _merge_operator_state(merged: OperatorDraft, name: str, state: OperatorState
     both = (known, state)
     if OperatorStateMode.BROADCAST in (known.mode, state.mode) or known.mode is not state.mode:
         raise PlanError(
-            f"operator state {name!r} exists twice, the second time in operator {uid!r}, and is no list that the "
+            f"operator state {name!r} exists twice, the second time in operator {uid!r}, and is not a list that the "
             f"other could be appended to; remove or rename one of them"
         )
     if any(one.given is not None or one.predicates for one in both):
@@ -293,7 +293,7 @@ class Plan:
             uid: The operator.
             state: The descriptor that the job registers. If its functions are not available, the schema of stored state
                 (`EntrySchema.of_stored`), which includes its namespaces.
-            entries: Entries in any order and number (see `given_entries` for their form), or `StagedEntries`.
+            entries: Entries in any order and number (see `planned_entries` for their form), or `StagedEntries`.
             merge: Merges two values of one key. Without it, a repeated key is rejected.
             namespace: The type or serializer of the namespaces, if the state has some.
             last_access_ms: In state with time-to-live, the time of last access of entries without one, in milliseconds.
@@ -336,14 +336,14 @@ class Plan:
             raise ValueError(f"time is 'event' or 'processing', not {time!r}")
         serializer = None if namespace is None else as_serializer(namespace)
         state_name = timer_state_name(time, service)
-        given = GivenEntries(ReadOnce.of(state_name, timers, self._read_once), 0)
+        given = PlannedEntries(ReadOnce.of(state_name, timers, self._read_once), 0)
         return self._with(changes.AddTimers(uid, state_name, given, serializer))
 
     def add_operator_state(
         self, uid: str, descriptor: OperatorStateDescriptor, elements: Iterable[Any] | Mapping[Any, Any]
     ) -> Plan:
         """Add operator state: the elements of a list, or the entries of a broadcast state as a mapping."""
-        given = GivenElements(descriptor, ReadOnce.of(_name_of(descriptor), elements, self._read_once))
+        given = PlannedElements(descriptor, ReadOnce.of(_name_of(descriptor), elements, self._read_once))
         return self._with(changes.AddOperatorState(uid, given))
 
     def remove_state(self, uid: str, name: str) -> Plan:
@@ -363,13 +363,13 @@ class Plan:
         In state with time-to-live, a value keeps its last access. An unchanged list keeps the times of its elements;
         all elements of a changed list get the latest time in it. Merged lists are concatenated and keep their times.
         """
-        return self._with(changes.ChangeState(uid, name, descriptor, function, is_given_entries=False))
+        return self._with(changes.ChangeState(uid, name, descriptor, function, has_planned_entries=False))
 
     def change_entries(
         self, uid: str, name: str, descriptor: StateDescriptor, function: Callable[[StateEntry], Any]
     ) -> Plan:
         """Replace every value by ``function(entry)``. Otherwise as `change_values`."""
-        return self._with(changes.ChangeState(uid, name, descriptor, function, is_given_entries=True))
+        return self._with(changes.ChangeState(uid, name, descriptor, function, has_planned_entries=True))
 
     def keep_keys(self, uid: str, predicate: Callable[[Any], bool], *, states: Sequence[str] | None = None) -> Plan:
         """Remove keys for which the predicate is False, from all keyed states and timers or from ``states`` only."""
@@ -441,11 +441,11 @@ class Plan:
         replaces: bool,
     ) -> Plan:
         serializer = None if namespace is None else as_serializer(namespace)
-        given: GivenEntries | StagedEntries
+        given: PlannedEntries | StagedEntries
         if isinstance(entries, StagedEntries):
             given = entries
         else:
-            given = GivenEntries(ReadOnce.of(_name_of(state), entries, self._read_once), time_or_now(last_access_ms))
+            given = PlannedEntries(ReadOnce.of(_name_of(state), entries, self._read_once), time_or_now(last_access_ms))
         return self._with(changes.AddState(uid, state, given, serializer, merge, replaces))
 
     @property

@@ -27,8 +27,8 @@ from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.savepoint.errors import EntryError, PlanError
 from statebackend.savepoint.rewrite.entry_codec import time_or_now
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.given_entries import GivenEntries
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.sorted_rows import Run
 from statebackend.savepoint.rewrite.state_tasks import Collected, CollectTask, ProgressLabel
 from statebackend.savepoint.type_descriptions import describe_type
@@ -133,7 +133,7 @@ def stage_entries(
     namespaces = None if namespace is None else as_serializer(namespace)
     schema = EntrySchema.of(state, serializer_of_key(key), namespaces)
     with scratch_space(scratch_directory) as scratch:
-        given, placement = GivenEntries(entries, time_or_now(last_access_ms)), KeyPlacement(key, max_parallelism)
+        given, placement = PlannedEntries(entries, time_or_now(last_access_ms)), KeyPlacement(key, max_parallelism)
         collected = CollectTask(given, schema, placement, scratch, ProgressLabel("", schema.name, 0)).run()
         files = []
         for run in collected.runs:

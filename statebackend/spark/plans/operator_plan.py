@@ -33,7 +33,7 @@ from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
-from statebackend.spark.columns import AddedColumns, KeptColumns, column_meant_by, column_named, struct_type_of
+from statebackend.spark.columns import AddedColumns, SelectedColumns, column_meant_by, column_named, struct_type_of
 from statebackend.spark.plans.event_time_column import TimeOfOperator
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.plans.placement import SubtaskPlacement
@@ -349,7 +349,7 @@ class OneInput:
             *([times["timestamp"]] if one.is_in_time_order else []),
             *one.order_by,
         ]
-        self.order = KeptColumns(order) if order else None
+        self.order = SelectedColumns(order) if order else None
         """The sort order of the rows of a task; None to leave them unsorted."""
         # By the key group, or else the subtask, a task checks that the rows are its own.
         beside = [SUBTASK_COLUMN] if one.key_types is None else []
@@ -392,10 +392,10 @@ class InputUnion:
         structs = [F.struct(*map(column_named, one.names)) for one in inputs]
         types = [frame.select(struct).schema.fields[0].dataType for frame, struct in zip(rows, structs, strict=True)]
         self._columns = [
-            KeptColumns(self._tagged_columns(index, structs[index], types)) for index in range(len(inputs))
+            SelectedColumns(self._tagged_columns(index, structs[index], types)) for index in range(len(inputs))
         ]
         self.subtask = F.col(SUBTASK_COLUMN)
-        self.order = KeptColumns(
+        self.order = SelectedColumns(
             [
                 *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
                 F.array(*places)[F.col(INPUT_COLUMN)],

@@ -35,7 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from statebackend.spark.columns import KeptColumns, column_named
+from statebackend.spark.columns import SelectedColumns, column_named
 from statebackend.spark.frame_sinks import reads_once, sinks_of
 from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
@@ -207,7 +207,7 @@ class _Preparation:
         self.operators: dict[str, PreparedOperator] = {}
         """The operators checked so far, by uid."""
         self.steps: dict[RecordStepNode, PreparedStep] = {}
-        self.record_columns: dict[RecordsNode, KeptColumns] = {}
+        self.record_columns: dict[RecordsNode, SelectedColumns] = {}
 
     def source(self, node: SourceNode) -> None:
         self._frames[StreamEdge(node)] = self._spark.createDataFrame([], node.source.schema)
@@ -374,7 +374,7 @@ class Pipeline:
     graph: JobGraph
     operators: Mapping[str, PreparedOperator]
     steps: Mapping[RecordStepNode, PreparedStep]
-    records: Mapping[RecordsNode, KeptColumns]
+    records: Mapping[RecordsNode, SelectedColumns]
     source: DataFrame
     sinks: JobSinks
     is_source_kept: bool

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from statebackend.spark.columns import KeptColumns, column_named, nullable_type, struct_type_of, to_arrow_schema
+from statebackend.spark.columns import SelectedColumns, column_named, nullable_type, struct_type_of, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns
 from statebackend.spark.tasks.program_pickles import pickled
@@ -136,7 +136,7 @@ def _pickled(function: Any, place: str) -> bytes:
         ) from error
 
 
-def prepare_records(frame: DataFrame, node: RecordsNode) -> KeptColumns:
+def prepare_records(frame: DataFrame, node: RecordsNode) -> SelectedColumns:
     """The columns of a record class. Raises `JobDefinitionError` if the frame does not have them."""
     kind = record_type(node.record_class, AS_RECORDS)
     record = frame.drop(TIME_COLUMN)
@@ -149,7 +149,7 @@ def prepare_records(frame: DataFrame, node: RecordsNode) -> KeptColumns:
             found = found.cast(column.type_name)
         columns.append(found.alias(column.name))
     time = [column_named(TIME_COLUMN)] if TIME_COLUMN in frame.columns else []
-    return KeptColumns([*columns, *time])
+    return SelectedColumns([*columns, *time])
 
 
 def prepare_key_functions(

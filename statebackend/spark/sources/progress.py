@@ -30,8 +30,8 @@ running Spark.
     {"logOffset":4}                          0:{"logOffset":4}
     -                                        (a source without an offset has no line)
 
-In v1 a line belongs to the source of its position; "-" is no offset yet. In v2 it starts with the name of the source's
-log: its number, or the name from Spark's source evolution.
+In v1 a line belongs to the source of its position; "-" means no offset yet. In v2 it starts with the name of the
+source's log: its number, or the name from Spark's source evolution.
 
 **Order.** `source-order.json` maps lines to directories, and has the columns that each source was read with. It is a
 checksummed JSON file (`statebackend.checkpoint.fs.checksummed_json`):
@@ -406,7 +406,7 @@ def _damage(fs: CheckpointFileSystem, name: str) -> str | None:
         return None if is_whole else "it is not a whole entry of the log of a file source"
     first, _, rest = content.decode("utf-8", "replace").partition("\n")
     if kind == "commits" and not re.fullmatch(r"v[0-9]+", first):
-        return "its first line is no version" if first else "it is empty"
+        return "its first line is not a version" if first else "it is empty"
     text = rest if kind == "commits" else first
     return None if (kind == "commits" and not text) or is_json_object(text) else "it is not a whole JSON object"
 

@@ -4,8 +4,8 @@ A subtask that returns to a worker need not restore. The runtime takes the store
 catch up with the handle to continue from, and puts it back after a successful snapshot. A store is in the cache or in
 use, never both. The cache does not decide whether a store is current: `HeapStateStore.catch_up` compares files.
 
-Spark moves subtasks between workers, so over time each worker would hold a copy of each subtask. `KeptLimits` bounds
-the copies: in bytes over all workers of a host, with an equal share for each, and in epochs since a copy was current.
+Spark moves subtasks between workers, so each worker would in time hold each subtask. `WorkerCacheLimits` bounds the
+copies: in bytes over all workers of a host, with an equal share for each, and in epochs since a copy was current.
 There is at most one store per subtask of a job. Stores of another parallelism are dropped. Beyond a share, or beyond
 `MAX_STORES`, the oldest store is dropped. A forked child starts with an empty cache.
 
@@ -162,7 +162,7 @@ class WorkerCacheKey:
 
 
 @frozen
-class KeptLimits:
+class WorkerCacheLimits:
     """The limits of the cache: bytes for all workers of a host, and epochs since a copy was current."""
 
     bytes_per_host: int
@@ -193,7 +193,7 @@ class WorkerCache:
         kept = self._kept.pop(key, None)
         return None if kept is None else kept.store
 
-    def put(self, key: WorkerCacheKey, store: HeapStateStore, limits: KeptLimits) -> None:
+    def put(self, key: WorkerCacheKey, store: HeapStateStore, limits: WorkerCacheLimits) -> None:
         """Keep a store after a successful snapshot, or close it; its state handles can no longer be used."""
         self._forget_parent()
         store.release_states()
@@ -313,7 +313,7 @@ class HeapStateBackend(StateBackend):
             store.close()
             return
         given = self.kept_bytes_per_host
-        limits = KeptLimits(memory_of_host_bytes() // 4 if given is None else given, self.kept_epochs)
+        limits = WorkerCacheLimits(memory_of_host_bytes() // 4 if given is None else given, self.kept_epochs)
         worker_cache.put(_cache_key(backend.parameters, subtask), store, limits)
 
     def kept_bytes_of_host(self) -> int:

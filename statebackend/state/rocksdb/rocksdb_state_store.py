@@ -176,7 +176,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         """Write only the whole state, without expired rows."""
         assert table.whole is not None
         writer = SstWriter(os.path.join(directory, "base.sst"))
-        kept = _KeptExactly(table.row_filter)
+        kept = _ExactCopy(table.row_filter)
         writer.write(kept_rows(kept if table.row_filter else None, self._watched(table.whole)))
         table.is_exact = kept.is_exact
         if not writer.entry_count:
@@ -217,7 +217,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield row
 
 
-class _KeptExactly:
+class _ExactCopy:
     """A row filter that records whether it removed anything."""
 
     def __init__(self, row_filter: RowFilter | None) -> None:

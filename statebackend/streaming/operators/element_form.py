@@ -49,7 +49,7 @@ def _values(names: tuple[str, ...], record: Any) -> tuple[Any, ...]:
             return tuple([record[name] for name in names])
     elif not isinstance(record, tuple) and all(hasattr(record, name) for name in names):
         return tuple([getattr(record, name) for name in names])
-    raise TypeError(f"{format_value(record, 120)} is no record of the columns {', '.join(names)}")
+    raise TypeError(f"{format_value(record, 120)} is not a record of the columns {', '.join(names)}")
 
 
 @frozen

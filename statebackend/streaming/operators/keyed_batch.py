@@ -176,7 +176,7 @@ class KeyedBatchOperator(Operator):
             return
         if not isinstance(rows, (pa.RecordBatch, pa.Table)):
             raise TypeError(
-                f"process_batch emitted {format_value(rows, 80)}, which is no pyarrow.RecordBatch or pyarrow.Table"
+                f"process_batch emitted {format_value(rows, 80)}, which is not a pyarrow.RecordBatch or pyarrow.Table"
             )
         times = column_values(timestamps) if isinstance(timestamps, pa.Array) else timestamps
         if times is not None and len(times) != rows.num_rows:

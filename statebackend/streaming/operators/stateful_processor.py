@@ -146,8 +146,8 @@ class ProcessorSchema:
         if isinstance(value, Mapping):
             return tuple(value.get(name) for name in self._names)
         raise TypeError(
-            f"{self.where}: {format_value(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
-            f"{', '.join(self._names)}"
+            f"{self.where}: {format_value(value, _SHOWN_CHARACTERS)} is not a value of state: give a tuple of "
+            f"the fields {', '.join(self._names)}"
         )
 
 
@@ -171,7 +171,7 @@ def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
     # A number with too many digits becomes NaN, which differs from the value.
     scaled = value.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
     if scaled != value:
-        raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} after the point")
+        raise ValueError(f"{value} is not a decimal of {data_type.precision} digits, {data_type.scale} after the point")
     return scaled
 
 
@@ -664,7 +664,7 @@ class StatefulProcessorOperator(Operator):
             if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
                 return tuple(row)
             raise TypeError(
-                f"{format_value(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
+                f"{format_value(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is not a Row of the columns "
                 f"{', '.join(self._names)}; yield Row(name=value, ...)"
             )
         by_name = dict(zip(fields, row, strict=True))

@@ -630,7 +630,7 @@ class WindowOperator(Operator):
             return
         if result.__class__ is not TriggerResult:
             raise TypeError(
-                f"{type(self._trigger).__name__} returned {format_value(result, 80)}, which is no TriggerResult"
+                f"{type(self._trigger).__name__} returned {format_value(result, 80)}, which is not a TriggerResult"
             )
         if result.fires:
             self._function_context.enter(window)

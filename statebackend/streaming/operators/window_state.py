@@ -199,7 +199,7 @@ class ReducedWindows(FoldedWindows):
                     continue
                 value = reduce(value, element)
                 if value is None:
-                    raise TypeError("the reduce function returned None; it must return what it has folded")
+                    raise TypeError("the reduce function returned None; it must return the new accumulator")
                 value = record(value)
         except Exception as error:
             raise FoldError(element) from error

@@ -301,7 +301,7 @@ class _Parser:
     def _column(self) -> Column:
         kind, name = self._take("the name of a column")
         if kind not in ("word", "quoted"):
-            raise _SyntaxError(f"{name!r} is no name of a column")
+            raise _SyntaxError(f"{name!r} is not a name of a column")
         self._takes("mark", ":")
         column = self._typed(name)
         nullable = True
@@ -319,7 +319,7 @@ class _Parser:
             return Column(name, *_SIMPLE[type_name])
         make = self._MAKERS.get(type_name)
         if make is None:
-            raise _SyntaxError(f"{word!r} is no type that is known here")
+            raise _SyntaxError(f"{word!r} is not a type that is known here")
         return make(self, name, type_name)
 
     def _decimal(self, name: str, type_name: str) -> Column:
@@ -329,7 +329,7 @@ class _Parser:
             scale = self._number() if self._takes("mark", ",") else 0
             self._expect("mark", ")")
         if not 1 <= precision <= _LARGEST_PRECISION or scale > precision:
-            raise _SyntaxError(f"decimal({precision},{scale}) is no type")
+            raise _SyntaxError(f"decimal({precision},{scale}) is not a type")
         return Column(name, f"decimal({precision},{scale})", pa.decimal128(precision, scale))
 
     def _time(self, name: str, type_name: str) -> Column:
@@ -338,7 +338,7 @@ class _Parser:
             precision = self._number()
             self._expect("mark", ")")
         if precision > _TIME_PRECISION:
-            raise _SyntaxError(f"time({precision}) is no type")
+            raise _SyntaxError(f"time({precision}) is not a type")
         return Column(name, f"time({precision})", pa.time64("ns"))
 
     def _interval(self, name: str, type_name: str) -> Column:
@@ -346,13 +346,13 @@ class _Parser:
         if self._takes("word", "to"):
             units.append(self._unit())
         if list(map(_UNITS.index, units)) != sorted(set(map(_UNITS.index, units))):
-            raise _SyntaxError(f"interval {' to '.join(units)} is no type")
+            raise _SyntaxError(f"interval {' to '.join(units)} is not a type")
         return Column(name, f"interval {' to '.join(units)}", pa.duration("us"))
 
     def _unit(self) -> str:
         _, word = self._take("the unit of an interval")
         if word.lower() not in _UNITS:
-            raise _SyntaxError(f"an interval of {word} is no type that is known here; use {', '.join(_UNITS)}")
+            raise _SyntaxError(f"an interval of {word} is not a type that is known here; use {', '.join(_UNITS)}")
         return word.lower()
 
     def _array(self, name: str, type_name: str) -> Column:
@@ -398,7 +398,7 @@ class _Parser:
     def _number(self) -> int:
         _, text = self._take("a number")
         if not (text.isascii() and text.isdecimal()):
-            raise _SyntaxError(f"{text!r} is no number")
+            raise _SyntaxError(f"{text!r} is not a number")
         return int(text)
 
     _MAKERS: Final[Mapping[str, Callable[[Any, str, str], Column]]] = {

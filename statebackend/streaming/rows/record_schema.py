@@ -103,7 +103,7 @@ def record_type(record_class: Any, where: str) -> RecordType:
     """
     if not is_record_class(record_class):
         raise JobDefinitionError(
-            f"{where}: {format_value(record_class, 80)} is no record class; pass an attrs class, a dataclass, a "
+            f"{where}: {format_value(record_class, 80)} is not a record class; pass an attrs class, a dataclass, a "
             f"NamedTuple, a pydantic model or a msgspec struct"
         )
     try:
@@ -373,7 +373,7 @@ def _chosen_column(hint: Any, name: str, chosen: ColumnType, path: str) -> Colum
     column = columns[0]
     if len(columns) != 1 or column.name != "value" or column.type_name.partition("(")[0] not in known:
         possible = f"choose one of {', '.join(known)}" if known else "leave it out"
-        raise _NoColumnError(f"{path}: {chosen} is no column for {described(hint)}; {possible}")
+        raise _NoColumnError(f"{path}: {chosen} is not a column for {described(hint)}; {possible}")
     return evolve(column, name=name, nullable=False)
 
 
@@ -396,7 +396,7 @@ def _enum(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) -> _Fiel
     def convert(value: Any) -> Any:
         found = constants.get(value)
         if found is None:
-            raise ValueError(f"{format_value(value, 80)} is no constant of {hint.__name__}")
+            raise ValueError(f"{format_value(value, 80)} is not a constant of {hint.__name__}")
         return found
 
     return _FieldType(parsed_schema(_SCALARS[kind], path).columns[0], convert)
@@ -430,7 +430,7 @@ def _literal(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) -> _F
     def convert(value: Any) -> Any:
         converted = value if of_value is None else of_value(value)
         if converted not in accepted:
-            raise ValueError(f"{format_value(value, 80)} is no value of {hint}")
+            raise ValueError(f"{format_value(value, 80)} is not a value of {hint}")
         return converted
 
     return _FieldType(made.column, convert)

@@ -229,7 +229,9 @@ class RowReader:
     ) -> UnreadableRowError:
         values = zip(self.schema.names, (column[index] for column in columns), strict=True)
         record = ", ".join(f"{name}={format_value(value, 80)}" for name, value in values)
-        return UnreadableRowError(f"{self._where}a row is no {kind.record_class.__name__}: {reason}; the row: {record}")
+        return UnreadableRowError(
+            f"{self._where}a row cannot be read as {kind.record_class.__name__}: {reason}; the row: {record}"
+        )
 
     def _explained(self, batch: pa.RecordBatch, error: Exception) -> Exception:
         for index in range(batch.num_rows):

@@ -353,7 +353,7 @@ class RecordShape:
             return (record,)
         told = [f"lacks {', '.join(missing)}"] if missing else []
         if unknown:
-            told.append(f"has {', '.join(map(str, unknown))}, which is no column")
+            told.append(f"has {', '.join(map(str, unknown))}, which is not a column")
         raise MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
 
 

@@ -177,7 +177,7 @@ def whole_milliseconds(clock: Clock) -> Clock:
         time_ms = clock()
         if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
             raise JobDefinitionError(
-                f"the clock gave {shown(time_ms)}; it gives milliseconds since 1970 as a whole number, such as "
+                f"the clock returned {shown(time_ms)}; it must return milliseconds since 1970 as an integer, such as "
                 f"lambda: time.time_ns() // 1_000_000"
             )
         return time_ms

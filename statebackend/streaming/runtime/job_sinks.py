@@ -241,7 +241,7 @@ def _close(uid: str, sink: Sink) -> None:
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
     """Return the error for an object that is not a sink. ``advice`` explains what to pass instead."""
-    return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is no sink: {advice}")
+    return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is not a sink: {advice}")
 
 
 def _check_identities(sinks: Mapping[str, Sink]) -> None:

@@ -72,7 +72,7 @@ def locked_start(
     max_parallelism: int,
     services: JobServices,
     find: Callable[[JobRecords], StartingPoint],
-    judge: Callable[[JobRecords, StartingPoint], T],
+    check: Callable[[JobRecords, StartingPoint], T],
 ) -> LockedStart[T]:
     """Find the starting point, check it, become the leader of the job, and find it again.
 
@@ -85,7 +85,7 @@ def locked_start(
         max_parallelism: The maximum parallelism of the job.
         services: Elect the leader and store the records of the job.
         find: Returns the starting point. Changes nothing.
-        judge: Checks the starting point and returns the result, or raises. Changes nothing.
+        check: Checks the starting point and returns the result, or raises. Changes nothing.
 
     Raises:
         JobDirectoryError: The directory belongs to another job or driver.
@@ -94,7 +94,7 @@ def locked_start(
     JobDirectory.check(job_dir, name, max_parallelism)
     with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         point = find(records)
-        compatibility = judge(records, point)
+        compatibility = check(records, point)
     directory = JobDirectory.open(
         job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
     )
@@ -104,7 +104,7 @@ def locked_start(
             records = services.take_over(directory)
             found = find(records)
             if found.identity != point.identity:
-                compatibility = judge(records, found)
+                compatibility = check(records, found)
         return LockedStart(directory, records, found, compatibility)
     except BaseException:
         directory.close()

@@ -48,7 +48,7 @@ def timestamp_of(value: object) -> int | None:
             return milliseconds
     if type(value) is not int or not MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
         raise ValueError(
-            f"{shown(value)} is no timestamp; it is a number of milliseconds since 1970 as a whole number of 64 bits, "
+            f"{shown(value)} is not a timestamp: pass milliseconds since 1970 as an integer of 64 bits, "
             f"a datetime, or None"
         )
     return value
@@ -72,7 +72,7 @@ def time_ms(time: object) -> int:
     if not isinstance(time, bool) and hasattr(time, "__index__"):
         return operator.index(time)
     raise SerializationError(
-        "a timer", (f"{shown(time)} is no time; pass milliseconds since 1970 or a datetime with a time zone",)
+        "a timer", (f"{shown(time)} is not a time; pass milliseconds since 1970 or a datetime with a time zone",)
     )
 
 

@@ -95,5 +95,5 @@ class AlignmentGroup(Generic[C]):
     def _member(self, member: C, event: str) -> _Member:
         one = self._members.get(member)
         if one is None:
-            raise IllegalTransitionError(event, "RUNNING", f"{shown(member)} is no member of the group")
+            raise IllegalTransitionError(event, "RUNNING", f"{shown(member)} is not a member of the group")
         return one

@@ -140,7 +140,7 @@ class LearningWordSerializer(TypeSerializer[str]):
 
     def serialize(self, value: str, out: DataOutputView) -> None:
         if not isinstance(value, str):
-            raise self.serialization_error(value, TypeError(f"{value!r:.80} is no word"))
+            raise self.serialization_error(value, TypeError(f"{value!r:.80} is not a word"))
         with self._lock:
             if value not in self.words:
                 self.words.append(value)

@@ -1,4 +1,4 @@
-"""Alternating: savepoints are aligned, and a checkpoint is until its time to align is over."""
+"""Alternating: savepoints are aligned, and a checkpoint is until its alignment timed out."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@ import pytest
 from statebackend.checkpoint.barriers.elements import BarrierHandler, CheckpointBarrier
 from statebackend.checkpoint.barriers.exactly_once import (
     EXACTLY_ONCE_TRANSITIONS,
+    AlignmentEvent,
     AlignmentPhase,
     AlignmentStep,
     ExactlyOnceHandler,
-    SeenAs,
     exactly_once_as_text,
 )
 from statebackend.checkpoint.barriers.tracker import (
     AT_LEAST_ONCE_TRANSITIONS,
     BarrierTracker,
-    Heard,
     TrackedPhase,
+    TrackingEvent,
     TrackingStep,
     at_least_once_as_text,
 )
@@ -32,26 +32,35 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "barrier-tables.md"
 
 # What no channel can bring about: it has nothing pending, or has not yet what it would end.
 NOT_LISTED = {
-    AlignmentPhase.IDLE: {SeenAs.LAST_CHANNEL_ENDED, SeenAs.BARRIER_LOST, SeenAs.TIMED_OUT, SeenAs.SUPERSEDED},
-    AlignmentPhase.ANNOUNCED: {SeenAs.LAST_CHANNEL_ENDED},
+    AlignmentPhase.IDLE: {
+        AlignmentEvent.LAST_CHANNEL_ENDED,
+        AlignmentEvent.BARRIER_LOST,
+        AlignmentEvent.TIMED_OUT,
+        AlignmentEvent.SUPERSEDED,
+    },
+    AlignmentPhase.ANNOUNCED: {AlignmentEvent.LAST_CHANNEL_ENDED},
     AlignmentPhase.OVERTAKING: {
-        SeenAs.LAST_CHANNEL_ENDED,
-        SeenAs.ALIGNED_BARRIER,
-        SeenAs.LAST_ALIGNED_BARRIER,
-        SeenAs.TIMED_OUT,
+        AlignmentEvent.LAST_CHANNEL_ENDED,
+        AlignmentEvent.ALIGNED_BARRIER,
+        AlignmentEvent.LAST_ALIGNED_BARRIER,
+        AlignmentEvent.TIMED_OUT,
     },
     AlignmentPhase.ALIGNING: set(),
-    AlignmentPhase.CAPTURING: {SeenAs.ALIGNED_BARRIER, SeenAs.LAST_ALIGNED_BARRIER, SeenAs.TIMED_OUT},
+    AlignmentPhase.CAPTURING: {
+        AlignmentEvent.ALIGNED_BARRIER,
+        AlignmentEvent.LAST_ALIGNED_BARRIER,
+        AlignmentEvent.TIMED_OUT,
+    },
 }
 
 
 def test_every_pair_of_phase_and_event_is_listed_or_known_to_be_impossible() -> None:
-    for phase, seen in itertools.product(AlignmentPhase, SeenAs):
+    for phase, seen in itertools.product(AlignmentPhase, AlignmentEvent):
         assert ((phase, seen) in EXACTLY_ONCE_TRANSITIONS) != (seen in NOT_LISTED[phase]), (phase, seen)
-    for tracked, heard in itertools.product(TrackedPhase, Heard):
+    for tracked, heard in itertools.product(TrackedPhase, TrackingEvent):
         is_end_of_unknown = tracked is TrackedPhase.UNKNOWN and heard in (
-            Heard.CHANNEL_ENDED,
-            Heard.LAST_CHANNEL_ENDED,
+            TrackingEvent.CHANNEL_ENDED,
+            TrackingEvent.LAST_CHANNEL_ENDED,
         )
         assert ((tracked, heard) in AT_LEAST_ONCE_TRANSITIONS) != is_end_of_unknown, (tracked, heard)
 

@@ -40,8 +40,8 @@ from statebackend.checkpoint.coordinator.messages import (
     StopTimeout,
     StoreCheckpoint,
     TasksChanged,
-    TellTasks,
     TimedOut,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, TaskStatus
 from statebackend.checkpoint.coordinator.requests import (
@@ -141,7 +141,7 @@ class Outside:
     def _progress(self, action: InitializeLocation | SnapshotOperatorCoordinators | RunMasterHooks) -> None:
         self.handle(CheckpointProgressed(action.checkpoint_id, self.now_ms))
 
-    def _tell(self, action: TellTasks) -> None:
+    def _tell(self, action: TriggerTasks) -> None:
         self.told.append(action.checkpoint_id)
 
     def _store(self, action: StoreCheckpoint) -> None:
@@ -176,7 +176,7 @@ _CARRY_OUT: Final[Mapping[type, Callable[[Outside, Any], None]]] = {
     InitializeLocation: Outside._progress,
     SnapshotOperatorCoordinators: Outside._progress,
     RunMasterHooks: Outside._progress,
-    TellTasks: Outside._tell,
+    TriggerTasks: Outside._tell,
     StoreCheckpoint: Outside._store,
     StartTimeout: Outside._start_timeout,
     StopTimeout: Outside._stop_timeout,

@@ -19,7 +19,7 @@ from statebackend.checkpoint.coordinator.messages import (
     StoreCheckpoint,
     Suspended,
     TasksChanged,
-    TellTasks,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.pending_checkpoint import TaskStatus
 from statebackend.checkpoint.coordinator.requests import FailurePolicy
@@ -174,7 +174,7 @@ def test_timeout_while_checkpoint_operator_coordinator_not_finishing() -> None:
     assert one.checkpoints.pending_ids == (2,)
 
 
-@pytest.mark.parametrize("held", [SnapshotOperatorCoordinators, RunMasterHooks, TellTasks, StoreCheckpoint])
+@pytest.mark.parametrize("held", [SnapshotOperatorCoordinators, RunMasterHooks, TriggerTasks, StoreCheckpoint])
 def test_whatever_a_checkpoint_waits_for_its_failure_undoes_what_was_made_for_it(held: type) -> None:
     one = outside(held={held}, tolerable=5)
     number = one.request()

@@ -25,7 +25,7 @@ from statebackend.checkpoint.coordinator.messages import (
     StoreCheckpoint,
     Suspended,
     TasksChanged,
-    TellTasks,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, TaskStatus, all_unfinished_tasks
 from statebackend.checkpoint.coordinator.triggering import (
@@ -77,7 +77,7 @@ def test_checkpoint_triggered_after_some_tasks_finished_if_allowed() -> None:
     )
     one = outside(tasks=tasks, policy=all_unfinished_tasks)
     number = one.request()
-    (told,) = one.of(TellTasks)
+    (told,) = one.of(TriggerTasks)
     # Those behind finished tasks alone have nobody left who sends them a barrier.
     assert told.tasks == (others[1], others[2], sources[2])
     for task in told.tasks:
@@ -95,7 +95,7 @@ def test_those_are_told_who_have_nobody_before_them_that_runs_and_the_others_hea
     tasks = tuple(CheckpointTask(task, TaskStatus.RUNNING, frozenset(given)) for task, given in inputs.items())
     one = outside(tasks=tasks, policy=all_unfinished_tasks)
     one.request()
-    [told] = one.of(TellTasks)
+    [told] = one.of(TriggerTasks)
     assert told.tasks == (source,)
     one.decline(1, source)
     [aborted] = one.of(NotifyAborted)

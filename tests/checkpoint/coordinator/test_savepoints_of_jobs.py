@@ -10,7 +10,7 @@ from statebackend.checkpoint.coordinator.messages import (
     InitializeLocation,
     NotifyComplete,
     StoreCheckpoint,
-    TellTasks,
+    TriggerTasks,
 )
 
 
@@ -99,4 +99,4 @@ def test_savepoint_scheduled_in_unaligned_mode() -> None:
     assert one.told == [1]
     one.acknowledge(1, A, B)
     assert [request.request_id for request in one.checkpoints.waiting_requests] == waiting
-    assert one.of(TellTasks)[-1].kind is Kind.SAVEPOINT
+    assert one.of(TriggerTasks)[-1].kind is Kind.SAVEPOINT

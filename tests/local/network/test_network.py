@@ -94,7 +94,7 @@ class Work:
 
 
 @define
-class Heard:
+class TrackingEvent:
     said: list[Any] = field(factory=list)
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
@@ -111,7 +111,7 @@ class Job:
     network: Network
     sources: list[SourceSubtask[Source]]
     works: list[Work]
-    heard: Heard
+    heard: TrackingEvent
 
 
 def job(
@@ -130,7 +130,7 @@ def job(
         SourceSubtask(*one, group if drifts_ms else None)
         for one in zip(ids, map(Source, outputs), outputs, strict=True)
     ]
-    end, heard = SubtaskId("end", 0), Heard()
+    end, heard = SubtaskId("end", 0), TrackingEvent()
     operators, works, to_end = [], [], []
     for index in range(PARALLELISM):
         own, output = SubtaskId("operator", index), SubtaskOutput()

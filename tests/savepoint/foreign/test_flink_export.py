@@ -58,7 +58,7 @@ def test_types_that_flink_does_not_have_are_listed(tmp_path: pathlib.Path, capsy
     SavepointWriter.new(ours, max_parallelism=4).write(plan)
     assert main(["export-flink", str(ours), str(exported)]) == 3
     error = capsys.readouterr().err
-    assert "operator 'moments': a key of type timestamp is no key of Flink" in error
+    assert "operator 'moments': a key of type timestamp is not a key of Flink" in error
     assert "state 'any' has a type that Flink does not have: statebackend.PythonDate" in error
     assert not (exported / "_metadata").exists()
 

@@ -147,5 +147,5 @@ def test_only_state_of_flink_is_imported(plan: str, tmp_path: pathlib.Path, caps
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(["import", str(GOLDEN / "hashmap-canonical" / "savepoint"), str(first), "--plan", plan]) == 0
     assert main(["import", str(first), str(second), "--plan", plan]) == 3
-    assert "is no savepoint or checkpoint of Flink" in capsys.readouterr().err
+    assert "is not a savepoint or checkpoint of Flink" in capsys.readouterr().err
     assert main(["import", str(first), str(second)]) == MISUSED

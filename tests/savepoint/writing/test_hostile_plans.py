@@ -350,7 +350,7 @@ def test_what_is_no_state_without_keys(tmp_path: Path) -> None:
 def test_lists_and_maps_reject_what_they_reject_in_a_job(tmp_path: Path) -> None:
     numbers, by_name = ListStateDescriptor("numbers", int), MapStateDescriptor("by name", str, int | None)
     for plan, message in (
-        (keyed([("a", 7)], numbers), "7 is no list"),
+        (keyed([("a", 7)], numbers), "7 is not a list"),
         (keyed([("a", [1, None])], numbers), "None cannot be an element"),
         (keyed([("a", None, 1)], by_name), "the user key does not fit"),
         (keyed([("a", "x", 1), ("a", "x", 2)], by_name), "same key 'a', user key 'x'"),

@@ -30,10 +30,10 @@ def copied(stored: Path, plan: Plan) -> Path:
     return target
 
 
-@pytest.mark.parametrize("is_given_entries", [False, True])
-def test_user_keys_are_written_anew_by_the_new_type(stored: Path, is_given_entries: bool) -> None:
+@pytest.mark.parametrize("has_planned_entries", [False, True])
+def test_user_keys_are_written_anew_by_the_new_type(stored: Path, has_planned_entries: bool) -> None:
     plan, descriptor = Plan().keep_keys("o", lambda key: key == "k"), MapStateDescriptor("m", float, str)
-    if is_given_entries:
+    if has_planned_entries:
         plan.change_entries("o", "m", descriptor, lambda entry: f"{entry.user_key} {entry.value}")
     else:
         plan.change_values("o", "m", descriptor, lambda value: f"{value} {value}")

@@ -111,7 +111,7 @@ def test_no_state_passes_for_timers(stored: Path, name: str) -> None:
 
 
 def test_timers_are_renamed_to_those_of_another_service_only(stored: Path) -> None:
-    rejected(stored, Plan().rename_state("one", TIMERS, "timers"), "is no name of its timers")
+    rejected(stored, Plan().rename_state("one", TIMERS, "timers"), "is not a name of its timers")
     to = "_timer_state/processing_user-timers"
     found = copied(stored, Plan().rename_state("one", TIMERS, to)).read("one", to)
     assert [(entry.key, entry.value) for entry in found] == [("one", 5)]

@@ -60,12 +60,12 @@ class Incomparable:
         (lambda elements: [*elements, 9], ([1, 2, 3, 9], (30, 30, 30, 30))),
     ],
 )
-@pytest.mark.parametrize("is_given_entries", [False, True])
+@pytest.mark.parametrize("has_planned_entries", [False, True])
 def test_a_list_that_is_another_has_the_latest_time_for_all(
-    stored: Path, function: Any, expected: Any, is_given_entries: bool
+    stored: Path, function: Any, expected: Any, has_planned_entries: bool
 ) -> None:
     plan = Plan().keep_keys("o", lambda key: key == "a")
-    if is_given_entries:
+    if has_planned_entries:
         plan.change_entries("o", "list", NUMBERS, lambda entry: function(entry.value))
     else:
         plan.change_values("o", "list", NUMBERS, function)

@@ -16,10 +16,10 @@ from statebackend.state.heap import heap_state_backend as worker_cache_module
 from statebackend.state.heap.heap_state_backend import (
     HeapStateBackend,
     HostLedger,
-    KeptLimits,
     OtherProcesses,
     WorkerCache,
     WorkerCacheKey,
+    WorkerCacheLimits,
     memory_of_host_bytes,
 )
 from statebackend.state.heap.heap_state_table import estimated_bytes
@@ -28,7 +28,7 @@ from statebackend.testing.backends.harness import VALUE, BackendHarness, content
 
 KEYS = range(20)
 KEY = WorkerCacheKey("job", "operator", 0, 1)
-PLENTY = KeptLimits(bytes_per_host=1 << 40, epochs=1000)
+PLENTY = WorkerCacheLimits(bytes_per_host=1 << 40, epochs=1000)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_directory_of_another_user_is_rejected(
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_file_is_no_directory(tmp_path: Path, make: Callable[[str], Any]) -> None:
     (tmp_path / "directory").touch()
-    with pytest.raises(PrivateDirectoryError, match="directory: it is no directory"):
+    with pytest.raises(PrivateDirectoryError, match="directory: it is not a directory"):
         make(str(tmp_path / "directory"))
 
 
@@ -130,7 +130,7 @@ def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
 def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
     tmp_path: Path, moment: str, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody who clears up takes it for abandoned, between its making and its lock; a lock on nothing is no lock."""
+    """A clean-up may take it for abandoned between its creation and its lock; such a lock is void."""
     path = tmp_path / "directory"
     module, name = (os, "open") if moment == "before the lock file is made" else (fcntl, "flock")
     function = getattr(module, name)

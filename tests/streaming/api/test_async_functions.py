@@ -1,4 +1,4 @@
-"""When a request is made again, and what is no strategy for that."""
+"""When a request is made again, and what is not a strategy for that."""
 
 from __future__ import annotations
 

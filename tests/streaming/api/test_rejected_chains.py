@@ -262,6 +262,6 @@ class Splitting:
 
 @pytest.mark.parametrize("source", [Splitting, 5, None, [("a", 1)]], ids=str)
 def test_a_source_that_is_read_again_is_an_instance_of_one(source: Any) -> None:
-    with pytest.raises(JobDefinitionError, match=r"from_source was given .*, which is no ReplayableSource"):
+    with pytest.raises(JobDefinitionError, match=r"from_source was given .*, which is not a ReplayableSource"):
         LocalStreamEnvironment().from_source(source, uid="source")
     LocalStreamEnvironment().from_source(Splitting(), uid="source")

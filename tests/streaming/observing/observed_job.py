@@ -56,7 +56,7 @@ class CountVisits(KeyedProcessFunction[str, Any, Any]):
         yield context.current_key, value.n
 
 
-class Heard(JobListener):
+class TrackingEvent(JobListener):
     """Notes what it hears; ``kinds`` are the names of the events, and those of progress apart."""
 
     def __init__(self) -> None:

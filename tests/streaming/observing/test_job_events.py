@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observed_job import RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
+from observed_job import RUN, TrackingEvent, acknowledged, migrated_job, recorder_by_hand, visits_environment
 
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.metrics import CheckpointCost
@@ -32,7 +32,7 @@ class Raising(JobListener):
 def test_what_a_listener_raises_is_told_once_and_hurts_neither_the_job_nor_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    raising, heard = Raising(error), Heard()
+    raising, heard = Raising(error), TrackingEvent()
     with caplog.at_level(logging.WARNING):
         job = migrated_job(tmp_path / "job", raising, heard)
         job.savepoint(tmp_path / "savepoint")
@@ -48,7 +48,7 @@ def test_a_user_who_interrupts_is_heard() -> None:
 
 
 def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     environment = visits_environment(tmp_path)
     for _ in range(2):
         environment.add_listener(heard)
@@ -63,7 +63,7 @@ def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) 
 
 
 def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_the_next() -> None:
-    own, common = Heard(), Heard()
+    own, common = TrackingEvent(), TrackingEvent()
     of_environment = JobListeners((common,))
     of_environment.of_job(own)
     event = JobStarted(RUN, recorder_by_hand())
@@ -72,7 +72,7 @@ def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_th
 
 
 def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     recorder = recorder_by_hand(heard)
     failure = ValueError("first")
     recorder.terminated(failure)
@@ -83,7 +83,7 @@ def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> Non
 
 
 def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     recorder = recorder_by_hand(heard)
     recorder.checkpoint_failed(3, "expired:\n not complete")
     recorder.epoch_completed(4, [acknowledged(4, 0)], CheckpointCost())
@@ -122,7 +122,7 @@ def test_each_job_of_an_environment_has_its_own_lines_in_the_log(
 
 
 def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_listeners(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     environment = visits_environment(tmp_path, fails_at=0)
     environment.add_listener(heard)
     with pytest.raises(UserFunctionError):

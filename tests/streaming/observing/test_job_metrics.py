@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from held_items import grown, held_items
-from observed_job import HOSTILE, RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
+from observed_job import HOSTILE, RUN, TrackingEvent, acknowledged, migrated_job, recorder_by_hand, visits_environment
 
 from statebackend import Operation, Savepoint, StateMetricsConfig
 from statebackend.local.run import LocalRun
@@ -94,7 +94,7 @@ def test_metrics_are_json_whatever_the_numbers_are_and_whatever_the_names() -> N
 
 def test_a_job_without_epochs_and_one_that_fails_have_metrics(tmp_path: Path) -> None:
     assert recorder_by_hand().metrics().status == "running"
-    heard = Heard()
+    heard = TrackingEvent()
     environment = visits_environment(tmp_path, fails_at=5)
     environment.add_listener(heard)
     with pytest.raises(UserFunctionError):
@@ -118,7 +118,7 @@ def test_a_clock_that_goes_back_changes_no_duration() -> None:
 
 
 def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     job = migrated_job(tmp_path / "job", heard)
     job.savepoint(tmp_path / "savepoint")
     assert heard.kinds == [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observed_job import HOSTILE, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
+from observed_job import HOSTILE, TrackingEvent, acknowledged, migrated_job, recorder_by_hand, visits_environment
 from page_reader import PageReader
 
 from statebackend import StateMetricsConfig
@@ -50,7 +50,7 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
 def test_a_job_that_has_done_nothing_and_one_that_failed_at_once_have_a_report(tmp_path: Path) -> None:
     read = PageReader(job_page(recorder_by_hand().metrics()))
     assert "No epoch is complete yet." in read.texts
-    heard = Heard()
+    heard = TrackingEvent()
     environment = visits_environment(tmp_path, fails_at=0)
     environment.add_listener(heard)
     with pytest.raises(UserFunctionError):

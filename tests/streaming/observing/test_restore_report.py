@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from observed_job import RUN, Heard, acknowledged
+from observed_job import RUN, TrackingEvent, acknowledged
 
 from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.state.backend_parameters import StateRestoreReport
@@ -42,7 +42,7 @@ def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
 
 @pytest.mark.parametrize("keeps_subtasks_open", [True, False])
 def test_migrations_are_told_once_and_later_ones_only_of_subtasks_that_stay_open(keeps_subtasks_open: bool) -> None:
-    heard = Heard()
+    heard = TrackingEvent()
     recorder = JobRecorder(
         RUN, lambda: LiveMetrics(BOTH), JobListeners((heard,)), keeps_subtasks_open=keeps_subtasks_open
     )

@@ -102,7 +102,7 @@ class ParallelRun:
                 run.records(*own, input_index=input_index)
 
     def watermark(self, watermark: int) -> None:
-        """A watermark, which is swallowed if it is no progress."""
+        """A watermark, which is swallowed if it is not a progress."""
         self.watermark_ms = max(watermark, self.watermark_ms)
         for run in self._runs:
             run.watermark(watermark)

@@ -349,7 +349,7 @@ def test_operator_state_that_cannot_be_taken_over_is_rejected_before_the_job_sta
     with pytest.raises(StateMigrationException) as raised:
         run(LimitsIncompatible(), NUMBERS, {"from_savepoint": savepoint}, job_dir=tmp_path / "job")
     message = str(raised.value)
-    assert "'operator' cannot take over its state; nothing was changed" in message
+    assert "operator 'operator': its state is incompatible; nothing was changed" in message
     assert "state 'seen'" in message
     assert "the restored state is a broadcast state, the descriptor is of a split state" in message
     assert run(LimitsUpgraded(), NUMBERS, {"from_savepoint": savepoint}, job_dir=tmp_path / "job")[0].epochs == 1

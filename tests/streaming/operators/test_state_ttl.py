@@ -225,8 +225,8 @@ def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp
     ("time_to_live", "advice"),
     [
         (0, "time-to-live is 0; it must be at least 1 ms. State that never expires has no StateTtlConfig"),
-        (1.5, "time-to-live is 1.5, which is no duration"),
-        (datetime.timedelta(microseconds=1), "is no whole number of milliseconds"),
+        (1.5, "time-to-live is 1.5, which is not a duration"),
+        (datetime.timedelta(microseconds=1), "is not a whole number of milliseconds"),
     ],
 )
 def test_a_time_to_live_that_is_no_number_of_milliseconds_says_so(time_to_live: Any, advice: str) -> None:

@@ -137,9 +137,12 @@ def test_a_delay_in_on_timer_starts_at_the_timer() -> None:
 @pytest.mark.parametrize(
     ("time", "message"),
     [
-        (True, "a timer cannot write this value: True is no time; pass milliseconds since 1970 or a datetime with a"),
-        (1.0, "1.0 is no time"),
-        (None, "None is no time"),
+        (
+            True,
+            "a timer cannot write this value: True is not a time; pass milliseconds since 1970 or a datetime with a",
+        ),
+        (1.0, "1.0 is not a time"),
+        (None, "None is not a time"),
         (datetime(1970, 1, 2), "has no time zone; pass a datetime with one"),
         ("1 month", "months and years differ in length"),
         ("-1 second", "it must be at least 0 ms"),

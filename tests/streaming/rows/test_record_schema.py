@@ -344,9 +344,9 @@ def test_a_record_of_a_generic_base_class_can_be_stored() -> None:
         (Permission, r"Holder\.field: Permission is a Flag"),
         (
             Annotated[int, ColumnType("string")],
-            r"Holder\.field: ColumnType\(ddl='string'\) is no column for int",
+            r"Holder\.field: ColumnType\(ddl='string'\) is not a column for int",
         ),
-        (Annotated[Decimal, ColumnType("decimal(50,2)")], r"Holder\.field: .*decimal\(50,2\) is no type"),
+        (Annotated[Decimal, ColumnType("decimal(50,2)")], r"Holder\.field: .*decimal\(50,2\) is not a type"),
         (Node, r"Holder\.field\.next: Node contains itself"),
         (Upper, r"Holder\.field: .*two columns are called 'id'"),
     ],
@@ -371,9 +371,9 @@ def test_a_decimal_that_would_lose_digits_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"kind": "gold"}, r"a row is no Order: ValueError: 'gold' is no constant of Kind"),
-        ({"size": "xl"}, r"a row is no Order: ValueError: 'xl' is no value of typing\.Literal"),
-        ({"id": None}, r"a row is no Order: id: it is null, and its type is not optional"),
+        ({"kind": "gold"}, r"a row cannot be read as Order: ValueError: 'gold' is not a constant of Kind"),
+        ({"size": "xl"}, r"a row cannot be read as Order: ValueError: 'xl' is not a value of typing\.Literal"),
+        ({"id": None}, r"a row cannot be read as Order: id: it is null, and its type is not optional"),
     ],
 )
 def test_a_row_that_is_no_record_is_rejected(change: dict[str, Any], reason: str) -> None:

@@ -121,7 +121,7 @@ def test_a_record_has_exactly_the_columns_by_whatever_it_names_them() -> None:
     assert values(same_order(1, 2)) == values((1, 2)) == values({"y": 2, "x": 1}) == (1, 2)
     assert tuple(values(row_class(("x", "y"))((1, 2)))) == tuple(values(row_class(("y", "x"))((2, 1)))) == (1, 2)
     for no_record in (other_order(2, 1), {"x": 1}, {"x": 1, "y": 2, "z": 3}, (1, 2, 3), (1,), 5):
-        with pytest.raises(TypeError, match="is no record of the columns x, y"):
+        with pytest.raises(TypeError, match="is not a record of the columns x, y"):
             values(no_record)
 
 
@@ -134,7 +134,7 @@ def test_whole_numbers_of_a_stream_with_the_names_of_the_union_become_floats() -
 
 def test_decimals_may_be_all_fraction_and_no_more() -> None:
     assert parsed_schema("a decimal(5,5)", "here").type_of("a") == "decimal(5,5)"
-    with pytest.raises(JobDefinitionError, match=r"decimal\(5,6\) is no type"):
+    with pytest.raises(JobDefinitionError, match=r"decimal\(5,6\) is not a type"):
         parsed_schema("a decimal(5,6)", "here")
 
 

@@ -33,7 +33,7 @@ def test_a_number_of_64_bits_is_a_timestamp(value: int | None) -> None:
 
 @pytest.mark.parametrize("value", [MIN_TIMESTAMP - 1, MAX_TIMESTAMP + 1, True, 1.0, "1"])
 def test_what_is_no_number_of_64_bits_is_rejected(value: object) -> None:
-    with pytest.raises(ValueError, match="is no timestamp"):
+    with pytest.raises(ValueError, match="is not a timestamp"):
         timestamp_of(value)
 
 

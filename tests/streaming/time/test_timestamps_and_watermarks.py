@@ -166,7 +166,7 @@ def test_a_timestamp_may_be_a_moment(value: object, expected_ms: int) -> None:
 
 @pytest.mark.parametrize("value", ["12", 1.5, True, 1 << 63, datetime.date(2020, 1, 1)])
 def test_what_is_no_timestamp_is_rejected(value: object) -> None:
-    with pytest.raises(ValueError, match="is no timestamp"):
+    with pytest.raises(ValueError, match="is not a timestamp"):
         bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0)
 
 

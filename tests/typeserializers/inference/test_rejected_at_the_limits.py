@@ -141,7 +141,7 @@ def test_columns_of_arrow_have_names_of_their_own() -> None:
     snapshot: Any = ts.ArrowSerializer(pa.schema([("a", pa.int8()), ("b", pa.int8())])).snapshot_configuration()
     snapshot.schema = pa.schema([("a", pa.int8()), ("a", pa.int8())])
     with pytest.raises(
-        SnapshotFormatError, match=r"the Arrow schema in the snapshot is none of ours: .*different names"
+        SnapshotFormatError, match=r"the Arrow schema in the snapshot is not of Statebackend: .*different names"
     ):
         snapshot_from_bytes(snapshot_to_bytes(snapshot)).restore_serializer()
 

@@ -37,7 +37,7 @@ def test_the_number_of_noted_sources_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 class Faulty(ts.LongSerializer):
-    """Generates what is no Python."""
+    """Generates what is not a Python."""
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         emitter.line(f"if {value} is:")

@@ -1,4 +1,4 @@
-"""Converters: for fields, for whole records over versions, and for values that are no records."""
+"""Converters: for fields, for whole records over versions, and for values that are not records."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_at_the_top_of_a_state_the_types_are_named_too() -> None:
     compatibility = resolve_compatibility(
         ts.serializer_for(decimal.Decimal).snapshot_configuration(), ts.serializer_for(int)
     )
-    assert "the state holds Decimal, and int cannot take it over" in str(compatibility)
+    assert "the state holds Decimal, and int cannot read it" in str(compatibility)
     compatibility = resolve_compatibility(ts.serializer_for(int).snapshot_configuration(), ts.IntSerializer())
     assert "the state holds int (LongSerializer), and int (IntSerializer) cannot" in str(compatibility)
     compatibility = resolve_compatibility(ts.serializer_for(list[int]).snapshot_configuration(), ts.StringSerializer())

@@ -214,11 +214,11 @@ class Unknown(pydantic.BaseModel):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Extra, "extra='allow' what is no field would be lost: declare a field for it"),
+        (Extra, "extra='allow' what is not a field would be lost: declare a field for it"),
         (Private, r"private attributes \(_cache\) would be lost: make them fields"),
         (EnumValues, "use_enum_values its values are not of the types of its fields: leave it out"),
         (OwnInit, "its __init__ of its own .* put what it does into a model validator"),
-        (Box, "it stands for any type: name a subclass"),
+        (Box, "its type parameters are unbound: name a subclass"),
         (Box[int], r"write a subclass, as in class BoxOfThese\(Box\[int\]\)"),
         (pydantic.RootModel[list[int]], "write a subclass"),
         (pydantic.BaseModel, "any model could be meant by BaseModel: name the model"),

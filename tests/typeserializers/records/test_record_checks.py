@@ -168,10 +168,13 @@ def _failing() -> int:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (attrs.field(type=int, default="5"), r"Made\.a: the default '5' is no int"),
-        (attrs.field(type=int, default=2**63), r"Made\.a: the default 9223372036854775808 is no int"),
-        (attrs.field(type=str, default=None), r"Made\.a: the default None is no str.*not optional"),
-        (attrs.field(type=list[int], factory=lambda: ["x"]), r"Made\.a: the default \['x'\] is no list\[int\]"),
+        (attrs.field(type=int, default="5"), r"Made\.a: the default '5' is not of type int"),
+        (attrs.field(type=int, default=2**63), r"Made\.a: the default 9223372036854775808 is not of type int"),
+        (attrs.field(type=str, default=None), r"Made\.a: the default None is not of type str.*not optional"),
+        (
+            attrs.field(type=list[int], factory=lambda: ["x"]),
+            r"Made\.a: the default \['x'\] is not of type list\[int",
+        ),
         (attrs.field(type=int, factory=_failing), r"Made\.a: its factory failed \(RuntimeError: no value today\)"),
         (attrs.field(type=Annotated[int, ts.IntSerializer()], default=2**31), r"Made\.a: the default 2147483648"),
     ],

@@ -16,8 +16,13 @@ from attrs import evolve, frozen
 from statebackend.checkpoint.barriers import exactly_once as exactly_once_handler
 from statebackend.checkpoint.barriers import tracker as barrier_tracker
 from statebackend.checkpoint.barriers.elements import CaptureComplete, Resume, StartCapture, StopCapture
-from statebackend.checkpoint.barriers.exactly_once import AlignmentPhase, AlignmentStep, ExactlyOnceHandler, SeenAs
-from statebackend.checkpoint.barriers.tracker import Heard, TrackedPhase, TrackingStep
+from statebackend.checkpoint.barriers.exactly_once import (
+    AlignmentEvent,
+    AlignmentPhase,
+    AlignmentStep,
+    ExactlyOnceHandler,
+)
+from statebackend.checkpoint.barriers.tracker import TrackedPhase, TrackingEvent, TrackingStep
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import AcknowledgementResult, CheckpointCoordinator
 from statebackend.checkpoint.coordinator.pending_checkpoint import PendingCheckpoint
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -70,7 +75,7 @@ def _step_of_handler(step: AlignmentStep, instead: Callable[[ExactlyOnceHandler,
     return lambda: mock.patch.dict(exactly_once_handler._STEPS, {step: instead})
 
 
-def _transition(phase: AlignmentPhase, seen: SeenAs, without: AlignmentStep) -> Patch:
+def _transition(phase: AlignmentPhase, seen: AlignmentEvent, without: AlignmentStep) -> Patch:
     table = exactly_once_handler.EXACTLY_ONCE_TRANSITIONS
     following, steps = table[phase, seen]
     changed = {**table, (phase, seen): (following, tuple(one for one in steps if one is not without))}
@@ -106,9 +111,9 @@ def _capture_ends_early() -> Patch:
 
 def _triggered_at_first_barrier() -> Patch:
     table = exactly_once_handler.EXACTLY_ONCE_TRANSITIONS
-    following, steps = table[AlignmentPhase.IDLE, SeenAs.ALIGNED_BARRIER]
-    first = (AlignmentPhase.IDLE, SeenAs.ALIGNED_BARRIER)
-    last = (AlignmentPhase.ALIGNING, SeenAs.LAST_ALIGNED_BARRIER)
+    following, steps = table[AlignmentPhase.IDLE, AlignmentEvent.ALIGNED_BARRIER]
+    first = (AlignmentPhase.IDLE, AlignmentEvent.ALIGNED_BARRIER)
+    last = (AlignmentPhase.ALIGNING, AlignmentEvent.LAST_ALIGNED_BARRIER)
     without = tuple(one for one in table[last][1] if one is not AlignmentStep.TRIGGER)
     changed = {**table, first: (following, (*steps, AlignmentStep.TRIGGER)), last: (table[last][0], without)}
     return lambda: mock.patch.object(exactly_once_handler, "EXACTLY_ONCE_TRANSITIONS", changed)
@@ -118,11 +123,11 @@ def _tracker_triggers_at_first() -> Patch:
     table = barrier_tracker.AT_LEAST_ONCE_TRANSITIONS
     changed = {
         **table,
-        (TrackedPhase.UNKNOWN, Heard.BARRIER): (
+        (TrackedPhase.UNKNOWN, TrackingEvent.BARRIER): (
             TrackedPhase.COUNTING,
             (TrackingStep.TRACK, TrackingStep.COUNT, TrackingStep.TRIGGER),
         ),
-        (TrackedPhase.COUNTING, Heard.LAST_BARRIER): (TrackedPhase.OVER, (TrackingStep.FORGET,)),
+        (TrackedPhase.COUNTING, TrackingEvent.LAST_BARRIER): (TrackedPhase.OVER, (TrackingStep.FORGET,)),
     }
     return lambda: mock.patch.object(barrier_tracker, "AT_LEAST_ONCE_TRANSITIONS", changed)
 

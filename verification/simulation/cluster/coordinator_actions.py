@@ -36,8 +36,8 @@ from statebackend.checkpoint.coordinator.messages import (
     StopTimeout,
     StoreCheckpoint,
     TasksChanged,
-    TellTasks,
     TimedOut,
+    TriggerTasks,
 )
 from statebackend.checkpoint.coordinator.requests import (
     CheckpointFailureReason,
@@ -157,7 +157,7 @@ class CoordinatorActions:
         what = f"{type(action).__name__} {checkpoint_id}"
         self._later(what, lambda: self.tell(CheckpointProgressed(checkpoint_id, self.machine.clock())))
 
-    def _tell_tasks(self, action: TellTasks) -> None:
+    def _trigger_tasks(self, action: TriggerTasks) -> None:
         barrier = self.plan.checkpointing_mode.barrier(
             action.checkpoint_id, self.machine.clock(), is_savepoint=action.kind.is_savepoint
         )
@@ -267,7 +267,7 @@ _ACTIONS: Final[Mapping[type, Callable[[CoordinatorActions, Any], None]]] = {
     InitializeLocation: CoordinatorActions._progress,
     SnapshotOperatorCoordinators: CoordinatorActions._progress,
     RunMasterHooks: CoordinatorActions._progress,
-    TellTasks: CoordinatorActions._tell_tasks,
+    TriggerTasks: CoordinatorActions._trigger_tasks,
     StartTimeout: CoordinatorActions._start_timeout,
     StopTimeout: CoordinatorActions._stop_timeout,
     StartPeriodicTimer: CoordinatorActions._start_periodic,

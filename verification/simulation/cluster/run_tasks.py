@@ -139,7 +139,7 @@ class RunTasks:
                 if channel.unannounced
             ]
             if task.timer is not None and task.timer[1] <= self.machine.clock():
-                moves.append((f"{name}: its time to align is over", task.time_to_align_is_over, 4))
+                moves.append((f"{name}: its alignment timed out", task.time_to_align_is_over, 4))
             for snapshot in sorted(task.snapshots.values(), key=lambda one: one.checkpoint_id)[:1]:
                 if snapshot.is_whole:
                     told = f"{name} uploads {snapshot.checkpoint_id}"

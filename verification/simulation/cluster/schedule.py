@@ -100,7 +100,7 @@ class _ClusterSchedule:
             require_that(is_renewed, f"who is rejected has seen another one alive: {error}")
             self.machine.trace.add(f"--- over: {error}")
         except StorageError as error:
-            # Only a start lets a failure of the storage through, and comes again. All else is no fault's doing.
+            # Only a start lets a failure of the storage through, and comes again. All else is not a fault's doing.
             self.machine.trace.add(f"--- over: {error}")
         except CheckpointError as error:
             # Who does not lead any more finds what is there in any state: it only must complete nothing.

@@ -127,7 +127,7 @@ class Task:
         self._take_in(origin)
 
     def begin(self, barrier: CheckpointBarrier) -> None:
-        """Begins a checkpoint, as a source; one that is older than one before is no news."""
+        """Begins a checkpoint, as a source; one that is older than one before is not news."""
         if barrier.checkpoint_id <= self.newest_id:
             return
         self.newest_id = barrier.checkpoint_id

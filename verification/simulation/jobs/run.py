@@ -256,7 +256,7 @@ class JobRun:
         for index, source in enumerate(run.job_network.sources.values()):
             name = f"source-{index}"
             events = self.plan.events[index]
-            # The end is no place in what is read: who comes to it again says it again.
+            # The end is not a place in what is read: who comes to it again says it again.
             self._positions[name] = min(self._positions.get(name, 0), len(events) - 1)
             for event in events[self._positions[name] :]:
                 if event.time is None:

@@ -133,8 +133,8 @@ def test_what_a_value_may_be_given_as(value: Any) -> None:
     [
         ((), r"\(\) has 0 values, and the schema has the 1 fields n"),
         ((1, 2), "has 2 values"),
-        (9, "9 is no value of state: give a tuple of the fields n"),
-        (None, "None is no value of state"),
+        (9, "9 is not a value of state: give a tuple of the fields n"),
+        (None, "None is not a value of state"),
         (("x",), "'x'"),
         ((1.5,), "1.5"),
     ],
@@ -240,7 +240,7 @@ def test_emitted_rows_are_read_by_name_and_completed_with_nulls() -> None:
     assert run(Emitting()) == [("k", "x"), ("only", None), (None, None), ("by", "position")]
     processor = Processor()
     processor.handleInputRows = lambda *_: iter(["text"])  # type: ignore[method-assign]
-    with pytest.raises(UserFunctionError, match="was emitted, which is no Row of the columns k, text"):
+    with pytest.raises(UserFunctionError, match="was emitted, which is not a Row of the columns k, text"):
         run(processor)
 
 

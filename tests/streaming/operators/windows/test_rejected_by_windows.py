@@ -70,7 +70,7 @@ def test_a_function_that_folds_to_none_is_told_with_the_record(harness: BackendH
 
     reduced = windows(assigner).reduce(reduce, element_type=int)
     for definition, told in (
-        (reduced, "the reduce function returned None; it must return what it has folded"),
+        (reduced, "the reduce function returned None; it must return the new accumulator"),
         (windows(assigner).aggregate(Forgetful()), "of the aggregate function returned None; it must return the acc"),
     ):
         run = WindowRun(harness, HEAP, definition)

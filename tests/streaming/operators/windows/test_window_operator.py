@@ -68,7 +68,7 @@ class TestErrors:
             def on_element(self, element: Any, timestamp_ms: Any, window: Any, context: TriggerContext) -> Any:
                 return 1 // element if element < 2 else None
 
-        for value, told in ((0, "ZeroDivisionError"), (2, "returned None, which is no TriggerResult")):
+        for value, told in ((0, "ZeroDivisionError"), (2, "returned None, which is not a TriggerResult")):
             run = WindowRun(harness, HEAP, windows().trigger(Odd()).aggregate(Sum()))
             with pytest.raises(UserFunctionError, match=f"key 'a', record {value}: .*{told}"):
                 run.records(("a", value, 1))

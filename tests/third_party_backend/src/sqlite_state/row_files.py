@@ -33,7 +33,7 @@ def write_row_file(path: str, rows: Iterable[Row]) -> None:
 
 
 def read_row_file(path: str, key_groups: KeyGroupRange, origin: str) -> Iterator[Row]:
-    """The rows in the range; raises `StateRestoreError`, naming ``origin``, for anything that is no file of rows."""
+    """The rows in the range; raises `StateRestoreError`, naming ``origin``, for anything that is not a file of rows."""
     try:
         with closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")

@@ -231,7 +231,7 @@ def whole_lists(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalRow]:
     """The rows of a list state, in canonical order, with the chunks of each list as one value.
 
     How a list is cut into chunks depends on when it was written, and must not show in a digest. The value has the
-    number of the elements in eight bytes, so that it is no chunk.
+    number of the elements in eight bytes, so that it is not a chunk.
     """
     for (address, is_gone), run in itertools.groupby(rows, lambda row: (row[:3], row[4] is None)):
         if is_gone:

@@ -32,7 +32,7 @@ from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.key_columns import moment_in_utc
 
-__all__ = ["GivenEntries"]
+__all__ = ["PlannedEntries"]
 
 _MOST_ENTRIES: Final = 1 << 10
 _MOST_ROWS_OF_ARROW: Final = 1 << 15
@@ -43,7 +43,7 @@ _UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
 
 
 @frozen
-class GivenEntries:
+class PlannedEntries:
     """Entries of one state. ``last_access_ms`` is the time of entries without one, in state with time-to-live."""
 
     entries: Iterable[Any]

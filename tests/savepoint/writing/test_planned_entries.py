@@ -12,8 +12,8 @@ import pytest
 from statebackend import ListStateDescriptor, ValueStateDescriptor
 from statebackend.savepoint.errors import EntryError
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.given_entries import GivenEntries
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.state.key_columns import serializer_of_key
 from statebackend.state.state_kind import StateDescriptor
 
@@ -29,7 +29,7 @@ class Page:
 
 def batches(descriptor: StateDescriptor, entries: Any) -> Iterator[pa.RecordBatch]:
     schema = EntrySchema.of_descriptor(descriptor, serializer_of_key(["int"]))
-    return GivenEntries(entries, 0).rows(schema, KeyPlacement(["int"], 8))
+    return PlannedEntries(entries, 0).rows(schema, KeyPlacement(["int"], 8))
 
 
 @pytest.mark.parametrize(
