@@ -1,6 +1,6 @@
-"""The example data: every flight that left New York City in 2013, the weather, and how to place it before a stream.
+"""The example data: all flights that left New York City in 2013, and the weather.
 
-`flights_dataset` and `weather_dataset` say what the files are, `staging` hands them to Structured Streaming in time
-order, and `prepare_flights` and `prepare_weather` build them again from the `published_package`.  `README.md` tells
-origin and licence.
+`flights_dataset` and `weather_dataset` describe the files. `staging` places them before Structured Streaming in time
+order. `prepare_flights` and `prepare_weather` rebuild them from the `published_package`. `README.md` has origin and
+licence.
 """

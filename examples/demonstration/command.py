@@ -1,4 +1,4 @@
-"""The command `statebackend`, as somebody on call would type it, with what it prints told by the narrator."""
+"""Runs the command `statebackend` as a user would, and prints its output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from examples.demonstration.stage import Stage
 from statebackend import cli as command_line
 
 LONGEST_LINE = 150
-"""What of a line is told: some types are long."""
+"""Longer lines are cut: some types are long."""
 
 
 def run_command(stage: Stage, *arguments: str, status: int = 0) -> None:
-    """Runs the command and tells its output; raises `DifferenceError` if it ends otherwise than with ``status``."""
+    """Run the command and print its output. Raises `DifferenceError` for another exit status than ``status``."""
     shown = (os.path.basename(one) if os.path.isabs(one) else one for one in arguments)
     stage.narrator.lines([f"$ statebackend {' '.join(shown)}"])
     command = [sys.executable, "-m", command_line.__name__, *arguments]

@@ -1,4 +1,4 @@
-"""Whether two results are equal, down to the row and the entry; if not, what the first differences are."""
+"""Compares two results row by row or entry by entry, and reports the first differences."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ DIFFERENCES_SHOWN = 5
 
 
 class DifferenceError(Exception):
-    """Something is not as it must be; the message says what, where, and how it should be."""
+    """A result differs from the expected one. The message says what, where, and what was expected."""
 
 
 def written_rows(directory: Path, schema: pa.Schema) -> pa.Table:
-    """All rows of a job's completed epochs, with the columns and types of ``schema``."""
+    """Return all rows of a job's completed epochs, with the columns and types of ``schema``."""
     dataset = pyarrow.dataset.dataset(directory, format="parquet", partitioning="hive")
     return dataset.to_table(columns=schema.names).cast(schema)
 
 
 def require_equal_rows(what: str, expected: pa.Table, actual: pa.Table, identity: tuple[str, ...]) -> None:
-    """Raises `DifferenceError` unless both tables hold the same rows, each as often; ``identity`` names a row."""
+    """Raise `DifferenceError` unless both tables have the same rows, each as often; ``identity`` names a row."""
     order = [(name, "ascending") for name in identity]
     expected, actual = expected.combine_chunks().sort_by(order), actual.combine_chunks().sort_by(order)
     if actual.equals(expected):
@@ -39,7 +39,7 @@ def require_equal_rows(what: str, expected: pa.Table, actual: pa.Table, identity
 def require_equal_states(
     what: str, expected: Mapping[str, Mapping[Any, Any]], actual: Mapping[str, Mapping[Any, Any]]
 ) -> None:
-    """Raises `DifferenceError` unless the states have the same entries with the same values."""
+    """Raise `DifferenceError` unless the states have the same entries with the same values."""
     for name, entries in expected.items():
         if actual[name] != entries:
             differences = [

@@ -1,4 +1,4 @@
-"""A job in the hands of a demonstration: run over what lies before it, with its epochs reported as they complete."""
+"""Runs a job of a demonstration over all available input, and reports its epochs as they complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_to_savepoint(
     say: Callable[[str], None],
     epoch: Callable[[int], None],
 ) -> SavepointReport:
-    """Runs a job, from nothing or from where it ended, over all that there is, and stops it with a savepoint."""
+    """Run a new or existing job over all available input, and stop it with a savepoint."""
     job = env.execute(name, trigger=PROCESS_WHAT_ARRIVES)
     before = job.last_completed_epoch
     say("starting from nothing" if before is None else f"continuing after epoch {before}")
@@ -44,7 +44,7 @@ def run_to_savepoint(
 
 @contextmanager
 def epochs_reported(job: SparkJob, report: Callable[[int], None]) -> Iterator[None]:
-    """Within the block ``report`` is called, from another thread, with every epoch that completes."""
+    """Within the block, call ``report`` from another thread with each completed epoch."""
     is_over = threading.Event()
 
     def watch() -> None:
@@ -67,5 +67,5 @@ def epochs_reported(job: SparkJob, report: Callable[[int], None]) -> Iterator[No
 
 
 def print_line(line: str) -> None:
-    """Prints a line at once, for whoever reads it through a pipe."""
+    """Print a line at once, for a reader of a pipe."""
     print(line, flush=True)

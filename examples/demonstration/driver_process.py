@@ -1,11 +1,11 @@
-"""A driver process seen from outside: started, listened to through a pipe, and killed in mid-epoch.
+"""A driver process: started, read through a pipe, and killed in the middle of an epoch.
 
-The driver's sink is a `SupervisedSink`: in each epoch, when all tasks have written rows and state and the checkpoint is
-not stored yet, it says so on standard output and waits for a line on standard input. Whoever does not answer can kill
-the driver there, however fast or slow the machine is.
+The driver's sink is a `SupervisedSink`. In each epoch, when all tasks have written rows and state and the checkpoint is
+not stored yet, it prints a line on standard output and waits for a line on standard input. So the driver can be killed
+exactly there, on a fast or a slow machine.
 
-The driver is a process group: the Python process, and the JVM it launches. All of it is killed at once, so nobody can
-tidy up. Spark's Python workers make a group of their own, and end when the JVM is gone.
+The driver is a process group of the Python process and its JVM. Both are killed at once, so neither can clean up.
+Spark's Python workers are a group of their own, and end after the JVM.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 WRITTEN = "written"
-"""The word before the epoch, on the driver's standard output, when its checkpoint is all that is missing."""
+"""The word before the epoch id on standard output when only the checkpoint of the epoch is missing."""
 
 _CHECKPOINT = re.compile(r"chk-(\d{12})")
 
 
 class DriverFailedError(Exception):
-    """The driver ended when it should not have; the message has its last words."""
+    """The driver ended unexpectedly; the message has the end of its log."""
 
 
 class DriverProcess:
-    """`python -m <module>` with these arguments; ``on_line`` gets, in a thread, every line it prints.
+    """Runs `python -m <module>` with arguments; ``on_line`` receives each line of its output, in a thread.
 
-    ``on_end`` is called behind the last of them. ``job_dir`` is the directory of its job, ``log`` takes the standard
-    error.
+    ``on_end`` is called after the last line. ``job_dir`` is the directory of its job. Standard error goes to ``log``.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class DriverProcess:
         return self._process.pid
 
     def wait(self) -> None:
-        """Waits until the driver has ended by itself; raises `DriverFailedError` if it failed."""
+        """Wait until the driver has ended. Raises `DriverFailedError` if it failed."""
         self.hang_up()
         self._process.wait()
         self._reader.join()
@@ -80,19 +79,19 @@ class DriverProcess:
             raise self._failure()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the driver ends before so many seconds have passed."""
+        """Return whether the driver ends within this time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
 
     def hang_up(self) -> None:
-        """From now on the driver waits for nobody."""
+        """Close the driver's standard input, so that it waits no more."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def kill_in_epoch_after(self, epoch_id: int) -> int:
-        """Lets epochs up to ``epoch_id`` pass, and kills the driver in the next one; returns that.
+        """Let epochs up to ``epoch_id`` complete, kill the driver in the next one, and return its id.
 
         Raises `DriverFailedError` if the driver ends before.
         """
@@ -104,9 +103,9 @@ class DriverProcess:
         raise self._failure()
 
     def next_written(self, timeout_s: float | None = None) -> int | None:
-        """Waits until all is written of an epoch but its checkpoint; its id, None if the driver has ended.
+        """Wait for the next epoch whose checkpoint alone is missing. Return its id, or None if the driver has ended.
 
-        Raises `TimeoutError` if none is within so many seconds.
+        Raises `TimeoutError` if there is none within this time.
         """
         try:
             return self._written.get(timeout=timeout_s)
@@ -114,15 +113,15 @@ class DriverProcess:
             raise TimeoutError from None
 
     def let_complete(self) -> None:
-        """Lets the epoch that is written be completed."""
+        """Let the written epoch complete."""
         assert self._process.stdin is not None
-        # A driver that has ended since is found out when the next line is waited for.
+        # If the driver has ended, waiting for its next line reports it.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """Ends the driver at once, as a power cut would, and what is left of its group if it has ended."""
+        """Kill the driver at once, as a power failure would, and the rest of its group if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
@@ -130,7 +129,7 @@ class DriverProcess:
         self.hang_up()
 
     def completed_epoch(self) -> int | None:
-        """The newest epoch whose checkpoint is complete."""
+        """Return the newest epoch whose checkpoint is complete."""
         directory = self._job_dir / "checkpoints"
         matches = (_CHECKPOINT.fullmatch(path.parent.name) for path in directory.glob("*/_metadata"))
         return max((int(match[1]) for match in matches if match), default=None)
@@ -150,5 +149,5 @@ class DriverProcess:
     def _failure(self) -> DriverFailedError:
         self._process.wait()
         words = self._log.read_text("utf-8", "replace").splitlines()[-15:] if self._log.exists() else []
-        what = f"the driver process ended with status {self._process.returncode}; its last words were:"
+        what = f"the driver process ended with status {self._process.returncode}; its log ends with:"
         return DriverFailedError("\n  ".join([what, *words]))

@@ -1,4 +1,4 @@
-"""How the demonstration talks: plain text, the same on a terminal and in a log file."""
+"""The output of a demonstration: plain text, the same on a terminal and in a log file."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _CHANGES = (
 
 
 class Narrator:
-    """Prints steps, sentences, tables, and epochs as they complete, one behind the other on a line."""
+    """Prints steps, sentences, tables, and epochs as they complete, several on a line."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._is_in_line = False
 
     def step(self, title: str) -> None:
-        """Begins a step, with the time since the beginning."""
+        """Begin a step, with the time since the beginning."""
         self._end_line()
         self._print(f"\n{title}   [{self.elapsed_s:.0f} s]")
 
     def say(self, text: str) -> None:
-        """One thing that happens, or some lines about it."""
+        """Print one event, or some lines about it."""
         self._end_line()
         for line in text.split("\n"):
             for part in _wrapped(line):
                 self._print(f"{INDENT}{part}".rstrip())
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Lines as they are, such as those that a command has printed."""
+        """Print lines unchanged, such as the output of a command."""
         self._end_line()
         for line in lines:
             self._print(f"{INDENT}{line}".rstrip().replace("\t", "  "))
 
     def epoch(self, epoch_id: int) -> None:
-        """An epoch has completed."""
+        """Print a completed epoch."""
         self._write(f" {epoch_id}" if self._is_in_line else f"{INDENT}epochs {epoch_id}")
         self._is_in_line = True
 
     def relay(self, line: str) -> None:
-        """A line of a driver process: an epoch, or a sentence."""
+        """Print a line of a driver process: an epoch, or a sentence."""
         word, _, rest = line.partition(" ")
         if word == "epoch" and rest.isdecimal():
             self.epoch(int(rest))
@@ -60,13 +60,13 @@ class Narrator:
             self.say(f"driver: {line}")
 
     def table(self, headings: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int] = ()) -> None:
-        """A table."""
+        """Print a table."""
         self._end_line()
         for line in text_table(list(headings), [list(row) for row in rows], list(right)):
             self._print(f"{INDENT}{line}")
 
     def end(self) -> None:
-        """Ends the line that epochs are on."""
+        """End the line of epochs."""
         self._end_line()
 
     @property
@@ -88,9 +88,9 @@ class Narrator:
 
 
 def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> None:
-    """Each restored state, its compatibility result, what becomes of its fields, and what the migration did.
+    """Print each restored state, its compatibility result, the changes of its fields, and the migrated entries.
 
-    States of timers, which no upgrade changes, are summed up in a line.
+    States of timers do not change in an upgrade; one line counts them.
     """
     rows = []
     untouched = 0
@@ -108,7 +108,7 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
                 f"{state.duration_s:.2f} s",
             )
         )
-    narrator.table(("state", "verdict", "what changes", "migrated", "time"), rows, right=(3, 4))
+    narrator.table(("state", "compatibility", "changes", "migrated", "time"), rows, right=(3, 4))
     if untouched:
         narrator.say(f"and {untouched} states of pending timers, as they are")
 

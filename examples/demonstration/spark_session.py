@@ -1,7 +1,6 @@
-"""A small Spark session that keeps its noise to itself.
+"""A small Spark session whose JVM writes its standard error to a log file.
 
-What the JVM says on its standard error, from the launcher's warnings to the stack traces of a failing query, goes to a
-log file: the JVM inherits the descriptor when it is launched, and only then is it exchanged.
+The JVM inherits the file descriptor at its launch, so the descriptor is replaced only during the launch.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _NO_SETTINGS: Mapping[str, str] = {}
 
 
 def start_spark(log: Path, master: str = LOCAL, settings: Mapping[str, str] = _NO_SETTINGS) -> SparkSession:
-    """Starts Spark in this process with its own directories below the system's temporary one; takes some seconds.
+    """Start Spark in this process, with its own directories below the system's temporary one. Takes some seconds.
 
-    ``settings`` are set beside those of here.
+    ``settings`` are added to the settings of this function.
     """
     ensure_python_interpreter()
     scratch = tempfile.gettempdir()

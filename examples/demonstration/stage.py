@@ -1,8 +1,8 @@
-"""What every demonstration is run in: a directory of its own, someone who tells, and an end that tidies up.
+"""The frame of a demonstration: its own directory, a narrator, and the final clean-up.
 
-incoming/     what the job reads, as it arrives
-statebackend/savepoint/   logs/   scratch/
-<name>/       a job directory, and beside it <name>-rows/ and <name>-local/
+incoming/     input of the job, as it arrives
+savepoints/   logs/   scratch/
+<name>/       a job directory, with <name>-rows/ and <name>-local/ beside it
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from statebackend.checkpoint.errors import CheckpointError
 
 @frozen
 class Stage:
-    """What the steps of a demonstration share; ``parts`` is into how many parts the year is cut."""
+    """What the steps of a demonstration share; the year is cut into ``parts`` parts."""
 
     root: Path
     parts: int
@@ -61,13 +61,13 @@ class Stage:
 def run_demonstration(
     package: str,
     description: str | None,
-    tell: Callable[[Stage], None],
+    run_steps: Callable[[Stage], None],
     arguments: Sequence[str],
     *,
     parts: int,
     fewest_parts: int,
 ) -> int:
-    """Tells the story, and returns the exit status; ``parts`` is how many there are, and are taken unless told else."""
+    """Run the demonstration and return the exit status. By default all ``parts`` run."""
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=(description or "").split("\n\n")[0])
     parser.add_argument("--keep", action="store_true", help="do not remove the directory in the end")
     parser.add_argument(
@@ -85,13 +85,13 @@ def run_demonstration(
     root = Path(tempfile.mkdtemp(prefix=f"{package.rpartition('.')[2]}-demo-"))
     scratch = root / "scratch"
     scratch.mkdir()
-    # Spark, its workers and the driver processes put their temporary files here, so that a kill leaves none behind.
+    # Spark, its workers and the driver processes put their temporary files here, so a kill leaves none elsewhere.
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     narrator = Narrator()
     narrator.say(f"Everything is written to {root}{'' if options.keep else ', which is removed in the end'}.")
     is_kept = True
     try:
-        tell(Stage(root, options.parts, narrator))
+        run_steps(Stage(root, options.parts, narrator))
         is_kept = options.keep
     except (DifferenceError, DriverFailedError, StreamJobError, StateBackendError, CheckpointError) as error:
         narrator.end()

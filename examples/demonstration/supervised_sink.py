@@ -1,4 +1,4 @@
-"""A sink of a driver that is watched: it says where an epoch stands, and waits to be told to go on."""
+"""A sink for a driver that another process controls: it reports each epoch, and waits for permission to continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statebackend.spark import ParquetSink
 
 
 class SupervisedSink(ParquetSink):
-    """Writes as a `ParquetSink` does; then, before the checkpoint, waits for a line on standard input or its end."""
+    """A `ParquetSink` that waits, before the checkpoint, for a line on standard input or its end."""
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
         committable = super().stage(frame, epoch_id, attempt_id)

@@ -1,4 +1,4 @@
-"""Plain text tables, for a terminal and for a log file alike."""
+"""Plain text tables, for a terminal and for a log file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of a table; cells may have several lines, and the columns in ``right`` are aligned to the right."""
+    """Return the lines of a table. Cells may have several lines; the columns in ``right`` are aligned to the right."""
     cells = [[cell.split("\n") for cell in row] for row in [headings, *rows]]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells, strict=True)]
     rule = "-+-".join("-" * width for width in widths)

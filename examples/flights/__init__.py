@@ -1,6 +1,6 @@
-"""The main job: what every aircraft does, through a crash, an upgrade of its state, and a change of backend.
+"""The main example: the state of every aircraft, through a crash, an upgrade of the state, and a change of backend.
 
-`version_1`, `version_2` and `version_3` are the job's program as it changes over time; `job` puts a version on Spark;
-`driver` runs one as a process of its own; `expected` says in plain Spark what must come out; `demo` tells the story:
+`version_1`, `version_2` and `version_3` are versions of the program. `job` runs a version on Spark, `driver` runs one
+in a process of its own, and `expected` computes the same results with plain Spark. `demo` runs all steps:
 `python -m examples.flights`.
 """

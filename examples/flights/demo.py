@@ -1,9 +1,10 @@
-"""The demonstration: a job is killed, upgraded, rescaled, moved to another backend, and loses nothing.
+"""The demonstration: a job is killed, upgraded, rescaled and moved to another backend, and loses nothing.
 
-The first half of the year is the work of version 1, in driver processes of their own, one of which is killed. The rest
-is the work of version 2, in this process, twice: from one savepoint the job goes on with RocksDB and with the heap.
-In the end all rows and all state of both must equal what a plain Spark query says about the whole year. Any difference
-ends the demonstration with status 1.
+1. Version 1 processes the first half of the year in driver processes; one of them is killed.
+2. Version 2 processes the rest, twice: from one savepoint, with RocksDB and with the heap backend.
+3. All rows and all state of both must equal the result of a plain Spark query over the whole year.
+
+Any difference ends the demonstration with status 1.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ UPGRADE = "upgrade"
 
 
 def first_half(stage: Stage) -> None:
-    """Steps 1 to 3: version 1 runs, is killed, is started again, and is stopped with a savepoint."""
+    """Steps 1 to 3: run version 1, kill it, start it again, and stop it with a savepoint."""
     stage.narrator.step("1. Version 1 runs on the first half of the year: RocksDB, parallelism 2")
     stage_flights(stage.incoming, 0, stage.half)
     stage.say(f"{stage.half} files lie before the stream; each becomes a micro-batch, an epoch, a checkpoint")
@@ -79,7 +80,7 @@ def first_half(stage: Stage) -> None:
 
 
 def upgrade(stage: Stage, spark: SparkSession) -> None:
-    """Step 4: version 2 restores the savepoint, with either backend, and processes one more part."""
+    """Step 4: restore the savepoint in version 2, with either backend, and process one more part."""
     stage.narrator.step("4. Version 2 restores the savepoint: another schema of the state, parallelism 3")
     stage.say("its first epoch migrates the state; this is done twice, each time in a new job directory")
     stage_flights(stage.incoming, stage.half, stage.half + 1)
@@ -97,7 +98,7 @@ def upgrade(stage: Stage, spark: SparkSession) -> None:
 
 
 def reject(stage: Stage, spark: SparkSession) -> None:
-    """Step 5: version 3 cannot take over the state, and nothing is touched."""
+    """Step 5: start version 3, which is incompatible. No file may change."""
     stage.narrator.step("5. Version 3, which is incompatible, is rejected")
     before = _files_below(stage.root)
     env = _environment(stage, spark, 3, "version-3", "rocksdb", 2)
@@ -116,7 +117,7 @@ def reject(stage: Stage, spark: SparkSession) -> None:
 
 
 def second_half(stage: Stage, spark: SparkSession) -> None:
-    """Step 6, first part: the rest of the year, with either backend."""
+    """Step 6, first part: process the rest of the year, with either backend."""
     stage.narrator.step("6. The rest of the year is processed, and everything is compared")
     stage_flights(stage.incoming, stage.half + 1, stage.parts)
     for backend in BACKENDS:
@@ -134,7 +135,7 @@ def second_half(stage: Stage, spark: SparkSession) -> None:
 
 
 def compare(stage: Stage, spark: SparkSession) -> None:
-    """Step 6, second part: every row and every state entry against a plain batch query."""
+    """Step 6, second part: compare every row and every state entry with a plain batch query."""
     stage.say("a plain Spark batch query over the same files is compared with what the jobs have left")
     flights = flights_table(spark, stage.incoming, stage.half).persist()
     totals = running_totals(flights).persist()
@@ -158,7 +159,7 @@ def compare(stage: Stage, spark: SparkSession) -> None:
 
 
 def look(stage: Stage) -> None:
-    """Step 7: the command line looks into the savepoints, without Spark and without the job's classes."""
+    """Step 7: read the savepoints on the command line, without Spark and without the job's classes."""
     stage.narrator.step("7. What the savepoints hold, from the command line")
     final = str(_final_savepoint(stage, "rocksdb"))
     aircraft = next(iter(state_contents(Path(final), UID, "aircraft")))
@@ -167,8 +168,8 @@ def look(stage: Stage) -> None:
     run_command(stage, "diff", str(stage.savepoint(UPGRADE)), final, status=1)
 
 
-def tell(stage: Stage) -> None:
-    """All steps; raises `DifferenceError` or `DriverFailedError` where something is not as it must be."""
+def run_steps(stage: Stage) -> None:
+    """Run all steps. Raises `DifferenceError` or `DriverFailedError`."""
     first_half(stage)
     spark = start_spark(stage.log("version-2"))
     try:
@@ -183,8 +184,10 @@ def tell(stage: Stage) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the demonstration; returns the exit status."""
-    return run_demonstration("examples.flights", __doc__, tell, arguments, parts=PART_COUNT, fewest_parts=FEWEST_PARTS)
+    """Run the demonstration; return the exit status."""
+    return run_demonstration(
+        "examples.flights", __doc__, run_steps, arguments, parts=PART_COUNT, fewest_parts=FEWEST_PARTS
+    )
 
 
 def _identity_schema() -> pa.Schema:
@@ -200,7 +203,7 @@ def _identity_schema() -> pa.Schema:
 
 
 def _files_below(root: Path) -> set[tuple[Path, int, int]]:
-    """Every file of the jobs with size and time of its last change, without logs and scratch files."""
+    """Return every file of the jobs with its size and modification time, without logs and scratch files."""
     found = set()
     for directory in root.iterdir():
         if directory.name not in ("logs", "scratch"):

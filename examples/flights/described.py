@@ -1,4 +1,4 @@
-"""Each version of the job as its state knows it, without Spark and without a flight.
+"""The state of each version of the job, described without Spark and without data.
 
 statebackend lock --job examples.flights.described:version_1
 statebackend check --lock state.lock --job examples.flights.described:version_2

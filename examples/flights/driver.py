@@ -1,8 +1,8 @@
-"""A version of the job as a process of its own: `python -m examples.flights.driver --help`.
+"""Runs a version of the job as a process of its own: `python -m examples.flights.driver --help`.
 
-It processes what lies in the input directory, or goes on where an earlier process of the same job directory ended,
-however that ended; then it stops with a savepoint. On its standard output it prints a line for each completed epoch,
-and before the checkpoint of each it waits for a line on its standard input, or for the end of that.
+It processes the files in the input directory, continues an earlier process of the same job directory, and stops with a
+savepoint. It prints a line for each completed epoch. Before each checkpoint it waits for a line on standard input, or
+for its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statebackend.checkpoint.ha.services import JobServices
 
 
 def driver_arguments() -> argparse.ArgumentParser:
-    """What the command is asked."""
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.driver", description=__doc__)
     parser.add_argument("--input", type=Path, required=True, help="the directory that the flights arrive in")
     parser.add_argument("--job-dir", required=True, help="a path, or a URI such as s3://bucket/job")
@@ -37,7 +37,7 @@ def driver_arguments() -> argparse.ArgumentParser:
 
 
 def run_driver(options: argparse.Namespace, spark: SparkSession, high_availability: JobServices | None = None) -> None:
-    """Runs the job until all input is processed, then takes the savepoint."""
+    """Run the job until all input is processed, then take the savepoint."""
     env = flights_job(
         spark,
         options.version,
@@ -55,7 +55,7 @@ def run_driver(options: argparse.Namespace, spark: SparkSession, high_availabili
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the command."""
+    """Run the command."""
     options = driver_arguments().parse_args(arguments)
     run_driver(options, start_spark(options.log))
 

@@ -1,7 +1,7 @@
-"""What must come out, said once more in plain Spark: a batch query with windows over the whole year.
+"""The expected results, computed in plain Spark: a batch query with windows over the whole year.
 
-It knows nothing of epochs, state, savepoints or crashes. The one thing that it shares with the job is the meaning of
-the columns: `is_version_2` says which flights were seen by version 2, whose new totals count from then on.
+It does not use epochs, state or savepoints. It shares only the columns with the job: `is_version_2` marks the flights
+that version 2 processed, because the new totals count from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION_2_COLUMNS = (
 
 
 def running_totals(flights: DataFrame) -> DataFrame:
-    """A row per flight, with the totals of its aircraft up to and including it; ``number`` counts from 1."""
+    """Return a row per flight, with the totals of its aircraft up to and including it; ``number`` counts from 1."""
     so_far = Window.partitionBy(KEY).orderBy(*ORDER).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     late = F.greatest(F.coalesce("arr_delay", F.lit(0)), F.lit(0))
     arrived = F.col("arr_delay").isNotNull()
@@ -54,14 +54,14 @@ def running_totals(flights: DataFrame) -> DataFrame:
 
 
 def expected_rows(totals: DataFrame) -> tuple[pa.Table, pa.Table]:
-    """The rows that version 1 and version 2 must emit, from `running_totals`."""
+    """Return the rows that version 1 and version 2 must emit, from `running_totals`."""
     version_1 = totals.where("NOT is_version_2").select(*VERSION_1_COLUMNS)
     version_2 = totals.where("is_version_2").select(*VERSION_2_COLUMNS)
     return version_1.toArrow(), version_2.toArrow()
 
 
 def expected_states(flights: DataFrame, totals: DataFrame) -> Mapping[str, Mapping[Any, Any]]:
-    """What every state must hold in the end, in the form of `savepoint_contents`."""
+    """Return the final entries of every state, in the form of `savepoint_contents`."""
     arrived = flights.where("arr_delay IS NOT NULL")
     aircraft = totals.groupBy(KEY).agg(
         F.max_by(F.struct("flights", "cancelled", "minutes_late", "airport", "worst"), "number").alias("state")

@@ -1,8 +1,8 @@
-"""The flights as a stream and as a table, with the columns and the order that every version of the job sees.
+"""The flights as a stream and as a table, with the same columns and order for every version of the job.
 
-Flights without a tail number are left out: all of them were cancelled, and a stream's key must not be null.
-`departure` is the scheduled departure to the minute. `ORDER` is total, so that a stream and a batch query agree on
-which flight of an aircraft comes before which.
+Flights without a tail number are left out: all of them were cancelled, and a key must not be null. `departure` is the
+scheduled departure to the minute. `ORDER` is total, so a stream and a batch query agree on the order of the flights of
+an aircraft.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FLIGHT_SCHEMA = """
 
 
 def flights_stream(spark: SparkSession, directory: Path) -> DataFrame:
-    """A streaming frame of the flights in ``directory``, one file a micro-batch, oldest file first."""
+    """Return a streaming frame of the flights in ``directory``: one file a micro-batch, oldest file first."""
     files = spark.readStream.schema(FILE_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
     return _prepared(files)
 
 
 def flights_table(spark: SparkSession, directory: Path, first_part_of_version_2: int) -> DataFrame:
-    """The same flights as a batch frame; ``is_version_2`` says which version of the job processes a flight."""
+    """Return the same flights as a batch frame; ``is_version_2`` marks the flights that version 2 processes."""
     first_file = part_name(first_part_of_version_2)
     files = spark.read.schema(FILE_SCHEMA).parquet(str(directory))
     return _prepared(files, f"_metadata.file_name >= '{first_file}' AS is_version_2")

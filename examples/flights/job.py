@@ -1,4 +1,4 @@
-"""A version of the job on Spark: the chain from the files to the rows."""
+"""A version of the job on Spark, from the input files to the sink."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def flights_job(
     spark_log_dir: Path | None = None,
     high_availability: JobServices | None = None,
 ) -> SparkStreamEnvironment:
-    """The environment of one version of the job, ready to be checked or executed.
+    """Return the environment of one version of the job, ready to be checked or executed.
 
     A job directory on an object store is a URI, and needs ``spark_log_dir``.
     """

@@ -1,4 +1,4 @@
-"""What a savepoint holds, as plain Python values, read without the job's classes and without a state backend."""
+"""Reads a savepoint as plain Python values, without the job's classes and without a state backend."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from statebackend import Savepoint
 
 
 def state_contents(savepoint: Path | str, operator_uid: str, state_name: str) -> Mapping[Any, Any]:
-    """The state as key -> value, (key, user key) -> value, or key -> list of elements; records are dicts.
+    """Return the state as key -> value, (key, user key) -> value, or key -> list of elements; records are dicts.
 
-    Raises `ValueError` if a value or map entry is stored twice, `CheckpointError` for a savepoint that is damaged.
+    Raises `ValueError` if a value or map entry is stored twice, `CheckpointError` for a damaged savepoint.
     """
     contents: dict[Any, Any] = {}
     for entry in Savepoint.open(savepoint).read(operator_uid, state_name):

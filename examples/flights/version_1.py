@@ -1,7 +1,7 @@
 """Version 1 of the job: for each aircraft its flights, delays, destinations and last legs.
 
-A flight has *arrived* if its delay at arrival is known; a cancelled or diverted one has not. Every scheduled flight
-counts as a flight, but only those that arrived move the aircraft.
+A flight has *arrived* if its arrival delay is known. Cancelled and diverted flights have not arrived. Every scheduled
+flight counts as a flight, but only an arrived one moves the aircraft.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OUTPUT_SCHEMA = """
 
 @frozen
 class WorstDelay:
-    """The longest delay at an arrival, the earliest of equals."""
+    """The longest arrival delay, the earliest of equal ones."""
 
     minutes: Int32
     dest: str
@@ -41,7 +41,7 @@ class WorstDelay:
 
 @frozen
 class AircraftState:
-    """What is known about one aircraft."""
+    """The state of one aircraft."""
 
     flights: int = 0
     minutes_late: Int32 = 0

@@ -1,14 +1,14 @@
-"""Version 2 of the job: the state has changed, and takes over what version 1 has stored.
+"""Version 2 of the job: the state has changed, and restores what version 1 has stored.
 
-    AircraftState      last_airport is now airport           renamed, which former_names declares
-                       cancelled                             added, 0 for what was before
+    AircraftState      last_airport is now airport           renamed, declared by former_names
+                       cancelled                             added, 0 for old records
                        minutes_late                          widened from 32 to 64 bits
                        last_carrier                          removed
     WorstDelay         minutes widened, carrier added        the nested record
     DestinationTotals  on_time                               added to the map's record
     Leg                                                      unchanged
 
-The new totals count from the upgrade on: nothing can know how many flights were on time before anyone counted them.
+The new totals count from the upgrade on, because version 1 did not count flights on time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OUTPUT_SCHEMA = """
 
 @frozen
 class WorstDelay:
-    """The longest delay at an arrival, the earliest of equals; the carrier is unknown before version 2."""
+    """The longest arrival delay, the earliest of equal ones; the carrier is unknown before version 2."""
 
     minutes: int
     dest: str
@@ -47,7 +47,7 @@ class WorstDelay:
 
 @frozen
 class AircraftState:
-    """What is known about one aircraft."""
+    """The state of one aircraft."""
 
     flights: int = 0
     cancelled: int = 0

@@ -1,7 +1,7 @@
-"""Version 3 of the job, which nobody should have written: it cannot take over the state of the versions before.
+"""Version 3 of the job, a mistake: it cannot restore the state of earlier versions.
 
-The delay has become a text, and the map's record has a new field without a value for the old records. The program is
-fine for a job that starts from nothing, so only the stored state can tell.
+The delay has become a text, and the map's record has a new field without a default for old records. The program is
+valid for a new job, so only the stored state reveals the mistake.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorstDelay:
 
 @frozen
 class AircraftState:
-    """What is known about one aircraft."""
+    """The state of one aircraft."""
 
     flights: int = 0
     cancelled: int = 0
@@ -64,7 +64,7 @@ class Leg:
 
 
 class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
-    """Counts flights; it never gets to run."""
+    """Counts flights; it never runs."""
 
     aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
     destinations = MapStateDescriptor("destinations", str, DestinationTotals)

@@ -1,7 +1,7 @@
-"""The names of airlines, asked over HTTP: a function on asyncio, many questions at a time.
+"""The names of airlines, requested over HTTP: an async function with many requests in flight.
 
-The server is a small one of its own, `AirlineServer`, which listens on this machine only. Now and then it says that it
-is busy, as servers do, and the same question has to be put again.
+The server, `AirlineServer`, is small and listens on this machine only. At times it answers that it is busy, and the
+request has to be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUSY_EVERY = 10
 
 
 class ServerBusyError(Exception):
-    """The server wants to be asked again."""
+    """The server asks for a later request."""
 
 
 ASK_AGAIN = AsyncRetryStrategy.exponential_backoff(
@@ -30,17 +30,17 @@ ASK_AGAIN = AsyncRetryStrategy.exponential_backoff(
 
 
 class NameAirline(AsyncFunction[Any, tuple[Any, ...]]):
-    """Emits each record with the name of the airline behind it; ``url`` is that of the server."""
+    """Emits each record with the name of its airline; ``url`` is that of the server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def async_invoke(self, flight: Any, context: AsyncContext) -> list[tuple[Any, ...]]:
-        return [(*flight, await asked(f"{self.url}/airlines/{urllib.parse.quote(flight.carrier)}"))]
+        return [(*flight, await http_get(f"{self.url}/airlines/{urllib.parse.quote(flight.carrier)}"))]
 
 
-async def asked(url: str) -> str:
-    """What an HTTP server answers, as text. Raises `ServerBusyError`, or `ConnectionError` for any other rejection."""
+async def http_get(url: str) -> str:
+    """Return the answer of an HTTP server as text. Raises `ServerBusyError`, or `ConnectionError` for another error."""
     parts = urllib.parse.urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -69,7 +69,7 @@ class AirlineServer:
         self.requests = 0
         """How many there were."""
         self.rejected = 0
-        """How many of them were told to come again."""
+        """The number of requests that were rejected as busy."""
         self._names = names
         self._counting = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), self._handler())
@@ -78,11 +78,11 @@ class AirlineServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its address."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
-        """Ends it."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,8 +1,8 @@
-"""The demonstration: windows, timers, late flights and questions to a server, through a kill and an upgrade.
+"""The demonstration: windows, timers, late flights and async requests, through a kill and an upgrade.
 
-The first half of the year is the work of version 1, whose driver process is killed in the middle of an epoch; the rest
-is the work of version 2, in which the accumulator of the windows has a field more. In the end every row of every output
-must equal what plain Spark queries say about the whole year. Any difference ends the demonstration with status 1.
+Version 1 processes the first half of the year, and its driver process is killed in the middle of an epoch. Version 2,
+whose window accumulator has one more field, processes the rest. Every row of every output must equal the result of
+plain Spark queries over the whole year. Any difference ends the demonstration with status 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEWEST_PARTS = 2
 
 
 def killed(stage: Stage, airlines_url: str) -> None:
-    """Step 1: version 1 runs on the first half of the year, in a driver process that is killed."""
+    """Step 1: run version 1 on the first half of the year, and kill its driver process."""
     stage.narrator.step("1. Version 1 runs on the first half of the year, and is killed in the middle of an epoch")
     stage_reports(stage.incoming, 0, stage.half)
     stage.say(
@@ -61,7 +61,7 @@ def killed(stage: Stage, airlines_url: str) -> None:
 
 
 def continued(stage: Stage, spark: SparkSession, airlines_url: str) -> None:
-    """Step 2: version 1 goes on where it was killed, and stops with a savepoint."""
+    """Step 2: start version 1 again, and stop it with a savepoint."""
     stage.narrator.step("2. Version 1 is started again, in this process, and stops with a savepoint")
     run_to_savepoint(
         _job(stage, spark, 1, airlines_url), JOB_NAME, stage.savepoint("upgrade"), stage.say, stage.narrator.epoch
@@ -69,7 +69,7 @@ def continued(stage: Stage, spark: SparkSession, airlines_url: str) -> None:
 
 
 def upgraded(stage: Stage, spark: SparkSession, airlines_url: str) -> None:
-    """Step 3: version 2 restores the savepoint and processes the rest of the year."""
+    """Step 3: restore the savepoint in version 2, and process the rest of the year."""
     stage.narrator.step("3. Version 2 goes on from the savepoint: windows with a field more, the heap for RocksDB")
     stage_reports(stage.incoming, stage.half, stage.parts)
     env = _job(stage, spark, 2, airlines_url)
@@ -83,7 +83,7 @@ def upgraded(stage: Stage, spark: SparkSession, airlines_url: str) -> None:
 
 
 def compare(stage: Stage, spark: SparkSession, server: AirlineServer) -> None:
-    """Step 4: every row of every output against plain batch queries."""
+    """Step 4: compare every row of every output with plain batch queries."""
     stage.narrator.step("4. Every row is compared with plain Spark SQL over the whole year")
     make_views(spark, stage.incoming, stage.half)
     results = []
@@ -93,7 +93,7 @@ def compare(stage: Stage, spark: SparkSession, server: AirlineServer) -> None:
         require_equal_rows(what, expected, actual, ("airport", "hour", "flights"))
         results.append((what, f"{len(actual):,}"))
     for name, what, expected, identity in (
-        ("late", "flights told too late, with airline", expected_late(spark), tuple(FLIGHT_ORDER)),
+        ("late", "flights reported too late, with airline", expected_late(spark), tuple(FLIGHT_ORDER)),
         ("silent", "aircraft silent for seven days", expected_silent(spark), ("tailnum", "last_departure")),
     ):
         versions = [written_rows(stage.rows_dir(f"version-{version}") / name, expected.schema) for version in (1, 2)]
@@ -102,13 +102,13 @@ def compare(stage: Stage, spark: SparkSession, server: AirlineServer) -> None:
         results.append((what, f"{len(actual):,}"))
     stage.narrator.table(("output", "rows, all equal"), results, right=(1,))
     stage.say(
-        f"the server of airlines was asked {server.requests:,} times, "
+        f"the server of airlines received {server.requests:,} requests, "
         f"and said {server.rejected:,} times that it is busy"
     )
 
 
-def tell(stage: Stage) -> None:
-    """All steps; raises `DifferenceError` or `DriverFailedError` where something is not as it must be."""
+def run_steps(stage: Stage) -> None:
+    """Run all steps. Raises `DifferenceError` or `DriverFailedError`."""
     server = AirlineServer(read_airlines())
     try:
         killed(stage, server.url)
@@ -121,12 +121,12 @@ def tell(stage: Stage) -> None:
             spark.stop()
     finally:
         server.close()
-    stage.narrator.step("Done: every window fired, every timer rang, and nothing was told twice.")
+    stage.narrator.step("Done: every window and timer fired, and no row was emitted twice.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the demonstration; returns the exit status."""
-    return run_demonstration("examples.weather", __doc__, tell, arguments, parts=EPOCHS, fewest_parts=FEWEST_PARTS)
+    """Run the demonstration; return the exit status."""
+    return run_demonstration("examples.weather", __doc__, run_steps, arguments, parts=EPOCHS, fewest_parts=FEWEST_PARTS)
 
 
 def _job(stage: Stage, spark: SparkSession, version: int, airlines_url: str) -> SparkStreamEnvironment:

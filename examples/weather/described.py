@@ -1,4 +1,4 @@
-"""Each version of the job as its state knows it, without Spark, reports or a server."""
+"""The state of each version of the job, described without Spark, data or a server."""
 
 from __future__ import annotations
 

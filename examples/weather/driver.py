@@ -1,7 +1,7 @@
-"""Version 1 of the job as a process of its own: `python -m examples.weather.driver --help`.
+"""Runs version 1 of the job as a process of its own: `python -m examples.weather.driver --help`.
 
-It processes what lies in the input directory. On its standard output it prints a line for each completed epoch, and
-before the checkpoint of each it waits for a line on its standard input, or for the end of that.
+It processes the files in the input directory. It prints a line for each completed epoch. Before each checkpoint it
+waits for a line on standard input, or for its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.weather.spark_job import weather_job
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the job until all input is processed, then takes the savepoint."""
+    """Run the job until all input is processed, then take the savepoint."""
     parser = argparse.ArgumentParser(prog="python -m examples.weather.driver", description=__doc__)
     parser.add_argument("--input", type=Path, required=True, help="the directory that the reports arrive in")
     parser.add_argument("--job-dir", type=Path, required=True)

@@ -1,15 +1,15 @@
-"""What must come out, said once more in plain Spark SQL: batch queries over the files of the whole year.
+"""The expected results, computed in plain Spark SQL: batch queries over the files of the whole year.
 
-They know nothing of state, timers, savepoints or crashes. What they have to know is when something is late: an epoch
-reads so many files, and begins with a watermark that the epochs before it have made (`EPOCHS`). The rest follows:
+They do not use state, timers or savepoints. They only need to know when a record is late: an epoch reads a fixed number
+of files, and starts with the watermark of the epochs before it (`EPOCHS`). From this follows:
 
-* an hour is told once the watermark has reached its last moment, and again for every flight that is reported later;
-* beside its weather, or without it when both watermarks have passed all that could still come;
-* a flight is too late when the watermark is a day behind that, and then no hour has it;
-* an aircraft is silent when the watermark is seven days behind a departure, and no other was reported by then.
+* An hour is emitted when the watermark reaches its last moment, and again for every flight that is reported later.
+* It is emitted with its weather, or without when both watermarks have passed everything that may still come.
+* A flight is too late when the watermark is a day after its hour. Then no hour contains it.
+* An aircraft is silent when the watermark is seven days after a departure, and no other was reported by then.
 
-What an epoch has made due is told behind it, before a job is stopped. So `told_in`, the epoch that has made a row due,
-says which version has told it.
+An epoch's timers fire at its end, also in the last epoch before a stop. So the epoch that makes a row due, `due_in`,
+decides which version emits it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EPOCHS = f"""
     ) USING (epoch)
 """
 
-JUDGED = f"""
+MARKED = f"""
     SELECT *, coalesce(watermark >= last_moment, false) AS is_update,
            coalesce(watermark >= last_moment + INTERVAL '{LATENESS}', false) AS is_late
     FROM (
@@ -55,14 +55,14 @@ DELAYS = f"""
                count_if(dep_delay IS NULL) OVER in_order AS cancelled,
                sum(greatest(dep_delay, 0)) OVER in_order AS minutes_late,
                max(if(is_version_2, greatest(dep_delay, 0), 0)) OVER in_order AS longest_delay
-        FROM judged WHERE NOT is_late
+        FROM marked WHERE NOT is_late
         WINDOW in_order AS (PARTITION BY origin, hour ORDER BY epoch, departure, carrier, flight)
     ), first_told AS (
-        SELECT last_moment, min(epochs.epoch) - 1 AS first_told_in
-        FROM (SELECT DISTINCT last_moment FROM judged) JOIN epochs ON watermark >= last_moment
+        SELECT last_moment, min(epochs.epoch) - 1 AS first_due_in
+        FROM (SELECT DISTINCT last_moment FROM marked) JOIN epochs ON watermark >= last_moment
         GROUP BY last_moment
-    ), told AS (
-        SELECT *, if(is_update, epoch, first_told_in) AS hour_told_in
+    ), emitted AS (
+        SELECT *, if(is_update, epoch, first_due_in) AS hour_due_in
         FROM so_far JOIN first_told USING (last_moment)
         WHERE is_update OR is_next_an_update
     ), weather_abandoned AS (
@@ -71,8 +71,8 @@ DELAYS = f"""
         GROUP BY last_moment
     )
     SELECT airport, hour, flights, cancelled, minutes_late, longest_delay, temp, wind_speed, precip, visib,
-           if(observed.epoch IS NULL, abandoned_in, greatest(hour_told_in, observed.epoch)) AS told_in
-    FROM told
+           if(observed.epoch IS NULL, abandoned_in, greatest(hour_due_in, observed.epoch)) AS due_in
+    FROM emitted
     LEFT JOIN observed ON airport = observed.origin AND hour = time_hour
     LEFT JOIN weather_abandoned USING (last_moment)
     WHERE observed.epoch IS NOT NULL OR abandoned_in IS NOT NULL
@@ -80,7 +80,7 @@ DELAYS = f"""
 
 LATE = """
     SELECT origin, departure, carrier, flight, tailnum, dest, dep_delay, name AS airline
-    FROM judged LEFT JOIN airlines USING (carrier)
+    FROM marked LEFT JOIN airlines USING (carrier)
     WHERE is_late
 """
 
@@ -88,7 +88,7 @@ SILENT = """
     WITH departures AS (
         SELECT tailnum, departure, max_by(dest, struct(epoch, origin, carrier, flight)) AS airport,
                min(coalesce(watermark, TIMESTAMP '1970-01-01')) AS reported_at
-        FROM judged
+        FROM marked
         WHERE tailnum IS NOT NULL AND dep_delay IS NOT NULL
               AND coalesce(watermark < departure + INTERVAL '7 days', true)
         GROUP BY tailnum, departure
@@ -108,32 +108,32 @@ SILENT = """
 
 
 def make_views(spark: SparkSession, incoming: Path, first_epoch_of_version_2: int) -> None:
-    """The files as tables, and what follows from the order that they came in."""
+    """Create views of the files, and of what follows from their order."""
     _files(spark, incoming / "weather", WEATHER_SCHEMA).createOrReplaceTempView("observed")
     _files(spark, incoming / "flights", FLIGHT_SCHEMA).selectExpr(
         "*", f"epoch >= {first_epoch_of_version_2} AS is_version_2"
     ).createOrReplaceTempView("reported")
     spark.read.parquet(str(AIRLINES_PATH)).createOrReplaceTempView("airlines")
-    for name, query in (("epochs", EPOCHS), ("judged", JUDGED)):
+    for name, query in (("epochs", EPOCHS), ("marked", MARKED)):
         spark.sql(query).persist().createOrReplaceTempView(name)
 
 
 def expected_delays(spark: SparkSession, first_epoch_of_version_2: int) -> tuple[pa.Table, pa.Table]:
-    """The rows of delays that version 1 and version 2 must emit."""
+    """Return the rows of delays that version 1 and version 2 must emit."""
     delays = spark.sql(DELAYS).persist()
-    is_version_2 = f"told_in >= {first_epoch_of_version_2}"
-    version_1 = delays.where(f"NOT {is_version_2}").drop("told_in", "longest_delay")
-    version_2 = delays.where(is_version_2).drop("told_in")
+    is_version_2 = f"due_in >= {first_epoch_of_version_2}"
+    version_1 = delays.where(f"NOT {is_version_2}").drop("due_in", "longest_delay")
+    version_2 = delays.where(is_version_2).drop("due_in")
     return version_1.toArrow(), version_2.toArrow()
 
 
 def expected_late(spark: SparkSession) -> pa.Table:
-    """The flights that were reported too late, with the names of their airlines."""
+    """Return the flights that were reported too late, with the names of their airlines."""
     return spark.sql(LATE).toArrow()
 
 
 def expected_silent(spark: SparkSession) -> pa.Table:
-    """The aircraft that have not flown for seven days."""
+    """Return the aircraft that have not flown for seven days."""
     return spark.sql(SILENT).toArrow()
 
 

@@ -1,11 +1,11 @@
-"""The year as it is reported: when each flight and each hour of weather arrives, and the files they arrive in.
+"""The year in the order of its reports: when each flight and each hour of weather arrives, and in which file.
 
-A flight is reported when it leaves, a cancelled one when it should have left. So reports come out of order as far as
-flights are delayed, which is up to a day. Besides, one report in fifty is held up on its way, for up to ten days;
-which ones, a seed decides. The weather of an hour is reported when the hour begins.
+A flight is reported when it leaves, a cancelled one at its scheduled departure. So reports are out of order by the
+delays, which are up to a day. In addition, one report in fifty, chosen by a seed, is delayed by up to ten days. The
+weather of an hour is reported at its beginning.
 
-The year is cut into stretches of equal length, and what arrives in one of them is a file of flights and a file of
-weather. A stream reads `FILES_PER_EPOCH` of each at a time: that is an epoch, and `EPOCHS` of them are the year.
+The year is cut into periods of equal length. The reports of a period are a file of flights and a file of weather. A
+stream reads `FILES_PER_EPOCH` of each in an epoch, so the year has `EPOCHS` epochs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _LONGEST_HOLD_UP_S = 10 * 86_400
 
 
 def stage_reports(directory: Path, first: int, last: int) -> None:
-    """Places the files of the epochs ``first`` up to, not including, ``last`` into a directory.
+    """Place the files of the epochs ``first`` up to, not including, ``last`` into a directory.
 
-    The flights are in its directory ``flights``, the weather is in ``weather``.
+    Flights are in its directory ``flights``, the weather in ``weather``.
     """
     for name, reports in (("flights", reported_flights()), ("weather", reported_weather())):
         numbers = _file_numbers(reports["reported_at"])
@@ -58,12 +58,12 @@ def stage_reports(directory: Path, first: int, last: int) -> None:
 
 
 def file_name(what: str, number: int) -> str:
-    """The name of a file; names sort in the order of arrival."""
+    """Return the name of a file; names sort in the order of arrival."""
     return f"{what}-{number:02d}.parquet"
 
 
 def reported_flights() -> pa.Table:
-    """All flights in the columns of `FLIGHT_SCHEMA`, with the time at which they are reported, in that order."""
+    """Return all flights in the columns of `FLIGHT_SCHEMA`, with the time of their report, in that order."""
     flights = read_flights()
     departure = pc.add(flights["time_hour"], _durations(flights["minute"], 60))
     left = pc.add(departure, _durations(pc.fill_null(flights["dep_delay"], 0), 60))
@@ -78,7 +78,7 @@ def reported_flights() -> pa.Table:
 
 
 def reported_weather() -> pa.Table:
-    """The weather in the columns of `WEATHER_SCHEMA`, with the time at which it is reported, in that order."""
+    """Return the weather in the columns of `WEATHER_SCHEMA`, with the time of its report, in that order."""
     weather = read_weather().select(["origin", "time_hour", "temp", "wind_speed", "precip", "visib"])
     return weather.append_column("reported_at", weather["time_hour"])
 
@@ -88,7 +88,7 @@ def _durations(numbers: pa.Array | pa.ChunkedArray, unit_s: int) -> pa.Array | p
 
 
 def _file_numbers(reported_at: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The file of each report; what is reported after the year is in the last one."""
+    """Return the file of each report; reports after the end of the year are in the last one."""
     since_us = pc.subtract(reported_at, pa.scalar(_NEW_YEAR)).cast(pa.int64())
     numbers = pc.divide(since_us, _STRETCH // timedelta(microseconds=1))
     return pc.max_element_wise(pc.min_element_wise(numbers, _FILES - 1), 0)

@@ -23,7 +23,7 @@ def weather_job(
     parallelism: int = 2,
     last_sink: type[ParquetSink] = ParquetSink,
 ) -> SparkStreamEnvironment:
-    """The environment of one version of the job, ready to be checked or executed; its rows go below ``rows``."""
+    """Return the environment of one version of the job, ready to be checked or executed. Its rows go below ``rows``."""
     env = SparkStreamEnvironment(
         spark,
         job_dir=job_dir,

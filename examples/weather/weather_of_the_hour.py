@@ -1,7 +1,7 @@
-"""The delays of an hour beside its weather: two streams that meet by airport and hour, in one state.
+"""The delays of an hour with its weather: two streams that share one state by airport and hour.
 
-Which of the two comes first is not known. The weather is kept for as long as the hour may still change; delays that
-come before it wait for it just as long, and go out without it then: the weather of some hours is not known.
+Either may arrive first. The weather is stored for as long as the hour may change. Delays that arrive before it wait as
+long, and are then emitted without weather, because the weather of some hours is unknown.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Weather:
 
 
 class AddWeather(KeyedCoProcessFunction[tuple[str, Any], Any, Any, tuple[Any, ...]]):
-    """Emits each row of delays with the weather of its hour behind it.
+    """Emits each row of delays with the weather of its hour.
 
-    ``delays_type`` is the record that the columns behind airport and hour are kept as. Weather is waited for until
-    ``wait_ms`` after the hour has begun.
+    ``delays_type`` is the record that stores the columns after airport and hour. Delays wait for weather until
+    ``wait_ms`` after the beginning of the hour.
     """
 
     def __init__(self, delays_type: type, wait_ms: int) -> None:
@@ -56,19 +56,19 @@ class AddWeather(KeyedCoProcessFunction[tuple[str, Any], Any, Any, tuple[Any, ..
             self.waiting.add(delays)
             self._set_timer(context)
         else:
-            yield told(context.current_key, delays, weather)
+            yield output_row(context.current_key, delays, weather)
 
     def process_element2(self, weather: Any, context: ProcessContext[Any]) -> Iterator[tuple[Any, ...]]:
         known = Weather(weather.temp, weather.wind_speed, weather.precip, weather.visib)
         self.weather.update(known)
         self._set_timer(context)
         for delays in self.waiting.get():
-            yield told(context.current_key, delays, known)
+            yield output_row(context.current_key, delays, known)
         self.waiting.clear()
 
     def on_timer(self, timestamp: int, context: OnTimerContext[Any]) -> Iterator[tuple[Any, ...]]:
         for delays in self.waiting.get():
-            yield told(context.current_key, delays, Weather())
+            yield output_row(context.current_key, delays, Weather())
         self.waiting.clear()
         self.weather.clear()
 
@@ -77,6 +77,6 @@ class AddWeather(KeyedCoProcessFunction[tuple[str, Any], Any, Any, tuple[Any, ..
         context.timer_service.register_event_time_timer(int(hour.timestamp() * 1000) + self.wait_ms)
 
 
-def told(key: tuple[str, Any], delays: Any, weather: Weather) -> tuple[Any, ...]:
-    """A row of the output."""
+def output_row(key: tuple[str, Any], delays: Any, weather: Weather) -> tuple[Any, ...]:
+    """Return a row of the output."""
     return *key, *astuple(delays), *astuple(weather)
