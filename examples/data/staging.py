@@ -24,8 +24,8 @@ def stage_flights(target_directory: str | os.PathLike[str], first: int = 0, last
     """Copy parts `first` up to but not including `last` into `target_directory`; return the paths of the copies.
 
     Each file appears complete, with a modification time one second after the part before it. A missing directory
-    is created. An existing part is not copied again, so a stream does not read it twice. Keep no newer files of other origin
-    in the directory: the file source measures its `maxFileAge` from the newest file and would skip the parts.
+    is created. An existing part is not copied again, so a stream does not read it twice. Keep no newer files of other
+    origin in the directory: the file source measures its `maxFileAge` from the newest file and would skip the parts.
 
     Raises `ValueError`, before anything is copied, if the range is not within the `PART_COUNT` parts.
     """
