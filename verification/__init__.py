@@ -1,1 +1,1 @@
-"""What shows that the product keeps its promises: simulated schedules, and real jobs under real kills."""
+"""Checks of the product as a whole: simulated schedules with faults, and real jobs with real kills."""

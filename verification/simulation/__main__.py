@@ -1,4 +1,4 @@
-"""The command: many schedules, graphs or upgrades on all cores, or one of them again, printed step by step."""
+"""The command: runs many schedules, graphs or upgrades on all cores, or replays one and prints its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verification.simulation.report import replay, report
 
 
 def main() -> int:
-    """Returns 1 if a schedule has failed."""
+    """Run the command. Returns 1 if a schedule has failed."""
     parser = argparse.ArgumentParser(prog="python -m verification.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1000, help="how many of each kind (default: 1000)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Random graphs and chains of upgrades by their seeds: run by the thousand, or one of them shortened and printed."""
+"""Random graphs and chains of upgrades by their seeds: runs thousands, or shortens and prints one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _PRINTED_FAILURES: Final = 5
 class GeneratedPlan(Protocol):
     """A plan as data."""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """The plan as text."""
 
     def shorter(self) -> Iterator[Any]:
-        """Plans that are a little shorter or simpler."""
+        """Return plans that are a little shorter or simpler."""
 
 
 @frozen
 class Generator:
-    """How plans are made by seeds, and run; ``group`` of them share one job."""
+    """Makes and runs plans by seeds; ``group`` plans share one job."""
 
     of_seed: Callable[[int], GeneratedPlan]
     run: Callable[[Sequence[Any]], None]
@@ -52,7 +52,7 @@ GENERATORS: Final[Mapping[str, Generator]] = {
 
 
 def failures_of(name: str, seeds: Sequence[int]) -> dict[int, str]:
-    """Runs the plans of these seeds together; what failed, by seed, found by halving the group."""
+    """Run the plans of these seeds together. Return the failures by seed, found by halving the group."""
     generator = GENERATORS[name]
     failure = _failure(generator, [generator.of_seed(seed) for seed in seeds])
     if failure is None:
@@ -65,7 +65,7 @@ def failures_of(name: str, seeds: Sequence[int]) -> dict[int, str]:
 
 
 def shortened_plan(name: str, seed: int, max_attempts: int = _MAX_ATTEMPTS) -> tuple[GeneratedPlan, str | None]:
-    """The shortest plan found that fails in the same way as that of a seed, and its failure; None if it passes."""
+    """Return the shortest plan found that fails like that of a seed, and its failure; None if it passes."""
     generator = GENERATORS[name]
     plan: Any = generator.of_seed(seed)
     failure = _failure(generator, [plan])
@@ -85,7 +85,7 @@ def shortened_plan(name: str, seed: int, max_attempts: int = _MAX_ATTEMPTS) -> t
 
 
 def report_generated(name: str, count: int, seed: int, processes: int) -> int:
-    """Prints how many plans passed, and what failed, shortened; returns 1 if anything did."""
+    """Print the number of passed plans, and shortened failing ones. Returns 1 if any failed."""
     started_s = time.monotonic()
     group = GENERATORS[name].group
     groups = [(name, range(first, min(first + group, seed + count))) for first in range(seed, seed + count, group)]
@@ -108,14 +108,14 @@ def report_generated(name: str, count: int, seed: int, processes: int) -> int:
 
 
 def replay_generated(name: str, seed: int, *, is_whole: bool) -> int:
-    """Prints the plan of a seed, of one that fails shortened, and its failure; returns 1 if it fails."""
+    """Print the plan of a seed, shortened if it fails, and its failure. Returns 1 if it fails."""
     generator = GENERATORS[name]
     if is_whole:
         plan = generator.of_seed(seed)
         failure = _failure(generator, [plan])
     else:
         plan, failure = shortened_plan(name, seed)
-    print(plan.told())
+    print(plan.description())
     print(f"{name} {seed}: {failure or 'equal to the model'}")
     return 0 if failure is None else 1
 
@@ -138,5 +138,5 @@ def _failure(generator: Generator, plans: Sequence[Any]) -> str | None:
 
 
 def _kind_of(failure: str | None) -> str:
-    """What two failures of one cause have in common: the error, and the promise that was broken."""
+    """Return what failures of one cause have in common: the error and the broken promise."""
     return ":".join((failure or "").split(":")[:2])

@@ -1,4 +1,4 @@
-"""What must be so of the files of a job at every moment, in whatever world it runs."""
+"""Invariants of the files of a job in every environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_files", "check_nothing_is_left"]
 
 
 def check_files(disk: SimulatedDisk, root: str, metadata: CheckpointMetadata, *, must_be_synced: bool) -> None:
-    """Whether all files of a checkpoint are there, whole, and on the disk for certain where they must be."""
+    """Check that all files of a checkpoint exist, complete, and durable where they must be."""
     for file in metadata.files:
         content = disk.files.get(f"{root}/{file.path}")
         require_that(
@@ -28,7 +28,7 @@ def check_files(disk: SimulatedDisk, root: str, metadata: CheckpointMetadata, *,
 
 
 def check_nothing_is_left(disk: SimulatedDisk, root: str, retained: Iterable[CheckpointMetadata]) -> None:
-    """Whether a start has left nothing but what its checkpoints need."""
+    """Check that a start has left only files that its checkpoints need."""
     needed = {f"{root}/{file.path}" for metadata in retained for file in metadata.files}
     left = sorted(path for path in disk.files if path.startswith(f"{root}/shared/") and path not in needed)
     left += [
@@ -37,4 +37,4 @@ def check_nothing_is_left(disk: SimulatedDisk, root: str, retained: Iterable[Che
         if path.startswith(f"{root}/checkpoints/")
         and (path.startswith(f"{root}/checkpoints/.") or f"{path.rpartition('/')[0]}/_metadata" not in disk.files)
     ]
-    require_that(not left, f"no file is left behind a start: {', '.join(left)}")
+    require_that(not left, f"no file is left after a start: {', '.join(left)}")

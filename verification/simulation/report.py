@@ -1,4 +1,4 @@
-"""Runs many schedules and says what they have covered; tells a failing one, shortened, so that somebody can read it."""
+"""Runs many schedules, reports their coverage, and prints a shortened failing one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_LINES = 60
 
 
 def run_many(schedules: int, seed: int, processes: int) -> Iterator[Outcome]:
-    """The outcomes of schedules ``seed``, ``seed + 1``, ..., as they come."""
+    """Yield the outcomes of the schedules ``seed``, ``seed + 1``, ... as they complete."""
     seeds = range(seed, seed + schedules)
     if processes <= 1:
         yield from map(_run, seeds)
@@ -26,24 +26,24 @@ def run_many(schedules: int, seed: int, processes: int) -> Iterator[Outcome]:
 
 
 def coverage(outcomes: Iterable[Outcome]) -> str:
-    """What the schedules have covered, in a few lines."""
+    """Return a few lines about what the schedules have covered."""
     known = list(outcomes)
     interleavings = len({one.interleaving for one in known})
     points = Counter(point for one in known for point in one.points)
     kinds = Counter(kind for kind, _ in points)
     steps, struck = sum(one.steps for one in known), sum(one.struck for one in known)
     cpu_ms = 1000 * sum(one.cpu_s for one in known) / max(1, len(known))
-    told = ", ".join(f"{kind.lower().replace('_', ' ')} {count}" for kind, count in sorted(kinds.items()))
+    description = ", ".join(f"{kind.lower().replace('_', ' ')} {count}" for kind, count in sorted(kinds.items()))
     return (
         f"{len(known)} schedules, {interleavings} interleavings, {steps} steps at which a fault may strike, "
         f"{struck} faults that did\n"
-        f"{len(points)} fault points (a fault at a kind of step): {told}\n"
+        f"{len(points)} fault points (a fault at a kind of step): {description}\n"
         f"{cpu_ms:.1f} ms of processor time for a schedule"
     )
 
 
 def report(schedules: int, seed: int, processes: int) -> int:
-    """Prints the coverage and what failed; returns 1 if anything did."""
+    """Print coverage and failures. Returns 1 if any failed."""
     began_s = time.monotonic()
     outcomes = list(run_many(schedules, seed, processes))
     took_s = time.monotonic() - began_s
@@ -63,13 +63,13 @@ def report(schedules: int, seed: int, processes: int) -> int:
 
 
 def replay(seed: int, *, is_whole: bool) -> int:
-    """Prints the steps of a schedule, of one that fails shortened; returns 1 if it fails."""
+    """Print the steps of a schedule, shortened if it fails. Returns 1 if it fails."""
     plan = plan_of_seed(seed)
     outcome = run_schedule(plan)
     if outcome.failure is not None and not is_whole:
         plan = shortened(plan)
     outcome = run_schedule(plan, keeps_lines=True)
-    print(plan.told())
+    print(plan.description())
     print("\n".join(outcome.lines))
     print(f"schedule {seed}: {outcome.failure or 'every promise was kept'}")
     return 0 if outcome.failure is None else 1
@@ -78,7 +78,7 @@ def replay(seed: int, *, is_whole: bool) -> int:
 def _tell_failure(failed: Outcome) -> None:
     plan = shortened(failed.plan)
     short = run_schedule(plan, keeps_lines=True)
-    print(f"\nschedule {failed.plan.seed}: {failed.failure}\nshortened: {short.failure}\n{plan.told()}")
+    print(f"\nschedule {failed.plan.seed}: {failed.failure}\nshortened: {short.failure}\n{plan.description()}")
     left_out = len(short.lines) - _LAST_LINES
     if left_out > 0:
         print(f"... {left_out} steps before")

@@ -1,4 +1,4 @@
-"""Schedules by their seeds: which kind of world each is of, what one run of it says, and shorter ones that fail too."""
+"""Schedules by their seeds: their kind, the outcome of a run, and shorter ones that fail too."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Plan(Protocol):
     def faults(self) -> tuple[Fault, ...]:
         """What goes wrong."""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """The plan in a few lines."""
 
 
 @frozen(kw_only=True)
 class Outcome:
-    """What one run of a schedule says; ``failure`` is None if all promises were kept."""
+    """The outcome of one run of a schedule; ``failure`` is None if all promises were kept."""
 
     plan: Plan
     failure: str | None
@@ -56,12 +56,12 @@ class Outcome:
 
 
 def plan_of_seed(seed: int) -> Plan:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     return JobPlan.of_seed(seed) if seed % _ONE_JOB_IN == 0 else ClusterPlan.of_seed(seed)
 
 
 def run_schedule(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
-    """Runs a schedule once; what anything in it raises that no fault explains is a failure of it."""
+    """Run a schedule once. An error that no fault explains is a failure."""
     machine = Machine.of_seed(plan.seed, plan.faults, keeps_lines)
     failure = None
     # What the product logs when storage fails is what the schedule wants to happen.
@@ -88,7 +88,7 @@ def run_schedule(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
 
 
 def shortened(plan: Plan) -> Plan:
-    """The shortest schedule found that fails too, by leaving out one thing after the other, as long as any can be."""
+    """Return the shortest schedule found that fails too, by leaving out one part after the other."""
     attempts = 0
     while True:
         for candidate in _SHORTER[type(plan)](plan):

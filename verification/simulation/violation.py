@@ -1,4 +1,4 @@
-"""What a schedule that fails has broken."""
+"""A broken promise of a failing schedule."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["Violation", "require_that"]
 
 
 class Violation(AssertionError):
-    """A promise that was not kept."""
+    """A promise was broken."""
 
 
 def require_that(condition: bool, promise: str) -> None:
-    """Raises `Violation` unless it is so."""
+    """Raise `Violation` if the condition is false."""
     if not condition:
         raise Violation(promise)

@@ -71,7 +71,7 @@ def test_the_graphs_have_every_kind_of_node_and_both_kinds_of_plans() -> None:
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_seed_makes_the_same_plan_every_time(name: str) -> None:
     of_seed = GENERATORS[name].of_seed
-    assert [of_seed(seed).told() for seed in range(20)] == [of_seed(seed).told() for seed in range(20)]
+    assert [of_seed(seed).description() for seed in range(20)] == [of_seed(seed).description() for seed in range(20)]
 
 
 def test_a_state_that_is_lost_is_found_and_the_graph_shortened(monkeypatch: Any) -> None:

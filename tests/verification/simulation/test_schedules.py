@@ -58,7 +58,7 @@ def test_a_schedule_that_fails_is_made_shorter_and_still_fails() -> None:
         short = shortened(plan)
         outcome = run_schedule(short, keeps_lines=True)
     assert outcome.failure is not None
-    assert len(short.told()) <= len(plan.told())
+    assert len(short.description()) <= len(plan.description())
     assert len(short.faults) <= len(plan.faults)
     assert any(" takes " in line for line in outcome.lines)
     assert run_schedule(plan).failure is None

@@ -69,11 +69,11 @@ def test_a_process_dies_between_any_two_steps_of_a_write_and_leaves_the_old_file
 
 
 def test_the_storage_fails_before_the_deed_or_behind_it() -> None:
-    _, files, _ = machine(Fault(FaultKind.STORAGE_ERROR, 3), Fault(FaultKind.STORAGE_ERROR_BEHIND, 7))
+    _, files, _ = machine(Fault(FaultKind.STORAGE_ERROR, 3), Fault(FaultKind.STORAGE_ERROR_AFTER, 7))
     with pytest.raises(StorageError):
         files.write_file("a", b"1")
     assert not files.exists("a")
-    _, files, _ = machine(Fault(FaultKind.STORAGE_ERROR_BEHIND, 3))
+    _, files, _ = machine(Fault(FaultKind.STORAGE_ERROR_AFTER, 3))
     with pytest.raises(StorageError):
         files.write_file("a", b"1")
     assert files.read_file("a") == b"1"

@@ -34,7 +34,7 @@ def test_of_two_who_write_on_one_version_one_does() -> None:
 
 
 def test_a_write_that_fails_behind_the_deed_has_been_done() -> None:
-    _, _, objects = store(Fault(FaultKind.STORAGE_ERROR_BEHIND, 0))
+    _, _, objects = store(Fault(FaultKind.STORAGE_ERROR_AFTER, 0))
     with pytest.raises(StorageError):
         objects.write("a", b"1", None)
     found = objects.read("a")

@@ -55,7 +55,7 @@ def test_who_leads_loses_it_to_another_and_changes_nothing_any_more() -> None:
     assert NODES.checkpoint(1) not in machine.zookeeper.nodes
 
 
-@pytest.mark.parametrize("kind", [FaultKind.STORAGE_ERROR, FaultKind.STORAGE_ERROR_BEHIND])
+@pytest.mark.parametrize("kind", [FaultKind.STORAGE_ERROR, FaultKind.STORAGE_ERROR_AFTER])
 def test_an_answer_that_is_lost_is_found_out_about(kind: FaultKind) -> None:
     machine = machine_with(Fault(kind, 0, FaultPlace.COMPLETION))
     leadership = led(machine, "driver")

@@ -1,4 +1,4 @@
-"""A channel of the cluster: records and barriers in the order in which they were sent, but for what overtakes."""
+"""A channel of the cluster: records and barriers in the order of sending, except for barriers that overtake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Origin = tuple[int, int, int]
 
 @frozen
 class Record:
-    """The record that was sent as number ``number`` on its channel."""
+    """Record ``number`` of its channel."""
 
     number: int
     origin: Origin
@@ -25,7 +25,7 @@ class Record:
 
 @frozen
 class Cancellation:
-    """A checkpoint is given up."""
+    """A checkpoint is aborted."""
 
     checkpoint_id: int
 
@@ -35,7 +35,7 @@ Element = Record | CheckpointBarrier | Cancellation
 
 @define(eq=False)
 class Channel:
-    """``place`` is its number among the inputs of its reader."""
+    """A channel; ``place`` is its index among the inputs of its reader."""
 
     number: int
     sender: str
@@ -49,22 +49,22 @@ class Channel:
 
     @property
     def has_room(self) -> bool:
-        """Whether the sender may go on; barriers take no room, however many there are."""
+        """Whether the sender may send. Barriers take no room."""
         return sum(isinstance(one, Record) for one in self.elements) < self.capacity
 
     @property
     def has_records(self) -> bool:
-        """Whether any record is on its way, among what may be barriers only."""
+        """Whether the channel contains a record, not only barriers."""
         return any(isinstance(one, Record) for one in self.elements)
 
     def put(self, element: Element) -> None:
-        """Sends something; a barrier that may overtake is announced."""
+        """Send an element; a barrier that may overtake is announced."""
         self.elements.append(element)
         if isinstance(element, CheckpointBarrier) and (element.is_unaligned or element.overtakes_from_ms is not None):
             self.unannounced.append(element)
 
     def take(self) -> Element:
-        """What comes out next."""
+        """Return the next element."""
         element = self.elements.popleft()
         if element in self.unannounced:
             assert isinstance(element, CheckpointBarrier)
@@ -72,7 +72,7 @@ class Channel:
         return element
 
     def overtake(self, checkpoint_id: int) -> Sequence[Record]:
-        """Lets the barrier of a checkpoint come out next; returns the records that it overtakes."""
+        """Move the barrier of a checkpoint to the front; return the records that it overtakes."""
         elements = list(self.elements)
         at = next(
             place

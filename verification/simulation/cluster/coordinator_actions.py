@@ -1,6 +1,6 @@
-"""What the coordinator of a run of the cluster asks for is carried out: chores, timers, messages, storing.
+"""Carries out the actions of the coordinator of a run: storing, timers and messages.
 
-A chore is one move, and so are a message and a timer, so everything else may happen in between.
+Each action, message and timer is one move, so everything else may happen between two of them.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ __all__ = ["CoordinatorActions", "JobFailed"]
 
 
 class JobFailed(Exception):
-    """The run is over, and the job begins again from its newest checkpoint."""
+    """The run has ended, and the job restarts from its newest checkpoint."""
 
 
 @define(eq=False)
 class CoordinatorActions:
-    """See the module. `begin` comes first."""
+    """Carries out the coordinator's actions. Call `begin` first."""
 
     plan: ClusterPlan
     machine: Machine
@@ -88,7 +88,7 @@ class CoordinatorActions:
     _checkpoints: JobCheckpoints = field(init=False)
 
     def begin(self, newest_id: int | None) -> None:
-        """Begins to take checkpoints, behind the one that the run goes on from."""
+        """Start to take checkpoints, after the one that the run was restored from."""
         plan = self.plan
         self._coordinator = CheckpointCoordinator(
             "job",
@@ -109,17 +109,17 @@ class CoordinatorActions:
         self.tell(SchedulerStarted(plan.interval_ms, self.machine.clock()))
 
     def request(self, kind: CheckpointRequestKind) -> None:
-        """Asks for a checkpoint or savepoint."""
+        """Request a checkpoint or savepoint."""
         self._requests += 1
         self.tell(CheckpointRequested(self._requests, kind, self.machine.clock()))
 
     def tell(self, event: Any) -> None:
-        """Tells the coordinator something, and carries out what it asks for."""
+        """Send an event to the coordinator, and carry out its actions."""
         for action in self._checkpoints.handle(event):
             _ACTIONS[type(action)](self, action)
 
     def moves(self) -> Sequence[Move]:
-        """The next chore, and the timers that are due."""
+        """Return the next action, and the timers that are due."""
         moves: list[Move] = []
         if self._chores:
             what, chore = self._chores[0]
@@ -199,7 +199,7 @@ class CoordinatorActions:
             # Nothing can be stored by this driver any more.
             raise JobFailed(str(error)) from error
         except MissingFileError as error:
-            # The next leader has deleted what no checkpoint has; whoever still leads lacks nothing.
+            # The next leader has deleted unreferenced files. No current leader needs them.
             require_that(not self.storage.leads, f"no file is missing that a checkpoint needs: {error}")
             raise JobFailed(str(error)) from error
         except StorageError as error:
@@ -219,7 +219,7 @@ class CoordinatorActions:
     def _check_complete(self, metadata: CheckpointMetadata, root: str) -> None:
         self.history.check_acknowledged(self.run_id, metadata, list(self.tasks.tasks))
         if not self.storage.leads:
-            # The next leader may have dropped it already, behind the moment at which it was complete.
+            # The next leader may have dropped it already, after its completion.
             return
         check_files(self.machine.disk, root, metadata, must_be_synced=True)
         states = {task: state for task, (state, _) in self.storage.states_of(metadata, root).items()}
@@ -237,7 +237,7 @@ class CoordinatorActions:
         self._abandoned += [one for one in action.states if not self._is_of_savepoint(one)]
 
     def _discard_abandoned(self) -> None:
-        """What was given up can be part of a later snapshot as long as any is under way."""
+        """Delete abandoned snapshots. A pending snapshot may still refer to one, so it waits until none is pending."""
         if self._coordinator.pending_ids or self.messages.under_way or self.tasks.have_snapshots:
             return
         abandoned, self._abandoned = self._abandoned, []
@@ -248,7 +248,7 @@ class CoordinatorActions:
         self._later("discards", discard)
 
     def _is_of_savepoint(self, state: SubtaskState) -> bool:
-        # Those of a savepoint lie elsewhere, where nobody else's are.
+        # The files of a savepoint are in a directory of its own.
         return any(
             self._kinds[checkpoint_id].is_savepoint
             for (run_id, checkpoint_id, _), states in self.history.acknowledged.items()

@@ -1,4 +1,4 @@
-"""What has happened to a job so far, as somebody sees it who sees all; and what must be so at every moment."""
+"""The complete history of a simulated job, and the invariants that must always hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["History", "check_is_cut", "expected_origins"]
 
 @define
 class History:
-    """``stored`` are the checkpoints whose storing was reported as done, ``acknowledged`` what tasks have said."""
+    """``stored`` are the checkpoints reported as stored, ``acknowledged`` the snapshots that tasks acknowledged."""
 
     stored: set[int] = field(factory=set)
     savepoints: dict[str, CheckpointMetadata] = field(factory=dict)
@@ -30,12 +30,12 @@ class History:
     lease: LeaseHistory | None = None
     acknowledged: dict[tuple[str, int, TaskId], list[SubtaskState]] = field(factory=dict)
 
-    def said(self, run_id: str, checkpoint_id: int, task: TaskId, state: SubtaskState) -> None:
-        """A task says that it has stored its state."""
+    def on_acknowledged(self, run_id: str, checkpoint_id: int, task: TaskId, state: SubtaskState) -> None:
+        """Record that a task has acknowledged its state."""
         self.acknowledged.setdefault((run_id, checkpoint_id, task), []).append(state)
 
     def check_acknowledged(self, run_id: str, metadata: CheckpointMetadata, tasks: Collection[TaskId]) -> None:
-        """Whether every task has said so of what is in a checkpoint."""
+        """Check that every task has acknowledged its state in a checkpoint."""
         states = {
             TaskId(operator.uid, index): state
             for operator in metadata.operators
@@ -53,21 +53,21 @@ class History:
 def check_is_cut(
     states: Mapping[TaskId, TaskState], channels: Mapping[int, tuple[TaskId, TaskId]], *, is_exactly_once: bool
 ) -> None:
-    """Whether a checkpoint is a cut: what was sent before it was received before it, or is in it on its way."""
+    """Check a consistent cut: each record sent before the checkpoint was received before it or is stored in it."""
     for number, (sender, reader) in channels.items():
         sent = states[sender].sent.get(number, 0)
         received = states[reader].received.get(number, 0)
         numbers = [one.number for one in states[reader].on_the_way.get(number, [])]
-        told = f"from {sender} to {reader}: {sent} sent, {received} received, on the way {numbers}"
+        description = f"from {sender} to {reader}: {sent} sent, {received} received, on the way {numbers}"
         if is_exactly_once:
             is_cut = received <= sent and numbers == list(range(received, sent))
-            require_that(is_cut, f"a checkpoint is a consistent cut; {told}")
+            require_that(is_cut, f"a checkpoint is a consistent cut; {description}")
         else:
-            require_that(received >= sent, f"a checkpoint at least once loses nothing; {told}")
+            require_that(received >= sent, f"a checkpoint at least once loses nothing; {description}")
 
 
 def expected_origins(plan: ClusterPlan) -> Mapping[int, Counter[Origin]]:
-    """What each node has seen in the end, if everything came once."""
+    """Return what each node has received at the end, if every record arrives once."""
     expected: dict[int, Counter[Origin]] = {}
     for node in plan.nodes:
         if node in plan.sources:

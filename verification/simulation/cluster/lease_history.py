@@ -1,8 +1,8 @@
-"""What is written to the lease of a job, as somebody sees it who sees all, and what must be so of every write.
+"""All writes to the lease of a job, and the invariants of each write.
 
-* Who holds it and renews it keeps it: another one writes only when the length is over since the last write, by a clock
-  that no jump moves, or behind one that gives it back.
-* Who has lost it does not get it back by a renewal, nor who has given it back.
+* A holder that renews the lease keeps it. Another one writes it only after the lease has expired, by a monotonic clock,
+  or after the holder has released it.
+* A former holder does not regain the lease by a renewal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LeaseHistory"]
 
 @define
 class LeaseHistory:
-    """See the module; `written` is told of every object that is written."""
+    """Checks each write of a lease; call `written` for each."""
 
     clock: SimulatedClock
     record: LeaseRecord | None = None
@@ -27,7 +27,7 @@ class LeaseHistory:
     _former: set[str] = field(factory=set)
 
     def written(self, path: str, content: bytes) -> None:
-        """Raises `Violation` if it must not be."""
+        """Check a write. Raises `Violation`."""
         if path.rpartition("/")[2] != LEASE_FILE_NAME:
             return
         record, before, now_ms = LeaseRecord.from_bytes(content, path), self.record, self.clock.monotonic_ms
@@ -38,12 +38,12 @@ class LeaseHistory:
             silent_ms = now_ms - self._written_ms
             require_that(
                 before.is_released or silent_ms >= before.lease_ms,
-                f"who renews the lease keeps it: it was taken {silent_ms} ms behind a renewal, and lasts "
+                f"a holder that renews the lease keeps it: it was taken {silent_ms} ms after a renewal, and lasts "
                 f"{before.lease_ms} ms",
             )
             self._former.add(before.token)
         self.record, self._written_ms, self.writes = record, now_ms, self.writes + 1
 
     def is_held_by(self, token: str) -> bool:
-        """Whether this is who has written it last, and has not given it back."""
+        """Return whether this holder wrote the lease last and has not released it."""
         return self.record is not None and self.record.token == token and not self.record.is_released

@@ -1,4 +1,4 @@
-"""A move of the cluster: what is told of it, what it does, and how often chance chooses it."""
+"""A move of the cluster: its description, its action, and its weight in the random choice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from statebackend.checkpoint.coordinator.messages import Acknowledged
 from verification.simulation.cluster.channel import Record
 
-__all__ = ["Move", "told_of"]
+__all__ = ["Move", "describe"]
 
 Move = tuple[str, Callable[[], None], int]
-"""What is told of it, what it does, and how often it is chosen."""
+"""Its description, its action, and its weight."""
 
 
-def told_of(content: Any) -> str:
+def describe(content: Any) -> str:
     """An element of a channel, or a message, in a few words."""
     if isinstance(content, Record):
         return f"record {content.number}"

@@ -1,4 +1,4 @@
-"""A schedule of the cluster as data: a graph, what is read, how barriers go, and the faults. Made by a seed."""
+"""A schedule of the cluster as data: graph, input, barriers and faults, made by a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BarrierMode", "ClusterPlan", "Edge"]
 
 
 class BarrierMode(enum.Enum):
-    """How channels deal with barriers."""
+    """The mode of barriers."""
 
     ALIGNED = "exactly once, aligned"
     UNALIGNED = "exactly once, unaligned"
@@ -24,7 +24,7 @@ class BarrierMode(enum.Enum):
     AT_LEAST_ONCE = "at least once"
 
     def travelling(self, alignment_timeout_ms: int | None) -> CheckpointingMode:
-        """How barriers travel in it; what is unaligned after a time is so after that many milliseconds."""
+        """The checkpointing mode; an alignment timeout is in milliseconds."""
         if self is BarrierMode.ALTERNATING:
             return CheckpointingMode(alignment_timeout_ms=alignment_timeout_ms)
         return _TRAVELLING[self]
@@ -39,7 +39,7 @@ _TRAVELLING: Final = {
 
 @frozen
 class Edge:
-    """Records go from one node to another: each to the subtask of its key, or to all of them."""
+    """An edge of the graph: each record goes to the subtask of its key, or to all subtasks."""
 
     sender: int
     reader: int
@@ -55,7 +55,7 @@ _KINDS: Final = (
     FaultKind.POWER_LOSS,
     FaultKind.POWER_LOSS,
     FaultKind.STORAGE_ERROR,
-    FaultKind.STORAGE_ERROR_BEHIND,
+    FaultKind.STORAGE_ERROR_AFTER,
     FaultKind.TASK_FAILS,
     FaultKind.MESSAGE_LOST,
     FaultKind.MESSAGE_DOUBLED,
@@ -72,8 +72,8 @@ _KINDS: Final = (
 class ClusterPlan:
     """Nodes are numbered along the edges; those without inputs are sources. Times are milliseconds.
 
-    ``records`` is what each subtask of a source reads, ``slow`` are channels, by number, that deliver seldom,
-    ``savepoints`` are moves at which one is asked for.
+    ``records`` is the input of each subtask of a source. ``slow`` are indexes of channels that deliver seldom.
+    ``savepoints`` are moves at which a savepoint is requested.
     """
 
     seed: int
@@ -102,7 +102,7 @@ class ClusterPlan:
 
     @classmethod
     def of_seed(cls, seed: int) -> ClusterPlan:
-        """The plan of a seed."""
+        """Return the plan of a seed."""
         chance = random.Random(seed)
         places = random.Random(f"places {seed}")
         is_on_objects = places.random() < 0.3
@@ -140,35 +140,35 @@ class ClusterPlan:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes, in their order."""
+        """The nodes, in order."""
         return tuple(sorted({node for edge in self.edges for node in (edge.sender, edge.reader)}))
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Nodes that nobody sends to."""
+        """The nodes without inputs."""
         readers = {edge.reader for edge in self.edges}
         return tuple(node for node in self.nodes if node not in readers)
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether nothing may come twice."""
+        """Whether no record may be processed twice."""
         return self.mode is not BarrierMode.AT_LEAST_ONCE
 
     @property
     def may_be_taken_over(self) -> bool:
-        """Whether another driver may lead while the first one lives."""
+        """Whether another driver may lead while the first one runs."""
         return self.is_on_objects or self.is_led_by_zookeeper
 
     @property
     def checkpointing_mode(self) -> CheckpointingMode:
-        """How barriers travel."""
+        """The mode of the barriers."""
         return self.mode.travelling(self.alignment_timeout_ms)
 
     def without_node(self, node: int) -> Iterable[Edge]:
-        """The edges that are left when a node goes."""
+        """Return the edges that remain without a node."""
         return [edge for edge in self.edges if node not in (edge.sender, edge.reader)]
 
-    def told(self) -> str:
+    def description(self) -> str:
         """The plan in a few lines."""
         faults = "; ".join(map(str, self.faults)) or "none"
         return (
@@ -186,7 +186,7 @@ class ClusterPlan:
 
 
 def _graph(chance: random.Random) -> tuple[Edge, ...]:
-    """A chain, a join, a broadcast, or two ends, with more nodes in between."""
+    """Return a chain, a join, a broadcast or two ends, with more nodes between them."""
     shape = chance.randrange(5)
     edges = {
         0: [Edge(0, 1)],
@@ -207,13 +207,13 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _other_drivers(chance: random.Random) -> tuple[Fault, ...]:
-    """Other drivers that take the lease while one stands still, each at some step of the storage."""
+    """Return other drivers that take the lease while one is paused, each at some step of the storage."""
     steps = [chance.randrange(40) for _ in range(chance.choice((0, 1, 1, 2)))]
     return tuple(Fault(FaultKind.SECOND_DRIVER, step, _completion(chance, 0.8)) for step in steps)
 
 
 def _faults_of_leases(chance: random.Random) -> tuple[Fault, ...]:
-    """What happens at the lease itself, to who renews it, and to who waits for it."""
+    """Return faults of the lease, of its holder, and of drivers that wait for it."""
     at_lease = [chance.choice(_KINDS_AT_LEASE) for _ in range(chance.choice((0, 1, 2)))]
     jumps = [chance.choice(_JUMPS) for _ in range(chance.choice((0, 1, 2)))]
     return (
@@ -224,7 +224,7 @@ def _faults_of_leases(chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rivals(chance: random.Random) -> tuple[Fault, ...]:
-    """Other drivers that would lead while one lives."""
+    """Return other drivers that compete while one runs."""
     steps = [chance.randrange(200) for _ in range(chance.choice((0, 1, 1, 2)))]
     return tuple(Fault(FaultKind.RIVAL_DRIVER, step, _completion(chance, 0.3)) for step in steps)
 
@@ -234,7 +234,7 @@ def _completion(chance: random.Random, share: float) -> FaultPlace | None:
 
 
 def _silences(chance: random.Random) -> tuple[Fault, ...]:
-    """Servers without a quorum, at some step of the storage."""
+    """Return losses of the servers' quorum, at some step of the storage."""
     steps = [chance.randrange(40) for _ in range(chance.choice((0, 0, 1)))]
     return tuple(Fault(FaultKind.NO_QUORUM, step, _completion(chance, 0.6)) for step in steps)
 
@@ -249,8 +249,8 @@ _JUMPS: Final = (FaultKind.CLOCK_JUMPS_AHEAD, FaultKind.CLOCK_JUMPS_BACK)
 _KINDS_AT_LEASE: Final = (
     FaultKind.KILL,
     FaultKind.STORAGE_ERROR,
-    FaultKind.STORAGE_ERROR_BEHIND,
-    FaultKind.STORAGE_ERROR_BEHIND,
+    FaultKind.STORAGE_ERROR_AFTER,
+    FaultKind.STORAGE_ERROR_AFTER,
     FaultKind.SECOND_DRIVER,
     FaultKind.RIVAL_DRIVER,
 )

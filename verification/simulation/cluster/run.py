@@ -1,7 +1,7 @@
-"""One run of the cluster's job: from the newest checkpoint to a failure, a death or the end.
+"""One run of the cluster's job: from the newest checkpoint to a failure, a crash or the end.
 
-Who moves next is chance's choice among all who may: a task takes what comes out of a channel, a source reads, a message
-arrives, a snapshot is uploaded, the coordinator does one of the things it was asked for, a timer goes off, time passes.
+The random generator chooses the next of all possible moves: a task takes an element of a channel, a source reads, a
+message arrives, a snapshot is uploaded, the coordinator's next action is carried out, a timer fires, or time passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statebackend.checkpoint.coordinator.requests import CheckpointRequestKind
 from verification.simulation.cluster.coordinator_actions import CoordinatorActions, JobFailed
 from verification.simulation.cluster.history import History
 from verification.simulation.cluster.messages import Message, Messages
-from verification.simulation.cluster.moves import Move, told_of
+from verification.simulation.cluster.moves import Move, describe
 from verification.simulation.cluster.plan import ClusterPlan
 from verification.simulation.cluster.run_lease import RunLease
 from verification.simulation.cluster.run_storage import RunStorage
@@ -33,7 +33,7 @@ _SETTLING_MOVES: Final = 400
 
 
 class ClusterRun:
-    """See the module."""
+    """One run of the cluster's job."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class ClusterRun:
 
     @property
     def has_lease(self) -> bool:
-        """Whether the lease that it has taken, if any, is its own still."""
+        """Whether its lease, if it has one, is still its own."""
         held, known = self._storage.lease.held, self._storage.history.lease
         return held is not None and known is not None and known.is_held_by(held.token)
 
     def close(self) -> None:
-        """Ends in good order, as far as its leadership goes."""
+        """Release the lease."""
         self._storage.lease.close()
 
     def start(self) -> None:
-        """Finds what is there, and goes on from the newest checkpoint."""
+        """Restore the newest checkpoint."""
         newest = self._storage.open()
         if not self.leads:
             raise JobFailed("another driver has begun to lead")
@@ -78,9 +78,9 @@ class ClusterRun:
         self._coordinator.begin(None if newest is None else newest.checkpoint_id)
 
     def run(self, moves_so_far: int, most: int | None = None) -> int:
-        """Moves until all is processed and a checkpoint behind it complete, or something ends it; returns the moves.
+        """Move until all records are in a complete checkpoint, something ends the run, or ``most`` moves are done.
 
-        Ends behind ``most`` moves, if that is given.
+        Returns the number of moves.
         """
         count = moves_so_far
         settled_for = 0
@@ -97,8 +97,8 @@ class ClusterRun:
             kind = self._machine.clock_faults()
             if kind is FaultKind.DRIVER_DIES:
                 raise JobFailed("the driver dies")
-            told, move, _ = self._chosen()
-            self._machine.trace.move(told)
+            description, move, _ = self._chosen()
+            self._machine.trace.move(description)
             move()
             if self._tasks.have_processed_all:
                 settled_for += 1
@@ -110,7 +110,7 @@ class ClusterRun:
         return count
 
     def seen(self) -> Mapping[int, list[Any]]:
-        """What all subtasks of each node have seen."""
+        """Return the records that all subtasks of each node have received."""
         return self._tasks.seen()
 
     def _chosen(self) -> Move:
@@ -127,8 +127,8 @@ class ClusterRun:
     def _message_moves(self) -> Sequence[Move]:
         moves: list[Move] = []
         for message in self._messages.deliverable()[:_MOST_HEARD]:
-            told = f"{message.to or 'coordinator'} hears {told_of(message.content)}"
-            moves.append((told, partial(self._deliver, message), 4))
+            description = f"{message.to or 'coordinator'} hears {describe(message.content)}"
+            moves.append((description, partial(self._deliver, message), 4))
         return moves
 
     def _deliver(self, message: Message) -> None:
@@ -136,7 +136,7 @@ class ClusterRun:
         if message.to is None:
             self._coordinator.tell(content)
         else:
-            self._tasks.hear(message.to, content)
+            self._tasks.receive(message.to, content)
 
     def _pass_time(self, is_all: bool) -> None:
         timers = [*self._coordinator.timers.values(), *self._tasks.timers()]

@@ -1,7 +1,7 @@
-"""The lease of one driver: the product's own, with time that passes and renewals that come when the schedule says so.
+"""The lease of one driver: the product's own, with simulated time, and renewals as moves.
 
-A renewal is a move of its driver, once it is due. A driver that waits for the lease lets time pass, look by look; the
-driver beside it, if that lives, renews meanwhile, as its thread would. One that stands still does not.
+The driver may move to renew its lease once it is due. A driver that waits for the lease lets time pass at each look; a
+driver that runs beside it renews meanwhile, and a paused one does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_LOOKS: Final = 35
 
 @define(eq=False)
 class RunLease:
-    """See the module; ``beside`` is that of the driver that lives beside this one, while it waits."""
+    """The lease of one driver; ``beside`` is the lease of a driver that runs while this one waits."""
 
     machine: Machine
     process: Process
@@ -44,7 +44,7 @@ class RunLease:
     _looks: int = field(default=0)
 
     def take(self, files: CheckpointFileSystem) -> DriverLease:
-        """Waits for it; raises as `ObjectStoreLease.lead`, and `ProcessDied` for who waits in vain."""
+        """Wait for the lease. Raises as `ObjectStoreLease.lead`, or `ProcessDied` after a wait in vain."""
         provider = ObjectStoreLease(
             lease_ms=self.lease_ms,
             is_stand_by=self.is_stand_by,
@@ -58,11 +58,11 @@ class RunLease:
         return self.held
 
     def moves(self) -> Sequence[Move]:
-        """The renewal, if it is due."""
+        """Return the renewal, if it is due."""
         return [("driver renews its lease", self.renew_if_due, 6)] if self._is_due else []
 
     def renew_if_due(self) -> None:
-        """Renews it once, however late."""
+        """Renew the lease once if it is due, however late."""
         if not self._is_due or self._is_renewing or self._keep is None:
             return
         self._is_renewing = True
@@ -74,7 +74,7 @@ class RunLease:
             self._is_renewing = False
 
     def close(self) -> None:
-        """Gives it back."""
+        """Release the lease."""
         if self.held is not None:
             self.held.close()
 
@@ -88,7 +88,7 @@ class RunLease:
         return _Kept(self)
 
     def forget(self) -> None:
-        """Renews it no more."""
+        """Stop renewing the lease."""
         self._keep = None
 
     def _lose(self, lost: LeadershipLostError) -> None:

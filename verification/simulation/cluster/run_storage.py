@@ -1,7 +1,6 @@
-"""Where a run of the cluster keeps its checkpoints and savepoints, and what must be so of them.
+"""The storage of a run's checkpoints and savepoints, and its invariants.
 
-On a disk nobody else writes, unless the run leads through ZooKeeper, as it does on an object store by a lease: until
-another one takes that.
+On a disk there is one writer, unless the run leads through ZooKeeper. On an object store the lease decides who writes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ StoredTask = tuple[TaskState, tuple[tuple[FileHandle, int], ...]]
 
 @define(eq=False)
 class RunStorage:
-    """See the module; `open` comes first."""
+    """The storage of a run. Call `open` first."""
 
     plan: ClusterPlan
     machine: Machine
@@ -64,7 +63,7 @@ class RunStorage:
         return not self.plan.may_be_taken_over or self.history.leader == self.run_id
 
     def open(self) -> CheckpointMetadata | None:
-        """The newest checkpoint, behind a look at what is there; None too if another driver has begun to lead."""
+        """Check the stored files, and return the newest checkpoint. None if another driver leads."""
         known = max(self.history.stored, default=-1)
         self.store = self._made_store()
         newest = self.store.recover()
@@ -75,11 +74,11 @@ class RunStorage:
         return newest
 
     def files_of(self, checkpoint_id: int, *, is_savepoint: bool) -> CheckpointFileSystem:
-        """Where a task puts what it has of a checkpoint or savepoint."""
+        """Return the directory for a task's part of a checkpoint or savepoint."""
         return self._savepoint_files(checkpoint_id) if is_savepoint else self.files
 
     def add(self, metadata: CheckpointMetadata) -> str:
-        """Stores a checkpoint or writes a savepoint; returns its root. Raises what the storage raises."""
+        """Store a checkpoint or savepoint and return its root. Raises the errors of the storage."""
         if metadata.kind is CheckpointKind.SAVEPOINT:
             write_savepoint(self._savepoint_files(metadata.checkpoint_id), metadata)
             return self._savepoint_root(metadata.checkpoint_id)
@@ -87,7 +86,7 @@ class RunStorage:
         return _JOB_ROOT
 
     def states_of(self, metadata: CheckpointMetadata, root: str = _JOB_ROOT) -> dict[TaskId, StoredTask]:
-        """What a checkpoint has of each task."""
+        """Return each task's state in a checkpoint."""
         states: dict[TaskId, StoredTask] = {}
         for operator in metadata.operators:
             for index, subtask in enumerate(operator.subtasks):
@@ -106,7 +105,7 @@ class RunStorage:
         return states
 
     def check_retained(self) -> None:
-        """Whether every checkpoint that is kept has all its files."""
+        """Check that every retained checkpoint has all its files."""
         for one in self.store.all():
             check_files(self.machine.disk, _JOB_ROOT, one, must_be_synced=False)
 

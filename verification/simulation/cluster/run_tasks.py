@@ -1,4 +1,4 @@
-"""The tasks of a run of the cluster and the channels between them: what they may do next, and what they tell."""
+"""The tasks of a run and the channels between them: their possible moves and their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statebackend.checkpoint.state_handles import OpaqueStateHandle, SubtaskStat
 from verification.simulation.cluster.channel import Channel
 from verification.simulation.cluster.history import History
 from verification.simulation.cluster.messages import Messages
-from verification.simulation.cluster.moves import Move, told_of
+from verification.simulation.cluster.moves import Move, describe
 from verification.simulation.cluster.plan import ClusterPlan
 from verification.simulation.cluster.run_storage import RunStorage, StoredTask
 from verification.simulation.cluster.task import Snapshot, Task, shown_task
@@ -33,7 +33,7 @@ _SLOWNESS: Final = 6
 
 @define(eq=False)
 class RunTasks:
-    """See the module. `build` comes first."""
+    """The tasks of a run. Call `build` first."""
 
     plan: ClusterPlan
     machine: Machine
@@ -47,7 +47,7 @@ class RunTasks:
     """Who sends on each channel, and who reads it."""
 
     def build(self) -> None:
-        """Makes all tasks and channels, in which nothing has happened."""
+        """Create all tasks and channels, empty."""
         plan = self.plan
         for node in plan.nodes:
             for index in range(plan.parallelism):
@@ -84,7 +84,7 @@ class RunTasks:
                 task.handler = plan.checkpointing_mode.handler(len(task.inputs))
 
     def restore(self, states: Mapping[TaskId, StoredTask]) -> None:
-        """Goes on from what a checkpoint has."""
+        """Restore the states of a checkpoint."""
         for task_id, (state, files) in states.items():
             task = self.tasks[task_id]
             task.state, task.files = state, files
@@ -93,11 +93,11 @@ class RunTasks:
             state.on_the_way = {}
 
     def checkpoint_tasks(self) -> Collection[CheckpointTask]:
-        """All tasks, with whom they receive barriers from."""
+        """Return all tasks, with the tasks that send barriers to them."""
         return [CheckpointTask(task, TaskStatus.RUNNING, self._senders(task)) for task in self.tasks]
 
     def seen(self) -> Mapping[int, list[Any]]:
-        """What all subtasks of each node have seen."""
+        """Return the records that all subtasks of each node have received."""
         seen: dict[int, list[Any]] = {node: [] for node in self.plan.nodes}
         for task in self.tasks.values():
             seen[int(task.id.operator_uid)] += task.state.seen
@@ -105,22 +105,22 @@ class RunTasks:
 
     @property
     def have_processed_all(self) -> bool:
-        """Whether everything is read, and no record on its way; barriers may be so at any time."""
+        """Whether all input is read, and no record is in flight."""
         return all(task.state.position >= task.records for task in self.tasks.values()) and not any(
             channel.has_records for channel in self.channels
         )
 
     @property
     def have_snapshots(self) -> bool:
-        """Whether any snapshot is on its way to the storage."""
+        """Whether a snapshot is being uploaded."""
         return any(task.snapshots for task in self.tasks.values())
 
     def timers(self) -> Sequence[int]:
-        """When the time to align of each is over that has one, in milliseconds."""
+        """The alignment timeouts of the tasks that have one, in milliseconds."""
         return [task.timer[1] for task in self.tasks.values() if task.timer is not None]
 
     def moves(self) -> Sequence[Move]:
-        """What the tasks may do next."""
+        """Return the possible moves of the tasks."""
         moves: list[Move] = []
         for task in self.tasks.values():
             name = shown_task(task.id)
@@ -131,8 +131,8 @@ class RunTasks:
                 for channel in task.inputs:
                     if channel.elements and not channel.stands_still:
                         weight = 1 if channel.number in self.plan.slow else _SLOWNESS
-                        told = f"{name} takes {told_of(channel.elements[0])} from {channel.sender}"
-                        moves.append((told, partial(self._in_task, task, task.take, channel), weight))
+                        description = f"{name} takes {describe(channel.elements[0])} from {channel.sender}"
+                        moves.append((description, partial(self._in_task, task, task.take, channel), weight))
             moves += [
                 (f"{name} hears of a barrier in {channel.sender}", partial(task.announced, channel), 4)
                 for channel in task.inputs
@@ -142,12 +142,12 @@ class RunTasks:
                 moves.append((f"{name}: its alignment timed out", task.time_to_align_is_over, 4))
             for snapshot in sorted(task.snapshots.values(), key=lambda one: one.checkpoint_id)[:1]:
                 if snapshot.is_whole:
-                    told = f"{name} uploads {snapshot.checkpoint_id}"
-                    moves.append((told, partial(self._upload, task, snapshot), 3))
+                    description = f"{name} uploads {snapshot.checkpoint_id}"
+                    moves.append((description, partial(self._upload, task, snapshot), 3))
         return moves
 
-    def hear(self, to: TaskId, content: Any) -> None:
-        """A message of the coordinator has come to a task."""
+    def receive(self, to: TaskId, content: Any) -> None:
+        """Deliver a message of the coordinator to a task."""
         task = self.tasks[to]
         if isinstance(content, CheckpointBarrier):
             task.begin(content)
@@ -161,7 +161,7 @@ class RunTasks:
         fault = self.machine.faults.at(FaultPlace.TASK, "a step")
         if fault is not None:
             self.machine.disk.points.add((fault.kind.name, "a step"))
-            self.machine.trace.add(f"FAULT, {fault.kind.told}: {task.id}")
+            self.machine.trace.add(f"FAULT, {fault.kind.description}: {task.id}")
             raise TaskFailed(str(task.id))
         move(*arguments)
 
@@ -186,7 +186,7 @@ class RunTasks:
         if not snapshot.is_savepoint:
             task.files = (*files, (new, len(snapshot.state.seen)))
         state = SubtaskState(operator=OpaqueStateHandle(_FORMAT, b"", handles))
-        self.history.said(self.run_id, snapshot.checkpoint_id, task.id, state)
+        self.history.on_acknowledged(self.run_id, snapshot.checkpoint_id, task.id, state)
         acknowledgement = Acknowledgement(
             "job",
             self.run_id,

@@ -1,4 +1,4 @@
-"""A schedule of the cluster, from its first run to its last: each failure is the begin of another run."""
+"""Runs a schedule of the cluster: each failure starts another run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _MOST_RUNS = 40
 
 
 def run_cluster(plan: ClusterPlan, machine: Machine) -> None:
-    """Runs it; raises `Violation` for a promise that was not kept."""
+    """Run a schedule. Raises `Violation` if a promise is broken."""
     _ClusterSchedule(plan, machine).run()
 
 
 @define(eq=False)
 class _ClusterSchedule:
-    """A schedule that is run, and who takes part in it."""
+    """A running schedule, and the drivers that take part in it."""
 
     plan: ClusterPlan
     machine: Machine
@@ -43,7 +43,7 @@ class _ClusterSchedule:
     """That of each driver, by the name of its process."""
 
     def run(self) -> None:
-        """See `run_cluster`."""
+        """Run the schedule; see `run_cluster`."""
         machine, messages = self.machine, Messages(self.machine)
         if self.plan.lease_ms is not None:
             self.history.lease = LeaseHistory(machine.clock)
@@ -81,7 +81,7 @@ class _ClusterSchedule:
 
     @contextlib.contextmanager
     def _ending(self, run: ClusterRun) -> Iterator[None]:
-        """Lets a run end by what a fault explains, and nothing else."""
+        """Let a run end by an error that a fault explains, and by no other."""
         renewals = 0 if self.history.lease is None else self.history.lease.writes
         try:
             yield
@@ -111,9 +111,9 @@ class _ClusterSchedule:
             run.close()
 
     def _other_driver(self, kind: FaultKind, struck: Process) -> None:
-        """Another driver comes, and runs the job for a while if it leads.
+        """Start another driver, which runs the job for a while if it becomes the leader.
 
-        The one that it comes to stands still until then, or lives beside it, and keeps what it has.
+        The first driver is paused until then, or runs beside it.
         """
         machine = self.machine
         number = len(machine.faults.struck)

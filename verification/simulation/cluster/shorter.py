@@ -1,4 +1,4 @@
-"""Shorter schedules of the cluster: one with a fault less, a node less, fewer records, fewer subtasks."""
+"""Shorter schedules of the cluster: with one fault, node, record or subtask less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["shorter_clusters"]
 
 
 def shorter_clusters(plan: ClusterPlan) -> Iterator[ClusterPlan]:
-    """Each has something less than the plan; what makes most difference comes first."""
+    """Yield plans that lack something, the largest reductions first."""
     for index in range(len(plan.faults)):
         yield evolve(plan, faults=plan.faults[:index] + plan.faults[index + 1 :])
     for node in reversed(plan.nodes):
@@ -37,5 +37,5 @@ def shorter_clusters(plan: ClusterPlan) -> Iterator[ClusterPlan]:
 
 
 def _is_whole(edges: tuple[Edge, ...], node: int) -> bool:
-    """Whether a node is still in the graph."""
+    """Return whether a node is still in the graph."""
     return any(node in (edge.sender, edge.reader) for edge in edges)

@@ -1,7 +1,7 @@
-"""A task of the cluster: it receives, sends on, and snapshots when its barriers say so.
+"""A task of the cluster: it receives, sends, and takes snapshots as its barrier handler decides.
 
-Each record goes on to every node behind: to the subtask of its key, or to all. What the task knows is numbers: how far
-it has read, what it has sent on each channel and received on each, and where every record came from.
+Each record goes to every following node: to the subtask of its key, or to all. The state of a task is numbers: its
+position in the source, the records sent and received on each channel, and the origin of each record.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Snapshot", "Task", "TaskState", "shown_task"]
 
 @define
 class TaskState:
-    """What a task knows; ``received`` and ``sent`` are by channel, ``seen`` the origins in their order."""
+    """The state of a task. ``received`` and ``sent`` are by channel, ``seen`` has the origins in order."""
 
     position: int = 0
     received: dict[int, int] = field(factory=dict)
@@ -52,7 +52,7 @@ class TaskState:
     on_the_way: dict[int, list[Record]] = field(factory=dict)
 
     def encode(self, seen_from: int) -> bytes:
-        """The state, without what was seen before that place."""
+        """Encode the state, without the origins before this position."""
         content: dict[str, Any] = {
             "position": self.position,
             "received": sorted(self.received.items()),
@@ -67,7 +67,7 @@ class TaskState:
 
     @classmethod
     def decode(cls, pieces: Sequence[bytes]) -> TaskState:
-        """The state of its pieces, the oldest first."""
+        """Decode the state from its pieces, the oldest first."""
         contents = [json.loads(one) for one in pieces]
         last = contents[-1]
         return cls(
@@ -84,7 +84,7 @@ class TaskState:
 
 @define
 class Snapshot:
-    """A snapshot on its way to the storage; ``is_whole`` when nothing is captured any more."""
+    """A snapshot that is being uploaded; ``is_whole`` when no more records are captured."""
 
     checkpoint_id: int
     state: TaskState
@@ -95,7 +95,7 @@ class Snapshot:
 
 @define(eq=False)
 class Task:
-    """See the module; a source has no ``handler``. ``send`` tells the coordinator something."""
+    """A task. A source has no ``handler``. ``send`` sends an event to the coordinator."""
 
     id: TaskId
     handler: BarrierHandler | None
@@ -121,13 +121,13 @@ class Task:
         return all(channel.has_room for several in self.outputs for channel in several)
 
     def read(self, source: int) -> None:
-        """Reads the next record of a source."""
+        """Read the next record of a source."""
         origin = (source, self.id.subtask_index, self.state.position)
         self.state.position += 1
         self._take_in(origin)
 
     def begin(self, barrier: CheckpointBarrier) -> None:
-        """Begins a checkpoint, as a source; one that is older than one before is not news."""
+        """Start a checkpoint in a source. An outdated one is ignored."""
         if barrier.checkpoint_id <= self.newest_id:
             return
         self.newest_id = barrier.checkpoint_id
@@ -135,36 +135,36 @@ class Task:
         self.snapshots[barrier.checkpoint_id].is_whole = True
 
     def take(self, channel: Channel) -> None:
-        """Takes what comes out of a channel next."""
+        """Take the next element of a channel."""
         element = channel.take()
         if isinstance(element, Record):
-            self._hear(DataPassed(channel.place, 1))
+            self._handle(DataPassed(channel.place, 1))
             self._receive(channel, element)
         elif isinstance(element, Cancellation):
-            self._hear(CancellationArrived(channel.place, element.checkpoint_id, self.now_ms()))
+            self._handle(CancellationArrived(channel.place, element.checkpoint_id, self.now_ms()))
         else:
             channel.stands_still = True
-            self._hear(BarrierArrived(channel.place, element, self.now_ms()))
+            self._handle(BarrierArrived(channel.place, element, self.now_ms()))
 
     def announced(self, channel: Channel) -> None:
-        """Hears of a barrier that lies in a channel."""
-        self._hear(BarrierAnnounced(channel.place, channel.unannounced.pop(0), self.now_ms()))
+        """Handle the announcement of a barrier in a channel."""
+        self._handle(BarrierAnnounced(channel.place, channel.unannounced.pop(0), self.now_ms()))
 
     def time_to_align_is_over(self) -> None:
-        """The time has come that the handler has asked for."""
+        """Handle the alignment timeout."""
         assert self.timer is not None
         checkpoint_id, self.timer = self.timer[0], None
-        self._hear(AlignmentTimedOut(checkpoint_id, self.now_ms()))
+        self._handle(AlignmentTimedOut(checkpoint_id, self.now_ms()))
 
-    def give_up(self, checkpoint_id: int) -> None:
-        """Forgets a snapshot that is not stored."""
+    def abandon(self, checkpoint_id: int) -> None:
+        """Abandon a snapshot that is not stored."""
         snapshot = self.snapshots.pop(checkpoint_id, None)
         if snapshot is not None:
             snapshot.abandoned = True
 
     def cancel(self, checkpoint_id: int) -> None:
-        """Is told that a checkpoint is given up; a source sends that on if its barrier was not sent."""
-        self.give_up(checkpoint_id)
+        """Abort a checkpoint; a source sends the cancellation if it has not sent the barrier."""
+        self.abandon(checkpoint_id)
         if self.handler is None and checkpoint_id > self.newest_id:
             self.newest_id = checkpoint_id
             self._send_on(Cancellation(checkpoint_id))
@@ -213,7 +213,7 @@ class Task:
             for channel in channels:
                 channel.put(element)
 
-    def _hear(self, event: Any) -> None:
+    def _handle(self, event: Any) -> None:
         assert self.handler is not None
         for action in self.handler.handle(event):
             _CARRY_OUT[type(action)](self, action)
@@ -241,7 +241,7 @@ class Task:
     def _abort(self, action: Abort) -> None:
         self._overtaken.pop(action.checkpoint_id, None)
         self.captured.discard(action.checkpoint_id)
-        self.give_up(action.checkpoint_id)
+        self.abandon(action.checkpoint_id)
         self._send_on(Cancellation(action.checkpoint_id))
         self.decline(action.checkpoint_id)
 
@@ -287,5 +287,5 @@ BarrierActions = Sequence[BarrierAction]
 
 
 def shown_task(task: TaskId) -> str:
-    """Its name in a trace."""
+    """Return the task's name in a trace."""
     return f"{task.operator_uid}[{task.subtask_index}]"

@@ -1,4 +1,4 @@
-"""Numbers that programs and models compute alike, so that a difference in any value of a state becomes visible."""
+"""Arithmetic shared by programs and models, which makes any difference in a state visible."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Row = tuple[int, int, int, tuple[int, ...]]
 
 
 def mixed(left: int, right: int) -> int:
-    """A number that depends on the order of both."""
+    """Return a number that depends on the order of both."""
     return (left * 31 + right) % _MODULUS
 
 
 def folded(numbers: Iterable[int]) -> int:
-    """A number that depends on all, and on their order."""
+    """Return a number that depends on all numbers and their order."""
     result = 7
     for number in numbers:
         result = mixed(result, number)
@@ -27,12 +27,12 @@ def folded(numbers: Iterable[int]) -> int:
 
 
 def number_of(k: int, v: int, t: int, l: Sequence[int]) -> int:  # noqa: E741
-    """A number that depends on all columns of a record."""
+    """Return a number that depends on all columns of a record."""
     return (v + 2 * t + 3 * sum(l) + 5 * len(l) + k) % _MODULUS
 
 
 def row_of(columns: Sequence[str], key: Any, number: int, length: int = 1) -> Row:
-    """What an operator emits for a key and a number: its key columns keep the key."""
+    """Return an operator's row for a key and a number; its key columns contain the key."""
     parts: Mapping[str, int] = dict(zip(columns, key if isinstance(key, tuple) else (key,), strict=True))
     return (
         parts.get("k", number % 4),
@@ -43,6 +43,6 @@ def row_of(columns: Sequence[str], key: Any, number: int, length: int = 1) -> Ro
 
 
 def reduced(left: Any, right: Any) -> Row:
-    """Two records as one, in any order; what both have in common stays."""
+    """Merge two records into one, independent of their order; common columns stay."""
     (k, v, t, l), (k2, v2, t2, l2) = left, right  # noqa: E741
     return min(k, k2), min(v, v2), (t + t2) % _MODULUS, ((sum(l) + sum(l2)) % _MODULUS,)

@@ -1,4 +1,4 @@
-"""The user functions of random graphs, as a user writes them, with the public API only."""
+"""The user functions of random graphs, written with the public API only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _number(row: Any) -> int:
 
 
 class _Pairs(AggregateFunction[Any, "tuple[int, int]", int]):
-    """Counts numbers, and folds them in their order."""
+    """Counts numbers, and folds them in order."""
 
     def create_accumulator(self) -> tuple[int, int]:
         return 0, 7
@@ -80,7 +80,7 @@ class _Pairs(AggregateFunction[Any, "tuple[int, int]", int]):
 
 
 class Running(KeyedProcessFunction[Any, Any, Any]):
-    """Emits for each record what one state of its key is then."""
+    """Emits, for each record, the new value of one state of its key."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -147,7 +147,7 @@ class Running(KeyedProcessFunction[Any, Any, Any]):
 
 
 class Collect(KeyedProcessFunction[Any, Any, Any]):
-    """Adds up the records of each key until a timer, in any order."""
+    """Sums the records of each key until a timer, in any order."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -193,7 +193,7 @@ class Totals(AggregateFunction[Any, "list[int]", int]):
 
 
 class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
-    """Emits a number for what a window holds, its end, and how often it has fired."""
+    """Emits a number for the content of a window, its end, and how often it has fired."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -219,13 +219,13 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
 
 
 def reduced_rows(left: Any, right: Any) -> Any:
-    """Two records of a window as one."""
+    """Merge two records of a window into one."""
     k, v, t, l = reduced(left, right)  # noqa: E741
     return k, v, t, list(l)
 
 
 class Connected(KeyedCoProcessFunction[Any, Any, Any, Any]):
-    """Folds the records of two inputs into one state, in their order."""
+    """Folds the records of two inputs into one state, in order."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -245,7 +245,7 @@ class Connected(KeyedCoProcessFunction[Any, Any, Any, Any]):
 
 
 class Several(KeyedMultipleInputFunction[Any, Any]):
-    """The same for any number of inputs."""
+    """Does the same for any number of inputs."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -270,7 +270,7 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
 
 
 def co_grouped(node: Node) -> Any:
-    """A function of what two streams have in a window."""
+    """Return a number for the records of two streams in a window."""
 
     def co_group(left: list[Any], right: list[Any]) -> list[Any]:
         parts = [len(left), sum(map(_number, left)), len(right), sum(map(_number, right))]
@@ -280,7 +280,7 @@ def co_grouped(node: Node) -> Any:
 
 
 def joined(node: Node) -> Any:
-    """A function of a pair of records of a window."""
+    """Return a number for a pair of records in a window."""
     return lambda left, right: _row(node.key, _key_of(node, left), folded([_number(left), _number(right)]))
 
 
@@ -341,7 +341,7 @@ class Element(NamedTuple):
 
 
 def mapped(node: Node) -> Any:
-    """A stateless step: leaves out some records, and repeats the others."""
+    """A stateless step: drops some records, and repeats the others."""
 
     def map_row(row: Any) -> list[Any]:
         return [] if row.v == 3 else [copy.deepcopy(row) for _ in range(node["factor"])]

@@ -1,4 +1,4 @@
-"""What a graph must emit after each event, computed in plain Python without any code of the product."""
+"""Computes what a graph must emit after each event, in plain Python without code of the product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Output = tuple[Stream, Row, int | None]
 
 
 class GraphModel:
-    """All nodes of a graph; each event returns what all streams contain in addition."""
+    """All nodes of a graph; each event returns the new content of all streams."""
 
     def __init__(self, plan: GraphPlan) -> None:
         self._nodes = [_MODEL[node.kind](node) for node in plan.nodes]
@@ -42,7 +42,7 @@ class GraphModel:
         return self._taken()
 
     def clock(self, time: int) -> list[Output]:
-        """The processing time moves on."""
+        """The processing time advances."""
         for index, node in enumerate(self._nodes):
             self._emit(index, node.on_clock(time))
         return self._taken()
@@ -76,7 +76,7 @@ Emitted = Iterator[tuple[str, Row, "int | None"]]
 
 
 class _Node:
-    """A node that passes on what it reads: a source or a union."""
+    """A node that passes its input on: a source or a union."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

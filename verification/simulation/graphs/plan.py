@@ -1,8 +1,8 @@
 """Random job graphs as data: nodes, events and cuts, made by a seed.
 
-Subtasks run in no particular order, so a graph must not depend on it. Every stream therefore has an `Order`: by which
-columns its records have a defined order, and which sources it comes from. An operator that depends on the order of its
-input is only placed after a stream that has one. Two inputs have a defined order between them if no event reaches both.
+Subtasks run in no particular order, so a graph must not depend on it. Every stream therefore has an `Order`: the
+columns by which its records are ordered, and its sources. An operator that depends on the order of its input only
+follows a stream that has one. Two inputs have a defined order between them if no event reaches both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Stream = tuple[int, str]
 
 @frozen
 class Node:
-    """A source, a stateless step, a union or an operator, with the streams that it reads and its key columns."""
+    """A source, a stateless step, a union or an operator, with its input streams and key columns."""
 
     kind: str
     inputs: tuple[Stream, ...] = ()
@@ -48,7 +48,7 @@ class Node:
 class Event:
     """A record of a source (key, value, timestamp), its watermark, the clock, or a cut.
 
-    After a cut the job has another parallelism and backend, and its subtasks move in the order of ``seed``.
+    After a cut the job has another parallelism and backend, and ``seed`` decides the order of its subtasks.
     """
 
     kind: str
@@ -62,9 +62,9 @@ class Event:
 
 @frozen
 class Order:
-    """By which columns the records of a stream are ordered (None: by none), and the sources that it comes from.
+    """The columns by which the records of a stream are ordered (None: none), and its sources.
 
-    Records of some streams have no timestamp that timers and windows could use, those of others no declared schema.
+    Some streams have no timestamps for timers and windows, others no declared schema.
     """
 
     columns: frozenset[str] | None
@@ -90,10 +90,10 @@ STATELESS: Final = ("source", "map", "union")
 
 @frozen
 class GraphPlan:
-    """A graph and what happens to it.
+    """A graph and its events.
 
-    ``is_batched`` plans are for environments: their records come in batches, each of which moves the watermark at its
-    end. Other plans are played event by event by the harness.
+    ``is_batched`` plans are for environments: records come in batches, each of which advances the watermark at its end.
+    The test harness plays other plans event by event.
     """
 
     seed: int
@@ -123,8 +123,8 @@ class GraphPlan:
             backend=random.choice(backends),
         )
 
-    def told(self) -> str:
-        """The plan as text, one line a node and an event."""
+    def description(self) -> str:
+        """The plan as text, one line per node and event."""
         lines = [f"batched={self.is_batched} parallelism={self.parallelism} backend={self.backend}"]
         for index, node in enumerate(self.nodes):
             reads = ", ".join(f"{number}{'.' + tag if tag else ''}" for number, tag in node.inputs)
@@ -138,7 +138,7 @@ class GraphPlan:
         return "\n".join(lines)
 
     def shorter(self) -> Iterator[GraphPlan]:
-        """Plans with a few events or one node less, or with simpler settings; the boldest first."""
+        """Return plans with a few events or one node less, or with simpler settings; the largest reductions first."""
         size = len(self.events) // 2
         while size:
             for begin in range(0, len(self.events), size):
@@ -168,7 +168,7 @@ class GraphPlan:
 
 
 def orders(nodes: Sequence[Node], *, is_batched: bool) -> dict[Stream, Order]:
-    """The order of every stream of a graph."""
+    """Return the order of every stream of a graph."""
     known: dict[Stream, Order] = {}
     for index, node in enumerate(nodes):
         given = [known[stream] for stream in node.inputs]
@@ -263,7 +263,7 @@ def _node(random: Random, nodes: Sequence[Node], is_batched: bool) -> Node | Non
     kind = random.choice(_KINDS)
     several = {"multi": random.choice((2, 2, 3)), "interval": 2, "cogroup": 2, "union": random.choice((2, 2, 3))}
     count = several.get(kind, 2 if kind == "broadcast" else 1)
-    # Streams that nobody reads come first, or the graph would be a star.
+    # Unread streams come first, or the graph would be a star.
     inputs = [random.choice(unread if unread and random.random() < 0.7 else streams) for _ in range(count)]
     if count > 1 and len(set(inputs)) < count:
         return None

@@ -1,4 +1,4 @@
-"""Writes the program of a plan into any environment, as a user would."""
+"""Writes the program of a plan into an environment, as a user would."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = ["outputs", "write_program"]
 
 
 def outputs(plan: GraphPlan) -> list[Stream]:
-    """The streams of operators that have a sink: those that nobody reads, and every third one of the others."""
+    """Return the operators' streams that have a sink: those without readers, and every third one of the others."""
     read, known = consumed(plan.nodes), orders(plan.nodes, is_batched=plan.is_batched)
     streams = []
     for index, node in enumerate(plan.nodes):
@@ -64,7 +64,7 @@ def outputs(plan: GraphPlan) -> list[Stream]:
 def write_program(
     plan: GraphPlan, source: Callable[[int], DataStream], output: Callable[[Stream, DataStream], None]
 ) -> None:
-    """Builds the graph of a plan upon its sources, and gives its outputs their sinks."""
+    """Build the graph of a plan on its sources, and add its sinks."""
     streams: dict[Stream, DataStream] = {}
     for index, node in enumerate(plan.nodes):
         if node.kind == "source":

@@ -36,7 +36,7 @@ BACKENDS: Final[Mapping[str, Callable[[], StateBackend]]] = {"heap": HeapStateBa
 
 
 def run_graph(plan: GraphPlan) -> None:
-    """Raises `Violation` if an output differs from the model."""
+    """Run a plan. Raises `Violation` if an output differs from the model."""
     with tempfile.TemporaryDirectory() as directory:
         if plan.is_batched:
             _run_batches(plan, Path(directory))
@@ -45,7 +45,7 @@ def run_graph(plan: GraphPlan) -> None:
 
 
 def batches_of(plan: GraphPlan) -> list[tuple[Event | None, list[Event]]]:
-    """The batches of a plan, each with the cut before it."""
+    """Return the batches of a plan, each with the cut before it."""
     batches: list[tuple[Event | None, list[Event]]] = [(None, [])]
     for event in plan.events:
         if event.kind == "cut":
@@ -56,7 +56,7 @@ def batches_of(plan: GraphPlan) -> list[tuple[Event | None, list[Event]]]:
 
 
 def expected_batches(plan: GraphPlan, *, drains: bool = True) -> list[list[Output]]:
-    """What each batch must emit; the end of the last one is the end of time."""
+    """Return the expected output of each batch; the last one ends with the maximum watermark."""
     model, largest = GraphModel(plan), dict[int, int]()
     # Sources that are broadcast are read first, and end first. Each is read whole.
     rules = {node.inputs[1][0] for node in plan.nodes if node.kind == "broadcast"}
@@ -81,7 +81,7 @@ def expected_batches(plan: GraphPlan, *, drains: bool = True) -> list[list[Outpu
 def compare(
     plan: GraphPlan, expected: Sequence[Output], seen: Counter[Any], what: str, *, has_times: bool = True
 ) -> None:
-    """Raises `Violation` if the outputs are not those of the model."""
+    """Raise `Violation` if the outputs differ from the model."""
     shown = set(outputs(plan))
     wanted = Counter(
         (stream, row, time) if has_times else (stream, row) for stream, row, time in expected if stream in shown
@@ -102,12 +102,12 @@ def _row(event: Event) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def sent_record(event: Event) -> tuple[Any, ...]:
-    """The record of an event as a source sends it."""
+    """Return the record of an event as a source sends it."""
     return (*event.record, [event.record[1]])
 
 
 def plain_row(row: Any) -> tuple[Any, ...]:
-    """A row that came out, as the model has it."""
+    """Return an emitted row in the form of the model."""
     k, v, t, l = row  # noqa: E741
     return k, v, t, tuple(l)
 
@@ -216,7 +216,7 @@ def _run_batches(plan: GraphPlan, directory: Path) -> None:
 
 
 def read_elements(environment: LocalStreamEnvironment, events: Sequence[Event], index: int) -> DataStream:
-    """The records of a source in a batch, as a stream with timestamps."""
+    """Return the records of a source in a batch, as a stream with timestamps."""
     rows = [sent_record(event) for event in events if event.source == index]
     strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(BOUND_MS)
     stream = environment.from_elements(rows, SCHEMA, uid=f"source-{index}")

@@ -1,4 +1,4 @@
-"""The machine of a schedule: its disk, its processes, its clock and its chance.
+"""The simulated machine of a schedule: disk, processes, clock and random numbers, all from its seed.
 
-Nothing here knows a task or a job, and all of it is told by the seed of the schedule.
+Nothing here depends on tasks or jobs.
 """

@@ -1,4 +1,4 @@
-"""Chance and time as the schedule says: as long as it runs, the product draws its names and asks its clocks here."""
+"""Random names and time of a schedule, which replace those of the product while it runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["SimulatedClock", "seeded_names"]
 
 @define
 class SimulatedClock:
-    """Milliseconds since 1970, which only move when they are told to, ahead or back.
+    """Milliseconds since 1970, which advance or jump only by a call.
 
-    ``monotonic_ms`` are those of a clock that only goes on, as much as time passes.
+    ``monotonic_ms`` never goes back, and advances with the time that passes.
     """
 
     now_ms: int = 1_700_000_000_000
@@ -28,25 +28,25 @@ class SimulatedClock:
         return self.now_ms
 
     def pass_ms(self, time_ms: int) -> None:
-        """Lets so much time pass."""
+        """Let this much time pass."""
         self.now_ms += time_ms
         self.monotonic_ms += time_ms
 
     def jump_ms(self, time_ms: int) -> None:
-        """Is set to another time, while none passes."""
+        """Set the clock to another time."""
         self.now_ms += time_ms
 
 
 @contextlib.contextmanager
 def seeded_names(seed: int, clock: SimulatedClock) -> Iterator[None]:
-    """Lets `uuid.uuid4` and `time.time_ns` answer as the schedule says."""
+    """Make `uuid.uuid4` and `time.time_ns` return the schedule's values."""
     chance = random.Random(seed)
 
     def drawn() -> uuid.UUID:
         return uuid.UUID(int=chance.getrandbits(128), version=4)
 
-    def told_ns() -> int:
+    def simulated_time_ns() -> int:
         return clock.now_ms * 1_000_000
 
-    with mock.patch.object(uuid, "uuid4", drawn), mock.patch.object(time, "time_ns", told_ns):
+    with mock.patch.object(uuid, "uuid4", drawn), mock.patch.object(time, "time_ns", simulated_time_ns):
         yield

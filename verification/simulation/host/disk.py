@@ -1,15 +1,15 @@
-"""A disk in memory that keeps what was synced, and a `Storage` on it for each process that uses it.
+"""A disk in memory that keeps what was synced, and a `Storage` on it for each process.
 
-A file is written as `statebackend.checkpoint.fs.local_storage` does it, step by step: a temporary name, its bytes,
-their sync, the rename over the target, the sync of the directory. Between any two of these steps the process may die,
-the machine may lose its power, or the operation may fail. (Leveldb's fault injection environment, with torn writes.)
+A file is written in the steps of `statebackend.checkpoint.fs.local_storage`: a temporary name, its bytes, their sync,
+the rename over the target, the sync of the directory. Between two steps the process may die, the machine may lose its
+power, or the operation may fail. (LevelDB's fault injection environment, with torn writes.)
 
-What a death leaves, invariants of the disk:
+Invariants of the disk:
 
-* a process that dies leaves everything it has done, and what it was writing under a temporary name, in part;
-* a machine that loses its power leaves what was synced; each change that was not is lost, kept or, if it was bytes,
-  torn, as chance says;
-* whoever is dead changes nothing any more, and no handler of its errors does.
+* A process that dies leaves everything it has done, and a part of the temporary file that it was writing.
+* A machine that loses its power leaves what was synced. Each change without sync is lost, kept or, for bytes, torn, by
+  a random choice.
+* A dead process changes nothing, not even in its error handlers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["SimulatedDisk", "SimulatedStorage"]
 
 @define
 class SimulatedDisk:
-    """See the module. ``files`` is what processes see, ``synced`` what a loss of power leaves for certain."""
+    """A disk. ``files`` is what processes see, ``synced`` what survives a power failure for certain."""
 
     chance: random.Random
     faults: Faults
@@ -46,7 +46,7 @@ class SimulatedDisk:
     on_other_driver: Callable[[FaultKind, Process], None] | None = None
     """What another driver does, when it is time for one, beside the process that it comes to."""
     on_written: Callable[[str, bytes], None] = lambda path, content: None
-    """Is told of every object that is written under a condition, when it is."""
+    """Called with every object that is written under a condition."""
     changed: dict[str, int] = field(factory=dict)
     """Of an object store, the step at which an object was put or deleted last."""
     lists_late: bool = True
@@ -54,7 +54,7 @@ class SimulatedDisk:
     """Faults that struck, and at which step of which kind of file."""
 
     def lose_power(self) -> None:
-        """What was not synced is lost, kept or torn."""
+        """Lose, keep or tear what was not synced."""
         changed = sorted(path for path in self.files.keys() | self.synced.keys() if not self._is_synced(path))
         for path in changed:
             now, before = self.files.get(path), self.synced.get(path)
@@ -64,7 +64,7 @@ class SimulatedDisk:
                 cut = self.chance.randrange(len(now) + 1)
                 left += [now[:cut], now[:cut] + bytes(len(now) - cut)]
             kept = self.chance.choice(left)
-            self.trace.add(f"disk: {path} {_told(now, before, kept)}")
+            self.trace.add(f"disk: {path} {_format_change(now, before, kept)}")
             if kept is None:
                 self.files.pop(path, None)
             else:
@@ -73,11 +73,10 @@ class SimulatedDisk:
         self.solid = set(self.files)
 
     def strike(self, process: Process, what: str, among: FaultPlace | None = None) -> Fault | None:
-        """Counts a step of a process, and lets the fault strike that is due at it; returns one that strikes behind it.
+        """Count a step of a process, and apply the fault that is due; return a fault that is due after the step.
 
-        ``among`` says of which narrower kind of steps it is one as well.
-
-        Raises `ProcessDied`, and `OSError` for a step that fails.
+        ``among`` is a narrower kind of steps that it counts as as well. Raises `ProcessDied`, or `OSError` for a
+        failing step.
         """
         process.check()
         fault = self.faults.at(FaultPlace.STORAGE, what)
@@ -86,7 +85,7 @@ class SimulatedDisk:
         if fault is None:
             return None
         self.points.add((fault.kind.name, what))
-        self.trace.add(f"{process.name}: FAULT, {fault.kind.told}, at: {what}")
+        self.trace.add(f"{process.name}: FAULT, {fault.kind.description}, at: {what}")
         if fault.kind in (FaultKind.SECOND_DRIVER, FaultKind.RIVAL_DRIVER):
             if self.on_other_driver is not None:
                 self.on_other_driver(fault.kind, process)
@@ -94,7 +93,7 @@ class SimulatedDisk:
             return None
         if fault.kind is FaultKind.STORAGE_ERROR:
             raise OSError(errno.EIO, "the storage fails", what)
-        if fault.kind in (FaultKind.STORAGE_ERROR_BEHIND, FaultKind.NO_QUORUM):
+        if fault.kind in (FaultKind.STORAGE_ERROR_AFTER, FaultKind.NO_QUORUM):
             return fault
         process.die(lost_power=fault.kind is FaultKind.POWER_LOSS)
         raise ProcessDied(what)
@@ -105,7 +104,7 @@ class SimulatedDisk:
 
 @define
 class SimulatedStorage:
-    """A `Storage` below a root of the disk, for one process; ``lock_directory`` is a real one, for its lock."""
+    """A `Storage` below a root of the disk, for one process; ``lock_directory`` is a real directory for its lock."""
 
     disk: SimulatedDisk
     root: str
@@ -120,7 +119,7 @@ class SimulatedStorage:
         return False
 
     def conditional(self) -> ConditionalObjects | None:
-        """A disk has no writes with a condition."""
+        """A disk has no conditional writes."""
         return None
 
     def make_root(self) -> None:
@@ -138,7 +137,7 @@ class SimulatedStorage:
             if durable:
                 self._step("sync", path)
                 disk.solid.add(temporary)
-            behind = self._step("rename", path)
+            late_fault = self._step("rename", path)
             if disk.files.pop(temporary, None) is None:
                 # Another driver has removed it: to that one it is what an unfinished checkpoint has left.
                 raise FileNotFoundError(errno.ENOENT, "no such file", temporary)
@@ -147,11 +146,11 @@ class SimulatedStorage:
             if durable:
                 disk.solid.discard(temporary)
                 disk.solid.add(full)
-            self._fail_behind(behind, path)
+            self._fail_after(late_fault, path)
             if durable:
-                behind = self._step("sync directory", path)
+                late_fault = self._step("sync directory", path)
                 disk.synced[full] = data
-                self._fail_behind(behind, path)
+                self._fail_after(late_fault, path)
         except OSError:
             disk.files.pop(temporary, None)
             raise
@@ -200,19 +199,19 @@ class SimulatedStorage:
     def list_directories(self, prefix: str) -> list[str]:
         self._step("list", prefix)
         start = len(self._full(prefix)) + 1
-        behind = (path[start:].partition("/") for path in self._below(prefix))
-        return sorted({name for name, slash, _ in behind if slash})
+        names = (path[start:].partition("/") for path in self._below(prefix))
+        return sorted({name for name, slash, _ in names if slash})
 
     def copy(self, path: str, target: str) -> None:
         self.put(target, self.read(path), durable=True)
 
     def delete(self, path: str, durable: bool) -> None:
         full = self._full(path)
-        behind = self._step("delete", path)
+        late_fault = self._step("delete", path)
         if self.disk.files.pop(full, None) is not None and durable:
             self._step("sync directory", path)
             self.disk.synced.pop(full, None)
-        self._fail_behind(behind, path)
+        self._fail_after(late_fault, path)
 
     def delete_directory(self, path: str) -> None:
         for full in self._below(path):
@@ -223,7 +222,7 @@ class SimulatedStorage:
         moved = self._below(path)
         if not moved:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-        behind = self._step("rename", path)
+        late_fault = self._step("rename", path)
         for full in moved:
             new = self._full(target) + full[len(self._full(path)) :]
             self.disk.files[new] = self.disk.files.pop(full)
@@ -234,7 +233,7 @@ class SimulatedStorage:
             new = self._full(target) + full[len(self._full(path)) :]
             if full in self.disk.synced:
                 self.disk.synced[new] = self.disk.synced.pop(full)
-        self._fail_behind(behind, path)
+        self._fail_after(late_fault, path)
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
@@ -248,38 +247,38 @@ class SimulatedStorage:
         return f"{directory}/{TEMPORARY_PREFIX}{self.disk.chance.getrandbits(64):016x}"
 
     def _step(self, deed: str, path: str) -> Fault | None:
-        """One step, about to be done; returns the fault that strikes behind it."""
+        """Start one step; return the fault that is due after it."""
         self.process.check()
         if deed not in ("look up", "read", "list", "answer"):
             self.disk.trace.add(f"{self.process.name}: {deed} {path}")
         return self.disk.strike(self.process, f"{deed} {_kind_of(path)}", _narrower_place(path))
 
-    def _fail_behind(self, fault: Fault | None, path: str) -> None:
+    def _fail_after(self, fault: Fault | None, path: str) -> None:
         if fault is not None:
-            raise OSError(errno.EIO, "the disk fails behind the deed", path)
+            raise OSError(errno.EIO, "the disk fails after the step", path)
 
 
 @define
 class Process:
-    """A process, until it dies; a loss of power takes all that run."""
+    """A process, until it dies. A power failure ends all processes."""
 
     name: str
     is_dead: bool = False
     lost_power: bool = False
 
     def check(self) -> None:
-        """Raises `ProcessDied` if it is dead."""
+        """Raise `ProcessDied` if it is dead."""
         if self.is_dead:
             raise ProcessDied(self.name)
 
     def die(self, *, lost_power: bool = False) -> None:
-        """Ends it."""
+        """End it."""
         self.is_dead = True
         self.lost_power = self.lost_power or lost_power
 
 
 def _kind_of(path: str) -> str:
-    """What kind of file it is: its path without what differs from one to the next."""
+    """Return the kind of a file: its path without numbers and ids."""
     first, _, rest = path.partition("/")
     name = rest.rpartition("/")[2]
     return f"{first}/.../{name}" if name.startswith("_") else first
@@ -291,7 +290,7 @@ def _narrower_place(path: str) -> FaultPlace | None:
     return FaultPlace.LEASE if path == LEASE_FILE_NAME else None
 
 
-def _told(now: bytes | None, before: bytes | None, kept: bytes | None) -> str:
+def _format_change(now: bytes | None, before: bytes | None, kept: bytes | None) -> str:
     if kept == before:
         return "loses its last change"
     return "is on the disk by chance" if kept == now else "is torn"

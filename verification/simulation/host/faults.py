@@ -1,16 +1,16 @@
-"""Faults, and where they strike: each at the step of that number of its kind of steps.
+"""Faults, each at a numbered step of its kind of steps.
 
-Steps are counted over all lives of a job, so a fault strikes once. A fault whose step never comes does nothing.
+Steps are counted over all runs of a job, so a fault happens once. A fault whose step never comes does nothing.
 
-| place    | its steps                                                                             |
-|----------|---------------------------------------------------------------------------------------|
-| STORAGE  | what a storage operation does, one by one: a temporary name, bytes, sync, rename, ...  |
-| COMPLETION | those of them that complete or drop a checkpoint                                      |
-| LEASE    | those of them that read or write the lease of a job                                    |
-| WAITING  | looks of a driver that waits for the lease                                             |
-| TASK     | what tasks do: a record, a timer, a snapshot                                           |
-| MESSAGE  | messages between tasks and the coordinator                                             |
-| MOVE     | moves of the scheduler                                                                 |
+| place      | its steps                                                                            |
+|------------|--------------------------------------------------------------------------------------|
+| STORAGE    | the steps of a storage operation: a temporary name, bytes, sync, rename, ...         |
+| COMPLETION | those of them that complete or drop a checkpoint                                     |
+| LEASE      | those of them that read or write the lease of a job                                  |
+| WAITING    | looks of a driver that waits for the lease                                           |
+| TASK       | what tasks do: a record, a timer, a snapshot                                         |
+| MESSAGE    | messages between tasks and the coordinator                                           |
+| MOVE       | moves of the scheduler                                                               |
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Fault", "FaultKind", "FaultPlace", "Faults", "ProcessDied", "TaskFai
 
 
 class ProcessDied(BaseException):
-    """The process has died: nothing of it runs any more, no handler of errors either."""
+    """The process has died. Its error handlers do not run."""
 
 
 class TaskFailed(Exception):
-    """What a task raises when the schedule lets it fail."""
+    """A task fails by the schedule."""
 
 
 class FaultPlace(enum.Enum):
@@ -50,26 +50,26 @@ class FaultKind(enum.Enum):
     KILL = ("the process dies", FaultPlace.STORAGE)
     POWER_LOSS = ("the machine loses power, and what was not synced", FaultPlace.STORAGE)
     STORAGE_ERROR = ("the storage fails, and nothing was done", FaultPlace.STORAGE)
-    STORAGE_ERROR_BEHIND = ("the storage fails behind the deed", FaultPlace.STORAGE)
+    STORAGE_ERROR_AFTER = ("the storage fails after the step", FaultPlace.STORAGE)
     SECOND_DRIVER = ("another driver starts, and runs to its end, while this one stands still", FaultPlace.STORAGE)
     RIVAL_DRIVER = ("another driver comes to lead while this one lives", FaultPlace.STORAGE)
-    NO_QUORUM = ("the servers of ZooKeeper answer nobody for a while", FaultPlace.STORAGE)
+    NO_QUORUM = ("the servers of ZooKeeper do not answer for a while", FaultPlace.STORAGE)
     TASK_FAILS = ("a task fails", FaultPlace.TASK)
     MESSAGE_LOST = ("a message is lost", FaultPlace.MESSAGE)
     MESSAGE_DOUBLED = ("a message comes twice", FaultPlace.MESSAGE)
-    MESSAGE_LATE = ("a message comes late, behind younger ones", FaultPlace.MESSAGE)
+    MESSAGE_LATE = ("a message arrives late, after newer ones", FaultPlace.MESSAGE)
     DRIVER_DIES = ("the driver dies between two moves", FaultPlace.MOVE)
     CLOCK_JUMPS_AHEAD = ("the clock jumps ahead", FaultPlace.MOVE)
     CLOCK_JUMPS_BACK = ("the clock jumps back", FaultPlace.MOVE)
 
-    def __init__(self, told: str, place: FaultPlace) -> None:
-        self.told = told
+    def __init__(self, description: str, place: FaultPlace) -> None:
+        self.description = description
         self.place = place
 
 
 @frozen
 class Fault:
-    """``kind`` at the step ``at`` of its place, or of some ``among`` these, which are counted by themselves."""
+    """``kind`` happens at the step ``at`` of its place, or of the narrower kind ``among``, which has its own count."""
 
     kind: FaultKind
     at: int
@@ -85,7 +85,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of a schedule, as they strike; counts the steps."""
+    """The faults of a schedule; counts the steps."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._by_step = {(one.place, one.at): one for one in faults}
@@ -95,11 +95,11 @@ class Faults:
         """Those that did, and at what."""
 
     def end(self) -> None:
-        """Nothing strikes any more."""
+        """Drop the remaining faults."""
         self._by_step.clear()
 
     def at(self, place: FaultPlace, what: str) -> Fault | None:
-        """The fault that strikes at the step that comes now."""
+        """Count a step, and return the fault that happens at it."""
         number = self.steps[place]
         self.steps[place] += 1
         fault = self._by_step.pop((place, number), None)

@@ -1,4 +1,4 @@
-"""All that lives of a job share: the disk, the faults that are left, the clock, chance, and the trace of the steps."""
+"""What all runs of a job share: disk, remaining faults, clock, random generators, and the trace of the steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCHEME = "simulated://disk"
 
 @define
 class Machine:
-    """See the module; ``moves_chance`` decides who moves next, and nothing else. ZooKeeper is beside the machine."""
+    """The machine. ``moves_chance`` only decides who moves next. ZooKeeper runs beside the machine."""
 
     disk: SimulatedDisk
     zookeeper: SimulatedZooKeeper
@@ -34,23 +34,23 @@ class Machine:
 
     @classmethod
     def of_seed(cls, seed: int, faults: Iterable[Fault], keeps_lines: bool) -> Machine:
-        """A machine on which nothing has happened."""
+        """Return a new machine."""
         trace = Trace(keeps_lines)
         pending = Faults(faults)
         disk = SimulatedDisk(random.Random(f"disk {seed}"), pending, trace)
         return cls(disk, SimulatedZooKeeper(disk), pending, SimulatedClock(), random.Random(f"moves {seed}"), trace)
 
     def file_system(self, root: str, process: Process, *, are_objects: bool = False) -> CheckpointFileSystem:
-        """The files below a root, for a process: of a disk, or of an object store."""
+        """Return the files below a root, on a disk or an object store, for a process."""
         kind = SimulatedObjectStore if are_objects else SimulatedStorage
         return CheckpointFileSystem(f"{_SCHEME}/{root}", kind(self.disk, root, lock_directory(), process))
 
     def clock_faults(self, place: FaultPlace = FaultPlace.MOVE, what: str = "move") -> FaultKind | None:
-        """Counts a step of a place; the clock jumps if it is time. Returns what else strikes at it."""
+        """Count a step of a place; let the clock jump if that is due. Return other faults."""
         fault = self.faults.at(place, what)
         if fault is None:
             return None
-        self.trace.add(f"FAULT, {fault.kind.told}")
+        self.trace.add(f"FAULT, {fault.kind.description}")
         self.disk.points.add((fault.kind.name, what))
         if fault.kind is FaultKind.CLOCK_JUMPS_AHEAD:
             self.clock.jump_ms(3_600_000)
@@ -65,7 +65,7 @@ _LOCKS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def lock_directory() -> str:
-    """A real directory for the locks of simulated drivers, which goes with this process."""
+    """A real directory for the locks of simulated drivers, removed with this process."""
     if not _LOCKS:
         _LOCKS.append(tempfile.TemporaryDirectory(prefix="simulation-locks-"))
     return _LOCKS[0].name

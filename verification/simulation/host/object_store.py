@@ -1,6 +1,6 @@
-"""An object store in memory: objects are whole and durable or absent, may be written under conditions, and list late.
+"""An object store in memory: objects are complete and durable or absent, have conditional writes, and list late.
 
-A listing leaves out, as chance says, what was put or deleted not long ago. Reading by the key sees all.
+A listing may omit recent puts and deletes, by a random choice. A read by key is consistent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAG_STEPS: Final = 12
 
 @define
 class SimulatedObjects:
-    """Objects with conditional writes, for one process; a `ConditionalObjects`. Their versions are their checksums."""
+    """Objects with conditional writes, for one process; a `ConditionalObjects`. Versions are checksums."""
 
     store: SimulatedObjectStore
 
@@ -42,7 +42,7 @@ class SimulatedObjects:
 
 @define
 class SimulatedObjectStore(SimulatedStorage):
-    """See the module; a `Storage`."""
+    """A `Storage` of objects in memory."""
 
     @property
     def has_conditional_writes(self) -> bool:
@@ -52,38 +52,38 @@ class SimulatedObjectStore(SimulatedStorage):
         return SimulatedObjects(self)
 
     def content(self, path: str) -> bytes | None:
-        """An object as it is now."""
+        """Return the current content of an object."""
         self._step("read", path)
         return self.disk.files.get(self._full(path))
 
     def put_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Puts an object if it is still that version; None, and nothing is done, if it is not."""
-        behind = self._step("compare and set", path)
+        """Put an object if it has this version; otherwise return None and change nothing."""
+        late_fault = self._step("compare and set", path)
         known = self.disk.files.get(self._full(path))
         if (None if known is None else checksum_of_bytes(known)) != version:
             return None
         self._set(path, content)
         self.disk.on_written(path, content)
-        self._fail_behind(behind, path)
+        self._fail_after(late_fault, path)
         return checksum_of_bytes(content)
 
     def put(self, path: str, data: bytes, durable: bool) -> None:
-        behind = self._step("put", path)
+        late_fault = self._step("put", path)
         self._set(path, data)
         # Whether it was put is open until the answer is there: a process may die in between.
         self._step("answer", path)
-        self._fail_behind(behind, path)
+        self._fail_after(late_fault, path)
 
     def create(self, path: str, data: bytes) -> bool:
         return self.put_if(path, data, None) is not None
 
     def delete(self, path: str, durable: bool) -> None:
-        behind = self._step("delete", path)
+        late_fault = self._step("delete", path)
         full = self._full(path)
         if self.disk.files.pop(full, None) is not None:
             self.disk.synced.pop(full, None)
             self.disk.changed[full] = self._now
-        self._fail_behind(behind, path)
+        self._fail_after(late_fault, path)
 
     def delete_directory(self, path: str) -> None:
         for full in self._below(path):

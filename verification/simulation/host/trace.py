@@ -1,4 +1,4 @@
-"""What happens in a schedule, line by line, for who replays it; and a digest of it, for who counts interleavings."""
+"""The steps of a schedule, line by line for a replay, and a digest that counts interleavings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Trace"]
 
 
 class Trace:
-    """The steps so far. Without ``keeps_lines`` only their digest is kept, and no line is made."""
+    """The steps so far. Without ``keeps_lines`` only their digest is kept."""
 
     def __init__(self, keeps_lines: bool) -> None:
         self.keeps_lines = keeps_lines
@@ -16,17 +16,17 @@ class Trace:
         self._digest = xxhash.xxh3_64()
 
     def add(self, line: str) -> None:
-        """A step that is told."""
+        """Add a step."""
         if self.keeps_lines:
             self.lines.append(line)
 
     def move(self, who: str) -> None:
-        """A move of somebody; moves and their order are the interleaving."""
+        """Add a move; moves and their order are the interleaving."""
         self.add(who)
         self._digest.update(who.encode())
         self._digest.update(b"\0")
 
     @property
     def interleaving(self) -> int:
-        """A number that two runs share if the same moved in the same order."""
+        """A number that is equal for two runs with the same moves in the same order."""
         return self._digest.intdigest()

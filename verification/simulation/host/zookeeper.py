@@ -1,18 +1,18 @@
-"""Servers of ZooKeeper in memory, and the client that the product is given in place of kazoo's.
+"""ZooKeeper's servers in memory, and a client in place of kazoo's.
 
-All servers together are one: every request is carried out at once, whole, and in one order. What networks and a busy
-ensemble do is done to requests, each of which is a step at which a fault may strike:
+All servers act as one: every request is carried out at once, completely, and in one order. Each request is a step at
+which a fault may happen:
 
-| fault                  | what the client sees                                                                 |
-|------------------------|--------------------------------------------------------------------------------------|
-| a storage error        | the connection breaks before the request is carried out                               |
-| one behind the deed    | it breaks when it has been: the answer is lost                                        |
-| servers without quorum | it breaks before or behind, and nobody answers for longer than a session may be silent |
-| another driver         | this one has stood still for longer than its session: its nodes are gone               |
-| a rival                | nothing: it is heard of while the other waits to lead, and the other waits in vain     |
+| fault                    | what the client sees                                                            |
+|--------------------------|---------------------------------------------------------------------------------|
+| a storage error          | the connection breaks before the request is carried out                         |
+| an error after the step  | it breaks afterwards: the answer is lost                                         |
+| servers without quorum   | it breaks, and no server answers for longer than the session timeout             |
+| another driver           | this one was paused for longer than its session: its nodes are gone              |
+| a rival                  | nothing: its session stays alive while the other driver waits to lead, in vain   |
 
-Sessions end when somebody waits to lead, those of all others but `heard_of`. A client whose session has ended learns it
-at its next request, or some requests later, and has another session by then.
+When a driver waits to lead, all other sessions end except those in `heard_of`. A client whose session has ended learns
+it at its next request or some requests later, and then has a new session.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_TURNS: Final = 12
 
 @define
 class _Node:
-    """``owner`` is the session that it goes with, if any."""
+    """``owner`` is the session of an ephemeral node."""
 
     data: bytes
     owner: int | None = None
@@ -57,7 +57,7 @@ class _Node:
 
 @define(eq=False)
 class SimulatedZooKeeper:
-    """See the module. ``now_s`` is what clocks say that never go back, as long as the servers are asked."""
+    """The servers. ``now_s`` is the monotonic time while they are used."""
 
     disk: SimulatedDisk
     nodes: dict[str, _Node] = field(factory=dict)
@@ -72,7 +72,7 @@ class SimulatedZooKeeper:
 
     @contextlib.contextmanager
     def asked_by(self, process: Process) -> Iterator[None]:
-        """As long as it is open, clients that the product makes are of that process, and wait in no time."""
+        """Within the block, clients that the product creates belong to this process, and wait without delay."""
 
         def sleep(seconds: float) -> None:
             self.now_s += seconds
@@ -89,29 +89,29 @@ class SimulatedZooKeeper:
             yield
 
     def new_session(self, process: Process) -> int:
-        """A session that nobody had."""
+        """Return a new session."""
         self._last_session += 1
         self.sessions[self._last_session] = process
         return self._last_session
 
     def end_sessions_but(self, session: int) -> None:
-        """Nobody else was heard of for too long, but who is."""
+        """End all sessions except these."""
         heard = None if self.heard_of is None or self.heard_of.is_dead else self.heard_of
         self.sessions = {one: whose for one, whose in self.sessions.items() if one == session or whose is heard}
         self.nodes = {path: one for path, one in self.nodes.items() if one.owner is None or one.owner in self.sessions}
 
     def next_number(self) -> int:
-        """What the servers number a node with."""
+        """Return the next sequence number of a node."""
         self._last_number += 1
         return self._last_number
 
     def children(self, path: str) -> list[str]:
-        """The names of the nodes right below one."""
+        """Return the names of the children of a node."""
         return [one[len(path) + 1 :] for one in self.nodes if one.rpartition("/")[0] == path]
 
 
 class _TimeOut(Exception):
-    """Nobody has answered in time."""
+    """No answer arrived in time."""
 
 
 @frozen
@@ -121,7 +121,7 @@ class _Handler:
 
 @frozen
 class _Answer:
-    """An answer that is there, or what there is in place of one."""
+    """An answer that is available, or an error in its place."""
 
     value: Any = None
     error: Exception | None = None
@@ -133,7 +133,7 @@ class _Answer:
 
 
 class SimulatedKazooClient:
-    """What the product uses of a `KazooClient`, for one process."""
+    """The part of a `KazooClient` that the product uses, for one process."""
 
     handler = _Handler()
 
@@ -161,7 +161,7 @@ class SimulatedKazooClient:
         self.servers.nodes = {path: one for path, one in self.servers.nodes.items() if one.owner != self.session}
 
     def close(self) -> None:
-        """The session has ended already."""
+        """Do nothing: the session has ended already."""
 
     def get_async(self, path: str) -> _Answer:
         return self._asked("get", path, lambda: (self.existing_node(path).data, None))
@@ -208,8 +208,8 @@ class SimulatedKazooClient:
                 results.extend(operation() for operation in operations)
             except (NoNodeError, NodeExistsError) as error:
                 self.servers.nodes = before
-                behind = len(operations) - len(results) - 1
-                return [RolledBackError()] * len(results) + [error] + [RuntimeInconsistency()] * behind
+                remaining = len(operations) - len(results) - 1
+                return [RolledBackError()] * len(results) + [error] + [RuntimeInconsistency()] * remaining
             return results
 
         return self._asked("commit", path, carry_out)
@@ -227,12 +227,12 @@ class SimulatedKazooClient:
             return _Answer(error=ConnectionLoss())
         try:
             among = FaultPlace.COMPLETION if deed == "commit" else None
-            behind = servers.disk.strike(self._process, f"{deed} zookeeper {kind[0]}", among)
+            late_fault = servers.disk.strike(self._process, f"{deed} zookeeper {kind[0]}", among)
         except OSError:
             return _Answer(error=ConnectionLoss())
         if self._learns_of_its_end():
             return _Answer(error=SessionExpiredError())
-        is_silenced = behind is not None and behind.kind is FaultKind.NO_QUORUM
+        is_silenced = late_fault is not None and late_fault.kind is FaultKind.NO_QUORUM
         if is_silenced:
             servers.silent_until_s = servers.now_s + _SILENT_S
             if servers.disk.chance.random() < 0.5:
@@ -241,7 +241,7 @@ class SimulatedKazooClient:
             answer = _Answer(carry_out())
         except (NoNodeError, NodeExistsError) as error:
             answer = _Answer(error=error)
-        return answer if behind is None else _Answer(error=ConnectionLoss())
+        return answer if late_fault is None else _Answer(error=ConnectionLoss())
 
     def renew(self) -> None:
         """Begins another session if its own has ended, which its user learns some requests later."""
@@ -249,7 +249,7 @@ class SimulatedKazooClient:
             self.session = self.servers.new_session(self._process)
             self._unaware = 1 + self.servers.disk.chance.randrange(_MOST_UNAWARE_REQUESTS)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Its process is ended, which has waited for long enough."""
         self._process.die()
         self._process.check()
@@ -302,7 +302,7 @@ class _Transaction:
 
 @define(eq=False)
 class _Lock:
-    """Waits for the sessions of all others to end, which takes no time; for one that is heard of, in vain."""
+    """Waits, without delay, for the sessions of all others to end; in vain for one that is alive."""
 
     client: SimulatedKazooClient
     path: str
@@ -322,5 +322,5 @@ class _Lock:
         servers.end_sessions_but(self.client.session)
         self._turns += 1
         if self._turns > _MOST_TURNS:
-            self.client.give_up()
+            self.client.abandon()
         raise LockTimeout

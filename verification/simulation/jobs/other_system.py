@@ -1,6 +1,6 @@
-"""Another system that sinks with two phases write to: what it has taken is durable, and what it has shown is seen.
+"""An external system that two-phase sinks write to: prepared data is durable, committed data is visible.
 
-Each call is a step at which a fault may strike, before it is carried out or behind that.
+Each call is a step at which a fault may happen, before or after the call is carried out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["OtherSystem", "StagingSink"]
 
 @define
 class OtherSystem:
-    """What was staged and not committed, under names, and what was committed; it outlives all lives of a job."""
+    """The prepared and the committed data, by names; it outlives all runs of a job."""
 
     staged: dict[str, list[Row]] = field(factory=dict)
     shown: list[Row] = field(factory=list)
@@ -29,39 +29,39 @@ class OtherSystem:
 
 @define(eq=False)
 class StagingSink:
-    """A `RecordSink` of one life; ``step`` counts a step, and gives the fault that strikes behind it."""
+    """A sink of one run; ``step`` counts a step, and returns the fault that happens after it."""
 
     identity: str
     system: OtherSystem
     step: Callable[[str], Fault | None]
 
     def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
-        behind = self.step("stage")
+        late_fault = self.step("stage")
         name = f"{epoch_id} {attempt_id}"
         self.system.staged[name] = [(row.k, row.id, row.n) for row in records]
-        _fail(behind)
+        _fail(late_fault)
         return name.encode()
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        behind = self.step("commit")
+        late_fault = self.step("commit")
         name = committable.decode()
         if name not in self.system.committed:
             require_that(name in self.system.staged, f"a sink commits what it has staged: {name} is not there")
             self.system.shown += self.system.staged.pop(name)
             self.system.committed.add(name)
-        _fail(behind)
+        _fail(late_fault)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         self.system.staged.pop(f"{epoch_id} {attempt_id}", None)
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        behind = self.step("recover")
+        late_fault = self.step("recover")
         last_id = -1 if last_completed_epoch_id is None else last_completed_epoch_id
         for name in [one for one in self.system.staged if int(one.partition(" ")[0]) > last_id]:
             del self.system.staged[name]
-        _fail(behind)
+        _fail(late_fault)
 
 
-def _fail(behind: Fault | None) -> None:
-    if behind is not None:
-        raise OSError(errno.EIO, "the other system fails behind the deed")
+def _fail(late_fault: Fault | None) -> None:
+    if late_fault is not None:
+        raise OSError(errno.EIO, "the other system fails after the step")

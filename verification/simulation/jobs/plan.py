@@ -1,4 +1,4 @@
-"""A schedule of a job as data: its shape, what its sources say, how it runs in each life, and the faults."""
+"""A schedule of a job as data: its shape, the events of its sources, its settings in each run, and the faults."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Event", "JobPlan", "Shape"]
 
 
 class Shape(enum.Enum):
-    """What is between the sources and the sinks."""
+    """The operators between the sources and the sinks."""
 
     CHAIN = "one operator"
-    LONG_CHAIN = "two operators, one behind the other"
-    TWO_SINKS = "two operators, and a sink behind each"
+    LONG_CHAIN = "two operators in a chain"
+    TWO_SINKS = "two operators, and a sink after each"
     JOIN = "two sources into one operator"
-    JOIN_BEHIND = "a source, and an operator behind another, into one operator"
+    JOIN_AFTER = "a source and an operator into a second operator"
     BROADCAST = "a source, and one that all subtasks read, into one operator"
 
 
 @frozen
 class Event:
-    """What a source says: a record of a key, with its time; a watermark (no key); or its end (no time)."""
+    """An event of a source: a record with key and time, a watermark (no key), or the end (no time)."""
 
     time: int | None
     key: int | None = None
@@ -44,7 +44,7 @@ _KINDS: Final = (
     FaultKind.KILL,
     FaultKind.POWER_LOSS,
     FaultKind.STORAGE_ERROR,
-    FaultKind.STORAGE_ERROR_BEHIND,
+    FaultKind.STORAGE_ERROR_AFTER,
     FaultKind.TASK_FAILS,
     FaultKind.TASK_FAILS,
     FaultKind.DRIVER_DIES,
@@ -73,7 +73,7 @@ _ROCKSDB_SHARE: Final = 0.04
 
 @frozen(kw_only=True)
 class JobPlan:
-    """``events`` are those of each source; ``parallelism`` that of each life, the last for all that follow."""
+    """``events`` are those of each source; ``parallelism`` is that of each run, the last one for all later runs."""
 
     seed: int
     shape: Shape
@@ -96,7 +96,7 @@ class JobPlan:
 
     @classmethod
     def of_seed(cls, seed: int) -> JobPlan:
-        """The plan of a seed."""
+        """Return the plan of a seed."""
         chance = random.Random(seed)
         beside = random.Random(f"beside {seed}")
         shape = chance.choice(tuple(Shape))
@@ -122,10 +122,10 @@ class JobPlan:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether nothing may come twice."""
+        """Whether no record may be processed twice."""
         return self.mode is not BarrierMode.AT_LEAST_ONCE
 
-    def told(self) -> str:
+    def description(self) -> str:
         """The plan in a few lines."""
         events = "\n".join(f"source {index}: {'; '.join(map(str, one))}" for index, one in enumerate(self.events))
         return (
@@ -138,7 +138,7 @@ class JobPlan:
 
 
 def _events(chance: random.Random, source: int) -> tuple[Event, ...]:
-    """Records whose times go up and down, some of them late, with watermarks between them, and the end."""
+    """Return records whose times go up and down, some of them late, with watermarks between them, and the end."""
     events: list[Event] = []
     time, watermark = 0, -1
     for number in range(chance.randrange(1, 8)):

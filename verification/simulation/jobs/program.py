@@ -1,7 +1,7 @@
-"""The programs of simulated jobs, as a user would write them, and a model of each in plain Python: what it must give.
+"""The programs of simulated jobs, as a user would write them, and a model of each in plain Python.
 
-What a job gives does not depend on who moves when: counts of a key follow one source, pairs and totals are the same in
-any order, and totals are told at the end of time.
+The result does not depend on the order of moves: counts of a key follow one source, pairs and totals are the same in
+any order, and totals are emitted at the end of time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Row = tuple[int, int, int]
 
 @define(eq=False)
 class Observer:
-    """What functions tell the simulation, and what it does to them; every copy of a function has the same one."""
+    """Connects functions with the simulation; all copies of a function share one."""
 
     on_step: Callable[[str], None]
     watermarks: dict[tuple[str, int], int] = field(factory=dict)
@@ -48,7 +48,7 @@ class Observer:
         return self
 
     def called(self, uid: str, subtask_index: int, watermark_ms: int) -> None:
-        """A function is called, at a watermark, which must not go back."""
+        """Record a call at a watermark, which must not go back."""
         self.on_step(uid)
         before = self.watermarks.get((uid, subtask_index), watermark_ms)
         require_that(
@@ -59,7 +59,7 @@ class Observer:
 
 
 class _Watched:
-    """What all functions here do when they are opened and called."""
+    """What all functions of this module do when they are opened and called."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -74,7 +74,7 @@ class _Watched:
 
 
 class Numbered(_Watched, KeyedProcessFunction[int, Any, Row]):
-    """Numbers the records of each key, and has a timer at the end of each ten milliseconds in which one was in time."""
+    """Numbers the records of each key, and sets a timer at the end of each ten milliseconds with a record in time."""
 
     def open(self, context: Any) -> None:
         self.opened(context)
@@ -94,7 +94,7 @@ class Numbered(_Watched, KeyedProcessFunction[int, Any, Row]):
 
 
 class Total(_Watched, KeyedProcessFunction[int, Any, Row]):
-    """Tells at the end of time how many records of a key there were, and the sum of their ids."""
+    """Emits, at the end of time, the number of records of a key and the sum of their ids."""
 
     def open(self, context: Any) -> None:
         self.opened(context)
@@ -112,7 +112,7 @@ class Total(_Watched, KeyedProcessFunction[int, Any, Row]):
 
 
 class Paired(_Watched, KeyedCoProcessFunction[int, Any, Any, Row]):
-    """Gives each pair of a record of the one stream and one of the other that have the same key."""
+    """Emits each pair of records of the two streams with the same key."""
 
     def open(self, context: Any) -> None:
         self.opened(context)
@@ -161,13 +161,13 @@ class Ruled(_Watched, KeyedBroadcastProcessFunction[int, Any, Any, Row]):
 
 
 def build(plan: JobPlan, environment: LocalStreamEnvironment, observer: Observer, sinks: Sequence[Any]) -> None:
-    """Writes the program of a plan into an environment; its sinks are ``out``, and ``more`` where there are two."""
+    """Write the program of a plan into an environment; its sinks are ``out`` and, for two outputs, ``more``."""
     sources = [environment.from_elements([], SCHEMA, uid=f"source-{index}") for index in range(len(plan.events))]
     _BUILD[plan.shape](sources, observer, sinks)
 
 
 def expected(plan: JobPlan) -> Sequence[Counter[Row]]:
-    """What comes out for each sink, if everything counts once."""
+    """Return the expected output of each sink if every record counts once."""
     return _MODEL[plan.shape](plan)
 
 
@@ -192,7 +192,7 @@ def _build_join(sources: Sequence[DataStream], observer: Observer, sinks: Sequen
     both.process(Paired(observer), uid="paired", schema=SCHEMA).sink_to(sinks[0], uid="out")
 
 
-def _build_join_behind(sources: Sequence[DataStream], observer: Observer, sinks: Sequence[Any]) -> None:
+def _build_join_after(sources: Sequence[DataStream], observer: Observer, sinks: Sequence[Any]) -> None:
     numbered = sources[0].key_by("k").process(Numbered(observer), uid="numbered", schema=SCHEMA)
     both = numbered.key_by("k").connect(sources[1].key_by("k"))
     both.process(Paired(observer), uid="paired", schema=SCHEMA).sink_to(sinks[0], uid="out")
@@ -248,7 +248,7 @@ _BUILD: Final[Mapping[Shape, Callable[[Sequence[DataStream], Observer, Sequence[
     Shape.LONG_CHAIN: _build_long_chain,
     Shape.TWO_SINKS: _build_two_sinks,
     Shape.JOIN: _build_join,
-    Shape.JOIN_BEHIND: _build_join_behind,
+    Shape.JOIN_AFTER: _build_join_after,
     Shape.BROADCAST: _build_broadcast,
 }
 _MODEL: Final[Mapping[Shape, Callable[[JobPlan], Sequence[Counter[Row]]]]] = {
@@ -256,7 +256,7 @@ _MODEL: Final[Mapping[Shape, Callable[[JobPlan], Sequence[Counter[Row]]]]] = {
     Shape.LONG_CHAIN: lambda plan: [_total(_numbered(plan.events[0]))],
     Shape.TWO_SINKS: lambda plan: [Counter(_numbered(plan.events[0])), _total(_numbered(plan.events[0]))],
     Shape.JOIN: lambda plan: [_paired(_records(plan.events[0]), _records(plan.events[1]))],
-    Shape.JOIN_BEHIND: lambda plan: [_paired(_numbered(plan.events[0]), _records(plan.events[1]))],
+    Shape.JOIN_AFTER: lambda plan: [_paired(_numbered(plan.events[0]), _records(plan.events[1]))],
     Shape.BROADCAST: _model_broadcast,
 }
 

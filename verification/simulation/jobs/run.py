@@ -1,7 +1,7 @@
-"""One run of a job on the runtime of this process, step by step, from its newest checkpoint to a failure or its end.
+"""One run of a job on the local runtime, step by step, from its newest checkpoint to a failure or its end.
 
-The runtime acknowledges for a source in the moment in which its barrier leaves it, and for the sinks in that in which
-the last barrier has come to them: there it is seen how far the source was read, and what had come out.
+The runtime acknowledges for a source when its barrier leaves it, and for the sinks when the last barrier reaches them.
+At these moments the run records the positions of the sources and the emitted rows.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class DriverDied(Exception):
 
 
 class JobStopped(Exception):
-    """The job has stopped with a savepoint, as it was asked to, or has failed since it could not."""
+    """The job has stopped with a savepoint as requested, or has failed because it could not."""
 
 
 @define
 class JobHistory:
-    """What each checkpoint has of the ends of the job, and which were stored; over all lives."""
+    """The sources' positions and the output in each checkpoint, and the stored ones; over all runs."""
 
     positions: dict[tuple[str, int], dict[str, int]] = field(factory=dict)
     outputs: dict[tuple[str, int], list[list[Row]]] = field(factory=dict)
@@ -85,7 +85,7 @@ class JobHistory:
 
 
 class _WatchedStore(DirectoryCheckpointStore):
-    """Looks at each checkpoint before and behind the moment at which it is complete."""
+    """Checks each checkpoint before and after it completes."""
 
     def __init__(self, run: JobRun, retained: int) -> None:
         super().__init__(run.file_system, retained, leadership=run.leadership)
@@ -105,7 +105,7 @@ class _WatchedStore(DirectoryCheckpointStore):
 
 @define(eq=False)
 class JobRun:
-    """See the module; ``life`` counts the runs of the job."""
+    """One run of a job; ``life`` counts its runs."""
 
     plan: JobPlan
     machine: Machine
@@ -117,7 +117,7 @@ class JobRun:
     file_system: Any = None
     run_id: str = ""
     broken: str = ""
-    """The promise that was not kept where nobody could be told, if any."""
+    """A broken promise that could not be raised where it was found."""
     _moment: int = 0
     _held: dict[int, int] = field(factory=dict)
     _positions: dict[str, int] = field(factory=dict)
@@ -126,7 +126,7 @@ class JobRun:
     _was_asked_to_stop: bool = False
 
     def run(self) -> None:
-        """Runs to the end; raises what ends it before."""
+        """Run to the end. Raises the error that ends it before."""
         self.file_system = self.machine.file_system(ROOT, self.process)
         self.leadership = DriverLockFile().lead(self.file_system, "job")
         with contextlib.closing(self.leadership), self._opened() as run:
@@ -134,12 +134,12 @@ class JobRun:
             self._play(run)
 
     def check_start(self) -> None:
-        """Starts, and sees what is there; runs nothing."""
+        """Start and check the restored state, without running."""
         self.file_system = self.machine.file_system(ROOT, self.process)
         self._recovered()
 
     def about_to_store(self, metadata: CheckpointMetadata) -> None:
-        """The checkpoint is going to be complete."""
+        """The checkpoint is about to complete."""
         self.history.written_by[metadata.checkpoint_id] = self.run_id
 
     def has_stored(self, metadata: CheckpointMetadata) -> None:
@@ -157,7 +157,7 @@ class JobRun:
                 )
 
     def choose(self, moves: Iterator[Any]) -> Any:
-        """Who moves next."""
+        """Return the next move."""
         chance = self.machine.moves_chance
         known: list[Move] = list(moves)
         free = [one for one in known if one.mail is None or self._held.get(id(one.mail), 0) <= self._moment]
@@ -170,23 +170,23 @@ class JobRun:
         return move
 
     def post(self, mail: Mail) -> Iterable[Mail]:
-        """What becomes of a message."""
+        """Send a message, subject to faults."""
         self._note(mail)
         fault = self.machine.faults.at(FaultPlace.MESSAGE, mail.name)
         if fault is None:
             return (mail,)
         self.machine.disk.points.add((fault.kind.name, mail.name))
-        self.machine.trace.add(f"FAULT, {fault.kind.told}: {mail}")
+        self.machine.trace.add(f"FAULT, {fault.kind.description}: {mail}")
         if fault.kind is FaultKind.MESSAGE_LATE:
             self._held[id(mail)] = self._moment + _LATE_MOVES
         return {FaultKind.MESSAGE_LOST: (), FaultKind.MESSAGE_DOUBLED: (mail, mail)}.get(fault.kind, (mail,))
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
-        """What comes out."""
+        """Receive emitted records."""
         self.outputs[sink_index] += [(row.k, row.id, row.n) for row in batch.records]
 
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
-        """Time at the end of the job."""
+        """Receive the watermark at the end of the job."""
         if isinstance(element, Watermark):
             before = self._watermarks.get(sink_index, element.timestamp_ms)
             require_that(
@@ -221,7 +221,7 @@ class JobRun:
             timeout_ms=plan.timeout_ms,
             limits=CheckpointLimits(max_concurrent_checkpoints=plan.max_concurrent),
             tolerable_failures=1000,
-            # As a real job: timeouts and intervals are measured by a clock that nobody sets.
+            # As a real job: timeouts and intervals are measured by a monotonic clock.
             now_ms=lambda: self.machine.clock.monotonic_ms,
             post=self.post,
         )
@@ -302,8 +302,8 @@ class JobRun:
             if self.machine.clock_faults() is FaultKind.DRIVER_DIES:
                 raise DriverDied
             if has_more and (self._has_read_all or self._moment > _MOST_MOVES_WITH_CHECKPOINTS):
-                # What was begun goes on; behind it comes the last one, which is asked for. Where checkpoints make more
-                # moves than there is time for between two of them, the job would get no further.
+                # Pending checkpoints continue; the last one is requested. Without this, a job whose checkpoints take
+                # more moves than the interval between them would never end.
                 run.checkpoints.stop()
                 has_more = False
             if request is None and self._stops_now():
@@ -341,11 +341,11 @@ class JobRun:
         fault = self.machine.faults.at(FaultPlace.TASK, uid)
         if fault is not None:
             self.machine.disk.points.add((fault.kind.name, uid))
-            self.machine.trace.add(f"FAULT, {fault.kind.told}: {uid}")
+            self.machine.trace.add(f"FAULT, {fault.kind.description}: {uid}")
             raise TaskFailed(uid)
 
     def _note(self, mail: Mail) -> None:
-        """Sees what a checkpoint has of the ends of the job, in the moment in which they acknowledge."""
+        """Record the positions and the output of a checkpoint when they are acknowledged."""
         if mail.name != "acknowledge" or mail.task is None:
             return
         self.history.acknowledged.add((self.run_id, mail.checkpoint_id, mail.task))

@@ -1,4 +1,4 @@
-"""A schedule of a job, from its first life to its last, and the comparison with its model."""
+"""Runs a schedule of a job from its first run to its last, and compares the output with its model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_LIVES = 20
 
 
 def run_job(plan: JobPlan, machine: Machine) -> None:
-    """Runs it; raises `Violation` for a promise that was not kept."""
+    """Run a schedule. Raises `Violation` if a promise is broken."""
     history = JobHistory()
     machine.disk.on_other_driver = lambda kind, process: _second_driver(plan, machine, history)
     with seeded_names(plan.seed, machine.clock):
@@ -53,7 +53,7 @@ def run_job(plan: JobPlan, machine: Machine) -> None:
 
 
 def _second_driver(plan: JobPlan, machine: Machine, history: JobHistory) -> None:
-    """Another driver starts while the first lives: it must be rejected, and have changed nothing."""
+    """Start another driver while the first one runs: it must be rejected and change nothing."""
     before = dict(machine.disk.files)
     second = JobRun(plan, machine, history, Process("second driver"), 0)
     try:
@@ -65,7 +65,7 @@ def _second_driver(plan: JobPlan, machine: Machine, history: JobHistory) -> None
 
 
 def _is_fault(error: BaseException | None) -> bool:
-    """Whether an error says what a fault has done: a task that was let fail, a storage that failed."""
+    """Return whether an error is the effect of a fault: a failed task or a failed storage operation."""
     while error is not None:
         if isinstance(error, TaskFailed | ProcessDied) or (isinstance(error, OSError) and error.errno == errno.EIO):
             return True
@@ -88,7 +88,7 @@ def _check_output(plan: JobPlan, outputs: Sequence[Sequence[Row]]) -> None:
 
 
 def _check_at_least_once(plan: JobPlan, sink: int, out: Counter[Row], model: Counter[Row]) -> None:
-    """Numbers may be greater, and so sums are others; each key is there, and each id where no sum is."""
+    """Check an output in which records may count twice: every key is there, and every id that is not summed."""
     is_sum = plan.shape is Shape.LONG_CHAIN or (plan.shape is Shape.TWO_SINKS and sink == 1)
     known, wanted = {(key, one) for key, one, _ in out}, {(key, one) for key, one, _ in model}
     lacking = {key for key, _ in wanted} - {key for key, _ in known} if is_sum else wanted - known

@@ -1,4 +1,4 @@
-"""Shorter schedules of a job: one with a fault less, an event less, a life less, fewer subtasks."""
+"""Shorter schedules of a job: with one fault, event or run less, or fewer subtasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["shorter_jobs"]
 
 
 def shorter_jobs(plan: JobPlan) -> Iterator[JobPlan]:
-    """Each has something less than the plan; what makes most difference comes first."""
+    """Yield plans that lack something, the largest reductions first."""
     for index in range(len(plan.faults)):
         yield evolve(plan, faults=plan.faults[:index] + plan.faults[index + 1 :])
     if plan.shape in (Shape.LONG_CHAIN, Shape.TWO_SINKS):

@@ -1,4 +1,4 @@
-"""What a stored value must be under another version, or that the change must be rejected: the documented rules."""
+"""The documented rules: what a stored value becomes under another version, or that the change must be rejected."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ Convert = Callable[[Any], Any]
 class Rejected(Exception):
     """The change must be rejected before a start.
 
-    ``may_be_applied`` is a conversion that is right as well: an author may mean it, and the classes do not say it
-    without doubt.
+    ``may_be_applied`` is a conversion that is also correct, where the classes are ambiguous.
     """
 
     def __init__(self, reason: str, may_be_applied: Convert | None = None) -> None:
@@ -39,7 +38,7 @@ class Rejected(Exception):
 
 
 class Collision(Exception):
-    """Two stored keys become one, so the restore must be rejected when it meets them."""
+    """Two stored keys become equal, so the restore must be rejected when it reads them."""
 
 
 _PROMOTIONS: Final[Mapping[tuple[str, str], Convert]] = {
@@ -54,7 +53,7 @@ _PROMOTIONS: Final[Mapping[tuple[str, str], Convert]] = {
 
 
 def conversion(old: Type, new: Type) -> Convert:
-    """What makes new plain values of old ones; raises `Rejected`."""
+    """Return the function from old plain values to new ones. Raises `Rejected`."""
     if isinstance(new, OptionalOf):
         convert = conversion(old.item if isinstance(old, OptionalOf) else old, new.item)
         return lambda value: None if value is None else convert(value)
@@ -138,7 +137,7 @@ def _of_record(old: Record, new: Record) -> Convert:
 
 
 def _of_fields(new: Record, sources: Mapping[str, Field | None]) -> Convert:
-    """The conversion that fills each new field from its source, or with its default."""
+    """Return the conversion that fills each new field from its source, or with its default."""
     converts: dict[str, Callable[[RecordValue], Any]] = {}
     for one in new.fields:
         source = sources[one.name]

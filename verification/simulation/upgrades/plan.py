@@ -1,4 +1,4 @@
-"""Chains of versions as data, made by a seed: the types of a state, and what each version changes in them."""
+"""Chains of versions as data, made by a seed: the types of a state, and the changes of each version."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from verification.simulation.upgrades.types import (
     TupleOf,
     Type,
     UnionOf,
+    format_type,
     parts,
     random_value,
-    told,
     with_parts,
 )
 
@@ -41,7 +41,7 @@ _NAMES: Final = ("late", "minutes", "carrier", "legs", "worst")
 
 @frozen
 class Version:
-    """The types of the states of one version: records as values, and the user keys of a map state."""
+    """The types of one version's states: records as values, and the user keys of a map state."""
 
     record: Record
     key: Type
@@ -50,25 +50,25 @@ class Version:
 
 @frozen
 class UpgradePlan:
-    """A chain of versions; what is written under each is drawn from ``seed``."""
+    """A chain of versions; ``seed`` draws what is written under each."""
 
     seed: int
     versions: tuple[Version, ...]
 
     @classmethod
     def of_seed(cls, seed: int) -> UpgradePlan:
-        """The chain of a seed. A version that must be rejected is followed by others of the version before."""
+        """Return the chain of a seed. After a version that must be rejected, others follow the version before it."""
         return cls(seed, tuple(_Drawn(Random(f"upgrade-{seed}")).versions()))
 
-    def told(self) -> str:
-        """The plan as text, one line a version."""
+    def description(self) -> str:
+        """The plan as text, one line per version."""
         return "\n".join(
-            f"  version {number}: {told(one.record)}; keys {told(one.key)}{'; ttl' if one.has_ttl else ''}"
+            f"  version {number}: {format_type(one.record)}; keys {format_type(one.key)}" + "; ttl" * one.has_ttl
             for number, one in enumerate(self.versions)
         )
 
     def shorter(self) -> Iterator[UpgradePlan]:
-        """Chains with one version less, or with one field less in all versions, or without a time-to-live."""
+        """Return chains with one version less, with one field less in all versions, or without a time-to-live."""
         for index in range(len(self.versions)):
             if len(self.versions) > 1:
                 yield evolve(self, versions=self.versions[:index] + self.versions[index + 1 :])
@@ -265,14 +265,14 @@ class _Drawn:
 
 
 def _with_own_former_names(fields: list[Field], latest: int) -> Iterator[Field]:
-    """The fields, none of which claims a former name of the latest one: two must not claim the same."""
+    """Return the fields without former names that the latest field also claims."""
     claimed = fields[latest].former if latest < len(fields) else ()
     for index, one in enumerate(fields):
         yield one if index == latest else evolve(one, former=tuple(name for name in one.former if name not in claimed))
 
 
 def is_accepted(old: Version, new: Version) -> bool:
-    """Whether the model says that the new version can take over the state of the old one."""
+    """Return whether, by the model, the new version can restore the state of the old one."""
     from verification.simulation.upgrades.model import Rejected, conversion
 
     try:

@@ -1,6 +1,6 @@
 """Runs chains of versions on the local runtime, several at once, and compares every stored value with the model.
 
-All chains of a run share one job: each has a few states of its own in one operator, so that a restore is paid once.
+All chains of a run share one job: each has a few states in one operator, so a restore is paid once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UID: Final = "stored"
 
 @define
 class _Entry:
-    """A stored value with the time of its last write, which counts where the state has a time-to-live."""
+    """A stored value with the time of its last write, which matters for a time-to-live."""
 
     value: Any
     time_ms: int
@@ -57,7 +57,7 @@ Contents = dict[int, list[tuple[Any, _Entry]]]
 
 @define(eq=False)
 class _Chain:
-    """A chain on its way: the version that its state has, and what the model says is in it."""
+    """A running chain: the version of its state, and its content by the model."""
 
     plan: UpgradePlan
     version: Version
@@ -66,7 +66,7 @@ class _Chain:
 
 @define(eq=False)
 class _Step:
-    """What the function of a run does: reads all states of a key, then writes."""
+    """The work of a run's function: read all states of a key, then write."""
 
     classes: Mapping[int, tuple[Version, Classes]]
     writes: Callable[[int, int], Iterator[tuple[Any, Any]]]
@@ -78,7 +78,7 @@ _NUMBERS: Final = itertools.count()
 
 
 class _Stored(KeyedProcessFunction[Any, Any, Any]):
-    """Registers the states of all chains, and does as its step says."""
+    """Registers the states of all chains, and carries out its step."""
 
     def __init__(self, step_number: int) -> None:
         self.step_number = step_number
@@ -121,7 +121,7 @@ class _Stored(KeyedProcessFunction[Any, Any, Any]):
 
 
 def run_upgrades(plans: Sequence[UpgradePlan]) -> None:
-    """Raises `Violation` if a value differs from the model, or a change is accepted or rejected otherwise."""
+    """Raise `Violation` if a value differs from the model, or a change is wrongly accepted or rejected."""
     chains = {plan.seed: _Chain(plan, plan.versions[0]) for plan in plans}
     with tempfile.TemporaryDirectory() as directory:
         savepoint: Path | None = None
@@ -211,7 +211,7 @@ def _writes(chains: Mapping[int, _Chain], number: int) -> Callable[[int, int], I
 def _converted(
     contents: Contents, record: Convert, key: Convert, keeps: Callable[[_Entry], bool], time_ms: int | None = None
 ) -> Contents:
-    """The contents under another version; with ``time_ms`` all entries count as written then."""
+    """Return the contents under another version; with ``time_ms`` all entries count as written then."""
     made: Contents = {}
     for stored, content in contents.items():
         kept = [(name, entry) for name, entry in content if keeps(entry)]
@@ -225,7 +225,7 @@ def _converted(
 
 
 def _plain_contents(kind: str, content: list[tuple[Any, _Entry]]) -> Any:
-    """What a program reads."""
+    """Return what a program reads."""
     if kind == "value":
         return plain(content[0][1].value) if content else None
     if kind == "list":
@@ -234,7 +234,7 @@ def _plain_contents(kind: str, content: list[tuple[Any, _Entry]]) -> Any:
 
 
 def _keeps(old: Version, new: Version, now_ms: int) -> Callable[[_Entry], bool]:
-    """Whether an entry is there: a savepoint leaves out what has expired, and so does a state with a time-to-live."""
+    """Return whether an entry is present: savepoints and states with a time-to-live omit expired ones."""
     if not old.has_ttl:
         return lambda entry: True
     ends_ms = now_ms if new.has_ttl else now_ms - STEP_MS
@@ -246,7 +246,7 @@ def _same(value: Any) -> Any:
 
 
 def _conversions(chain: _Chain, candidate: Version) -> tuple[Convert, Convert]:
-    """Those of the values and of the user keys; raises `Rejected`."""
+    """Return the conversions of the values and of the user keys. Raises `Rejected`."""
     is_map = _KINDS[chain.plan.seed % len(_KINDS)] == "map"
     key = conversion(chain.version.key, candidate.key) if is_map else _same
     return conversion(chain.version.record, candidate.record), key
@@ -263,9 +263,9 @@ def _is_accepted(chain: _Chain, candidate: Version) -> bool:
 def _adopted(
     chain: _Chain, candidate: Version, now_ms: int, rejection: str | None
 ) -> tuple[Contents | None, bool] | None:
-    """What the candidate must read, and whether the chain goes on with it; None if it was rejected, as it must be.
+    """Return what the candidate must read, and whether the chain continues with it; None if it must be rejected.
 
-    Without contents the restore must be rejected when it meets the stored values.
+    Without contents the restore must be rejected when it reads the stored values.
     """
     old, is_clear = chain.version, True
     try:
@@ -295,7 +295,7 @@ def _restore_beside(
     savepoint: Path,
     contents: Mapping[int, Contents] | None,
 ) -> None:
-    """Restores versions that their chains do not go on with; without contents the restore must be rejected."""
+    """Restore versions that their chains do not continue with; without contents the restore must be rejected."""
     step = _Step({seed: (version, classes) for seed, version in versions.items()}, _no_writes)
     with contextlib.closing(environment(versions, step)) as made:
         try:

@@ -29,10 +29,10 @@ __all__ = [
     "TupleOf",
     "Type",
     "UnionOf",
+    "format_type",
     "parts",
     "plain",
     "random_value",
-    "told",
     "with_parts",
 ]
 
@@ -82,13 +82,13 @@ class UnionOf:
 
 @frozen
 class EnumType:
-    """An enum: the value of each constant by its name. Of constants with one value the first one is canonical."""
+    """An enum: the value of each constant by its name. Of constants with equal values the first is canonical."""
 
     name: str
     constants: tuple[tuple[str, int], ...]
 
     def canonical(self, constant: str) -> str:
-        """The name of the constant that has its value."""
+        """Return the name of the canonical constant with this value."""
         value = dict(self.constants)[constant]
         return next(name for name, other in self.constants if other == value)
 
@@ -104,7 +104,7 @@ REQUIRED: Final = object()
 
 @frozen
 class Field:
-    """A field of a record. ``identity`` is what the author of the classes takes it for, whatever its name."""
+    """A field of a record. ``identity`` identifies it across versions, whatever its name."""
 
     name: str
     type: Type
@@ -137,7 +137,7 @@ _SCALARS: Final[Mapping[str, Any]] = {
 
 
 class Classes:
-    """The Python classes of one version: makes type hints of types, and real values of plain ones.
+    """The Python classes of one version: type hints for types, and real values for plain ones.
 
     A plain value has a dict in place of a record, and the name of a constant in place of an enum.
     """
@@ -146,7 +146,7 @@ class Classes:
         self._known: dict[str, Any] = {}
 
     def hint(self, given: Type) -> Any:
-        """The type hint."""
+        """Return the type hint."""
         if isinstance(given, Scalar):
             return _SCALARS[given.kind]
         if isinstance(given, OptionalOf):
@@ -160,13 +160,13 @@ class Classes:
         if isinstance(given, UnionOf):
             return Union[tuple(map(self.hint, given.members))]  # noqa: UP007
         # Defaults may be lists, which have no hash.
-        name = told(given)
+        name = format_type(given)
         if name not in self._known:
             self._known[name] = self._enum(given) if isinstance(given, EnumType) else self._record(given)
         return self._known[name]
 
     def real(self, given: Type, value: Any) -> Any:
-        """The value that a program would store."""
+        """Return the value that a program would store."""
         if value is None or isinstance(given, (Scalar, UnionOf)):
             return value
         if isinstance(given, OptionalOf):
@@ -188,7 +188,7 @@ class Classes:
         return _FAMILIES[given.family](self, given)
 
     def default(self, one: Field) -> dict[str, Any]:
-        """The default of a field as arguments of `attrs.field` and `dataclasses.field`."""
+        """Return the default of a field as arguments of `attrs.field` and `dataclasses.field`."""
         if one.default is REQUIRED:
             return {}
         made = self.real(one.type, one.default)
@@ -242,7 +242,7 @@ _FAMILIES: Final[Mapping[str, Callable[[Classes, Record], Any]]] = {
 
 
 def plain(value: Any) -> Any:
-    """A real or plain value in a form that can be compared: numbers with their types, records as sorted items."""
+    """Return a real or plain value in a form that can be compared: numbers with types, records as sorted items."""
     if isinstance(value, enum.Enum):
         return value.name
     if attrs.has(type(value)):
@@ -271,7 +271,7 @@ class RecordValue(dict[str, Any]):
 
 
 def random_value(random: Random, given: Type) -> Any:
-    """A plain value of a type."""
+    """Return a random plain value of a type."""
     if isinstance(given, Scalar):
         return _VALUES[given.kind](random)
     if isinstance(given, OptionalOf):
@@ -302,28 +302,28 @@ _VALUES: Final[Mapping[str, Callable[[Random], Any]]] = {
 }
 
 
-def told(given: Type) -> str:
-    """A type as text."""
+def format_type(given: Type) -> str:
+    """Return a type as text."""
     if isinstance(given, Scalar):
         return given.kind
     if isinstance(given, OptionalOf):
-        return f"{told(given.item)}?"
+        return f"{format_type(given.item)}?"
     if isinstance(given, ListOf):
-        return f"list[{told(given.item)}]"
+        return f"list[{format_type(given.item)}]"
     if isinstance(given, MapOf):
-        return f"dict[{told(given.key)}, {told(given.value)}]"
+        return f"dict[{format_type(given.key)}, {format_type(given.value)}]"
     if isinstance(given, TupleOf):
-        return f"({', '.join(map(told, given.items))})"
+        return f"({', '.join(map(format_type, given.items))})"
     if isinstance(given, UnionOf):
-        return " | ".join(map(told, given.members))
+        return " | ".join(map(format_type, given.members))
     if isinstance(given, EnumType):
         return f"{given.name}<{', '.join(f'{name}={value}' for name, value in given.constants)}>"
-    return f"{given.family} {given.name}{_formerly(given.former)}{{{', '.join(map(_told_field, given.fields))}}}"
+    return f"{given.family} {given.name}{_formerly(given.former)}{{{', '.join(map(_format_field, given.fields))}}}"
 
 
-def _told_field(one: Field) -> str:
+def _format_field(one: Field) -> str:
     default = "" if one.default is REQUIRED else f" = {one.default!r}"
-    return f"{one.name}{_formerly(one.former)}: {told(one.type)}{default}"
+    return f"{one.name}{_formerly(one.former)}: {format_type(one.type)}{default}"
 
 
 def _formerly(names: tuple[str, ...]) -> str:
@@ -331,7 +331,7 @@ def _formerly(names: tuple[str, ...]) -> str:
 
 
 def parts(given: Type) -> Iterator[Type]:
-    """The types directly inside a type."""
+    """Return the types directly inside a type."""
     if isinstance(given, (OptionalOf, ListOf)):
         yield given.item
     elif isinstance(given, MapOf):
@@ -343,7 +343,7 @@ def parts(given: Type) -> Iterator[Type]:
 
 
 def with_parts(given: Type, changed: list[Type]) -> Type:
-    """The type with other types directly inside."""
+    """Return the type with other types directly inside."""
     if isinstance(given, (OptionalOf, ListOf)):
         return evolve(given, item=changed[0])
     if isinstance(given, MapOf):
