@@ -130,7 +130,7 @@ def test_the_environment_variable_allows_it_for_worker_processes(monkeypatch: py
 
 def test_what_is_no_serializer_is_rejected_even_if_allowed() -> None:
     snapshot: Any = PickledSerializerSnapshot()
-    for pickled, message in ((pickle.dumps([1]), "no serializer"), (b"\x80nonsense", "unpickled")):
+    for pickled, message in ((pickle.dumps([1]), "not a serializer"), (b"\x80nonsense", "unpickled")):
         snapshot.pickled = pickled
         with ts.allow_legacy_serializers(), pytest.raises(UnresolvableSerializerError, match=message):
             snapshot.restore_serializer()

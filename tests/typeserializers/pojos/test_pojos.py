@@ -74,7 +74,7 @@ def test_an_inherited_field_names_the_class_that_declares_it() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x03", "no kind of object"),
+        (b"\x03", "not a kind of object"),
         (b"\x08\x07\x02", "tag 7"),
         (b"\x08\0\x02", "tag 0 .* no registered subclass"),
         (b"\x04\0\x03a.B\x01", "'a.B'"),

@@ -291,7 +291,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     Defect("fsync of _metadata is left out", _metadata_not_synced()),
     Defect("a shared file is dropped too soon, with the first checkpoint that has it", _shared_dropped_too_soon()),
     Defect("discarding state takes files that others have", _discarded_though_shared()),
-    Defect("the directory of an unfinished checkpoint is left behind", _unfinished_left()),
+    Defect("the directory of an unfinished checkpoint remains", _unfinished_left()),
     Defect("orphans are not deleted at a start", _orphans_left()),
     Defect("orphan deletion looks at the newest checkpoint only", _orphans_of_retained()),
     Defect("a checkpoint whose storing failed stays", _failed_store_left()),

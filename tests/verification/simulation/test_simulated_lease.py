@@ -62,7 +62,7 @@ def test_a_lease_that_is_taken_from_who_renews_it_is_a_violation_whatever_the_ti
     history.written(PATH, OWN.to_bytes())
     clock.jump_ms(3_600_000)
     clock.pass_ms(LEASE_MS - 1)
-    with pytest.raises(Violation, match="who renews the lease keeps it"):
+    with pytest.raises(Violation, match="a holder that renews the lease keeps it"):
         history.written(PATH, evolve(OWN, token="other").to_bytes())
     clock.pass_ms(1)
     history.written(PATH, evolve(OWN, token="other").to_bytes())

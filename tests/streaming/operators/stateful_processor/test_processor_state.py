@@ -213,7 +213,7 @@ def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> N
     assert repr(schema.values(schema.stored((Decimal("1.5"),)))) == "(Decimal('1.50'),)"
     assert to_bytes(schema.stored((Decimal("1.500"),))) == to_bytes(schema.stored((Decimal("15E-1"),)))
     for wrong in ("1.555", "100", "1E+99999999"):
-        with pytest.raises(ValueError, match=r"no decimal of 4 digits, 2 after the point"):
+        with pytest.raises(ValueError, match=r"not a decimal of 4 digits, 2 after the point"):
             schema.stored((Decimal(wrong),))
 
 

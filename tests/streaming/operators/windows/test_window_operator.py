@@ -249,7 +249,7 @@ class TestRows:
         schema = parsed_schema("k string, v bigint", "x")
         run = WindowRun(harness, HEAP, windows().reduce(lambda left, right: {"v": 1}), schema=schema)
         row = row_class(schema.names)
-        with pytest.raises(UserFunctionError, match=r"no record of the columns k, v"):
+        with pytest.raises(UserFunctionError, match=r"not a record of the columns k, v"):
             run.records(("a", row(("a", 1)), 1), ("a", row(("a", 2)), 2))
 
     def test_evictors_keep_timestamps_of_rows(self, harness: BackendHarness) -> None:
