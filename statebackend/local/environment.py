@@ -219,7 +219,7 @@ class LocalStreamEnvironment:
         """
         if not is_instance_of(source, ReplayableSource):
             raise JobDefinitionError(
-                f"from_source was given {format_instance(source)}, which is no "
+                f"from_source was given {format_instance(source)}, which is not a "
                 f"ReplayableSource (statebackend.streaming): it "
                 f"has splits() and read()"
             )

@@ -29,7 +29,7 @@ def test_a_clock_that_gives_no_whole_milliseconds_is_what_is_blamed(given: Any) 
     environment = LocalStreamEnvironment(clock=lambda: given)
     rows = environment.from_elements([("a", 1)], "k string, v bigint").key_by("k")
     rows.count_window(1).reduce(max, uid="windows", schema="k string, v bigint").sink_to(results)
-    with pytest.raises(JobDefinitionError, match=r"the clock returned .*milliseconds since 1970 as a whole number"):
+    with pytest.raises(JobDefinitionError, match=r"the clock returned .*milliseconds since 1970 as an integer"):
         environment.execute()
     assert results == []
 

@@ -118,7 +118,7 @@ def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) 
         (collections.deque[int], r"deque\[int\].*write list"),
         (bytearray, "known for bytearray.*write bytes"),
         (Generic[int], r"known for Generic\[int\]\. .*write a subclass of Generic\[int\], and use that"),
-        (Generic, r"\.item: no serializer is known for T.*any type"),
+        (Generic, r"\.item: no serializer is known for T.*type variable"),
         (typing.TypedDict("Loose", {"a": int}), "known for Loose.*NamedTuple"),
         (list[Any], r"\[\]: no serializer is known for Any.*int \| str"),
         (object, "known for object.*int | str"),
