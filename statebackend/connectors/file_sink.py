@@ -38,7 +38,8 @@ class FileSink(Sink):
 
     Args:
         path: A directory that the driver and all workers share, or ``s3://bucket/path``.
-        file_format: ``"parquet"``, ``"csv"`` with a header, or ``"json"`` with one object a line.
+        file_format: ``"parquet"``, ``"csv"`` with a header, or ``"json"`` with one object a line. In JSON, maps
+            with text as keys are objects, and other maps are lists of pairs.
         compression: The codec of Parquet files.
 
     Raises:
@@ -119,11 +120,23 @@ def _write_csv(path: str, rows: pa.RecordBatchReader, compression: str) -> int:
 def _write_json(path: str, rows: pa.RecordBatchReader, compression: str) -> int:
     count = 0
     with open(path, "w", encoding="utf-8") as file:
+        maps = ["strict" if _has_text_keys(one.type) else None for one in rows.schema]
+        names = rows.schema.names
         for batch in rows:
-            for row in batch.to_pylist():
-                file.write(_json_line(row))
+            columns = [column.to_pylist(maps_as_pydicts=form) for column, form in zip(batch.columns, maps, strict=True)]
+            for values in zip(*columns, strict=True):
+                file.write(_json_line(dict(zip(names, values, strict=True))))
             count += batch.num_rows
     return count
+
+
+def _has_text_keys(data_type: pa.DataType) -> bool:
+    """Whether all maps in a type have text as keys, so that they are objects in JSON. Others are lists of pairs."""
+    if pa.types.is_map(data_type):
+        key_type = data_type.key_type
+        is_text = pa.types.is_string(key_type) or pa.types.is_large_string(key_type)
+        return is_text and _has_text_keys(data_type.item_type)
+    return all(_has_text_keys(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
 def _json_line(row: Mapping[str, Any]) -> str:

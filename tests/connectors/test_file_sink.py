@@ -83,3 +83,20 @@ def test_times_and_nulls_in_json_and_a_column_called_epoch(tmp_path: Path) -> No
         sink.stage(epoch, 0, pa.table({"Epoch": [1]}).to_reader())
     with pytest.raises(ValueError, match="file_format is 'xml'; it is one of parquet, csv, json"):
         FileSink(tmp_path, "xml")  # type: ignore[arg-type]
+
+
+def test_maps_with_text_as_keys_are_objects_in_json(tmp_path: Path) -> None:
+    sink, epoch = FileSink(tmp_path, "json"), SinkEpoch(SinkLineage("out", "job"), 0, "run")
+    text = pa.map_(pa.string(), pa.list_(pa.map_(pa.string(), pa.int64())))
+    table = pa.table(
+        {
+            "text": pa.array([[("a", [[("b", 1)], None])], None], text),
+            "number": pa.array([[(1, 2)], []], pa.map_(pa.int64(), pa.int64())),
+        }
+    )
+    sink.commit(epoch, [sink.stage(epoch, 0, table.to_reader())])
+    [data] = files_of(tmp_path)
+    assert [json.loads(line) for line in data.splitlines()] == [
+        {"text": {"a": [{"b": 1}, None]}, "number": [[1, 2]]},
+        {"text": None, "number": []},
+    ]
