@@ -1,7 +1,6 @@
 """The job as a graph, the same for every version and every environment.
 
-
-    flights --+--> hourly windows by airport --+--> beside the weather of the hour ---> delays
+    flights --+--> hourly windows by airport --+--> with the weather of the hour ---> delays
               |              |                 |
               |              |      weather ---+
               |              |
@@ -9,7 +8,7 @@
               |
               +--> by aircraft, with timers ---> silent
 
-Windows and timers go by event time, which is that of the flight: when it should leave.
+Windows and timers use event time: the scheduled departure of a flight.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def build(
     airlines_url: str,
     outputs: Outputs,
 ) -> None:
-    """Chains a version of the job."""
+    """Build the graph of a version of the job."""
     timed = flights.assign_timestamps_and_watermarks(
         WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDER).with_timestamps("departure")
     )
@@ -68,7 +67,7 @@ def build(
         .window(TumblingEventTimeWindows.of("1 hour"), order_by=FLIGHT_ORDER)
         .allowed_lateness(LATENESS)
         .side_output_late_data(LATE)
-        .aggregate(program.AddUpDelays(), program.TellDelays(), uid="delays")
+        .aggregate(program.AddUpDelays(), program.EmitDelays(), uid="delays")
     )
     with_weather = (
         delays.key_by("airport", "hour")

@@ -1,8 +1,8 @@
-"""Which aircraft have not flown for seven days: timers of event time.
+"""Aircraft that have not flown for seven days: event-time timers.
 
-Each departure sets a timer seven days ahead. When it is due, everything that was reported in time is known, in whatever
-order it came: if the aircraft has not left again by then, it is reported as silent. So there is one alert for each gap,
-and the same ones however the stream is cut into epochs, but for reports that are late.
+Each departure sets a timer for seven days later. When it fires, all reports in time have arrived, in any order. If the
+aircraft has not left again by then, it is reported as silent. So there is one alert for each gap, and late reports
+aside, the alerts do not depend on how the stream is cut into epochs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Silent(NamedTuple):
 
 
 class ReportSilence(KeyedProcessFunction[str, Any, Silent]):
-    """Emits an aircraft, when it left last, and for which airport."""
+    """Emits a silent aircraft, its last departure and destination."""
 
     # Those of the last seven days: where each one went, by its time.
     departures = MapStateDescriptor("departures", int, str)

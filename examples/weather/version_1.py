@@ -1,6 +1,6 @@
-"""Version 1 of the delays: what is added up for each airport and hour.
+"""Version 1 of the delays: the totals of each airport and hour.
 
-A cancelled flight has no delay. One that left early does not make up for one that left late.
+A cancelled flight has no delay. An early flight counts as zero minutes late.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
         return so_far
 
 
-class TellDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
-    """Emits a row when a window fires: once behind its end, and again for each flight that is reported after that."""
+class EmitDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
+    """Emits a row when a window fires: once after its end, and again for each flight that is reported later."""
 
     def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[HourlyDelays]:
         (delays,) = elements

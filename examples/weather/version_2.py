@@ -1,7 +1,7 @@
-"""Version 2 of the delays: the accumulator knows the longest delay, too.
+"""Version 2 of the delays: the accumulator also has the longest delay.
 
-Windows that are open at the upgrade keep what version 1 has added up, and their timers. In them the longest delay is
-that of the flights that version 2 sees: nothing can know the others any more.
+Windows that are open at the upgrade keep the totals of version 1, and their timers. Their longest delay is that of the
+flights that version 2 processes.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
         return so_far
 
 
-class TellDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
-    """Emits a row when a window fires: once behind its end, and again for each flight that is reported after that."""
+class EmitDelays(ProcessWindowFunction[str, Delays, HourlyDelays, Any]):
+    """Emits a row when a window fires: once after its end, and again for each flight that is reported later."""
 
     def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[HourlyDelays]:
         (delays,) = elements
