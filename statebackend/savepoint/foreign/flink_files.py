@@ -314,7 +314,10 @@ class FlinkFiles(CheckpointFileSystem):
                 )
         if handles.keyed is not None:
             header = self._keyed_header(handles.keyed)
-            part = evolve(part, header=header, key_snapshot=header.key_snapshot)
+            keyed = handles.keyed
+            if isinstance(keyed, KeyGroupsHandle) and not keyed.is_canonical and self._is_canonical(keyed, header):
+                handles = evolve(handles, keyed=evolve(keyed, is_canonical=True))
+            part = evolve(part, handles=handles, header=header, key_snapshot=header.key_snapshot)
         if handles.raw_keyed is not None:
             timers = self._raw_timer_states(handles.raw_keyed)
             key_snapshot = part.key_snapshot
@@ -371,6 +374,21 @@ class FlinkFiles(CheckpointFileSystem):
             source = DataInputView(read(0, stop))
         with naming_position(region.location, source, region.start):
             return read_header(source)
+
+    def _is_canonical(self, handle: KeyGroupsHandle, header: KeyedHeader) -> bool:
+        """Whether a checkpoint has canonical key groups. Full checkpoints of RocksDB have them up to Flink 1.15."""
+        if not all(handle.offsets):
+            # The HashMap backend writes empty key groups too.
+            return True
+        key_group, _, data = next(self._group_data(handle, [handle.first_key_group]))
+        if key_group and data[:4] == key_group.to_bytes(4, "big"):
+            return False
+        try:
+            whole = decompress_frames(data) if header.is_compressed else data
+            CanonicalGroups(len(header.states)).entries(whole, 0, key_group)
+        except StateFormatError:
+            return False
+        return True
 
     # Keyed state.
 

@@ -1,4 +1,4 @@
-"""The file `_metadata` of a Flink savepoint or retained checkpoint, versions 3 to 6 (Flink 1.11 to 2.3).
+"""The file `_metadata` of a Flink savepoint or retained checkpoint, versions 3 to 6 (Flink 1.13 to 2.3).
 
 All integers are big-endian. ``UTF`` is Java's modified UTF-8 with an unsigned 16-bit length.
 
@@ -176,7 +176,7 @@ class _Reader:
         if self._version not in VERSIONS:
             raise ForeignFormatError(
                 f"{self._location} has version {self._version} of Flink's metadata; versions {VERSIONS.start} to "
-                f"{VERSIONS.stop - 1} (Flink 1.11 to 2.3) can be read"
+                f"{VERSIONS.stop - 1} (Flink 1.13 to 2.3) can be read"
             )
         checkpoint_id = source.read_long()
         if checkpoint_id < 0:

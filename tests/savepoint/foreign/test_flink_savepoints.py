@@ -110,3 +110,19 @@ def test_a_job_is_checked_against_a_savepoint_that_stores_only_operator_ids(
     text = json.dumps(comparison["operators"])
     assert "lk-count" in text
     assert "lk-map" in text
+
+
+def test_full_checkpoints_of_rocksdb_have_canonical_groups_under_another_handle(
+    tmp_path: pathlib.Path,
+) -> None:
+    # Flink 1.13 gives a full checkpoint of RocksDB the handle that the HashMap backend has for its native groups.
+    name = "1.13.6-rocksdb-canonical"
+    shutil.copytree(GOLDEN / name / "savepoint", tmp_path / "checkpoint")
+    metadata = (tmp_path / "checkpoint" / "_metadata").read_bytes()
+    for first in (0, 64):
+        key_groups = first.to_bytes(4, "big") + (64).to_bytes(4, "big")
+        assert metadata.count(b"\7" + key_groups)
+        metadata = metadata.replace(b"\7" + key_groups, b"\3" + key_groups)
+    (tmp_path / "checkpoint" / "_metadata").write_bytes(metadata)
+    expected = expected_of(name)
+    assert found_in(Savepoint.open(tmp_path / "checkpoint"), expected) == wanted_of(expected)
