@@ -157,7 +157,9 @@ def test_any_other_time_is_rejected(method: str, time: Any, message: str) -> Non
 @pytest.mark.parametrize("time", [True, datetime(1970, 1, 2), "1 second", timedelta(seconds=1)])
 def test_a_timer_is_not_deleted_by_any_other_time(time: Any) -> None:
     for method in ("delete_event_time_timer", "delete_processing_time_timer"):
-        rejected(job_of(operator.methodcaller(method, time)), "no time zone" if type(time) is datetime else "is not a time")
+        rejected(
+            job_of(operator.methodcaller(method, time)), "no time zone" if type(time) is datetime else "is not a time"
+        )
 
 
 def test_a_delay_of_event_time_needs_a_timestamp() -> None:
