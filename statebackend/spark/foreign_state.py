@@ -344,6 +344,14 @@ class SparkCheckpoint:
             found = self.spark.read.format("state-metadata").load(self.location).collect()
         except PySparkException as error:
             raise self._unreadable("the metadata of its operators", error) from error
+        known = {str(row.operatorId) for row in found}
+        unknown = [name for name in self._files.list_directories("state") if name.isdecimal() and name not in known]
+        if unknown:
+            raise ForeignFormatError(
+                f"{self._files.location('state/' + unknown[0])} has no metadata of its operator, as in checkpoints of "
+                f"Spark 3.5 and older. Let the query complete a batch with the Spark that runs this import, which "
+                f"writes it"
+            )
         for number in sorted({row.operatorId for row in found}):
             rows = [row for row in found if row.operatorId == number]
             properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
@@ -566,7 +574,10 @@ def _timers(checkpoint: SparkCheckpoint, frame: DataFrame) -> Iterator[tuple[Any
 
 def _key_names(table: StructType) -> list[str]:
     """Return the names of the key columns, without windows."""
-    return [name for name in _columns(table, "key") if name not in (_WINDOW, "sessionStartTime")]
+    names = [name for name in _columns(table, "key") if name != "sessionStartTime"]
+    if _WINDOW in names and _columns(table["key"].dataType, _WINDOW) == ["start", "end"]:  # type: ignore[arg-type]
+        names.remove(_WINDOW)
+    return names
 
 
 def _columns(table: StructType, column: str) -> list[str]:

@@ -241,6 +241,10 @@ def _remove_state(directory: Path) -> None:
     shutil.rmtree(directory / "state")
 
 
+def _remove_operator_metadata(directory: Path) -> None:
+    shutil.rmtree(directory / "state" / "0" / "_metadata")
+
+
 def _remove_everything(directory: Path) -> None:
     shutil.rmtree(directory)
 
@@ -263,6 +267,7 @@ def _flip_state(directory: Path) -> None:
         (_cut_commit, "commits/0 is damaged: line 2 has no 'nextBatchWatermarkMs'"),
         (_remove_commits, "has no committed batch in commits: let the query complete a batch"),
         (_remove_state, "has no directory state: the query has no stateful operator"),
+        (_remove_operator_metadata, "state/0 has no metadata of its operator.* Let the query complete a batch"),
         (_flip_state, "Spark cannot read .* at batch 0"),
     ],
 )
@@ -285,6 +290,17 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
     with pytest.raises(ForeignFormatError, match=message):
         move()
     assert not (tmp_path / "savepoint").exists() or not list((tmp_path / "savepoint").iterdir())
+
+
+def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_path: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path)
+    query.add([("a", 1_000)])
+    query.run(query.stream().drop("ts").withColumnRenamed("k", "window").dropDuplicates(["window"]))
+    checkpoint = SparkCheckpoint(spark, query.checkpoint)
+    assert checkpoint.key_columns() == ("string",)
+    assert list(checkpoint.entries(lambda row: True)) == [("a", True)]
 
 
 def test_an_import_names_what_does_not_fit(spark: SparkSession, tmp_path: Path) -> None:
