@@ -49,10 +49,10 @@ def test_what_a_contender_raises_ends_the_run() -> None:
 
 @pytest.mark.parametrize(("rounds", "warm_up_rounds"), [(0, 0), (1, -1)])
 def test_a_run_without_rounds_is_rejected(rounds: int, warm_up_rounds: int) -> None:
-    with pytest.raises(ValueError, match="at least one round"):
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
         measure_alternating({"a": lambda: 1.0}, rounds=rounds, warm_up_rounds=warm_up_rounds)
 
 
 def test_a_measurement_without_values_is_rejected() -> None:
-    with pytest.raises(ValueError, match="at least one round"):
+    with pytest.raises(ValueError, match="a measurement needs at least one round"):
         Measurement(())
