@@ -21,7 +21,14 @@ import pyarrow.parquet
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
-from statebackend.spark.parquet_sink import EPOCH_COLUMN, STAGING, ObjectEpochFiles, check_attempt
+from statebackend.spark.parquet_sink import (
+    EPOCH_COLUMN,
+    STAGING,
+    ObjectEpochFiles,
+    check_attempt,
+    epoch_name,
+    visible_already,
+)
 from statebackend.state.private_directory import temporary_directory
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -93,6 +100,10 @@ class FileSink(Sink):
         self._files.abort(epoch.epoch_id, epoch.attempt_id)
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        last_id = -1 if last_epoch_id is None else last_epoch_id
+        later = self._files.visible_after(last_id)
+        if later:
+            raise visible_already(self._fs.location(epoch_name(min(later))), min(later))
         self._files.recover(last_epoch_id, lineage.job_id)
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:

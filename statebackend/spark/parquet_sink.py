@@ -323,7 +323,7 @@ class ObjectEpochFiles:
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Set aside the visible epochs after that one: copy the files, then delete them, and the mark last."""
         with _as_sink_error(f"the epochs after {last_epoch_id}"):
-            later = sorted(self._visible_after(last_epoch_id), reverse=True)
+            later = sorted(self.visible_after(last_epoch_id), reverse=True)
             whole = {epoch_id: self._whole(epoch_id) for epoch_id in later}
             for epoch_id, contents in whole.items():
                 self._check_own(epoch_id, contents, last_epoch_id, job_id)
@@ -343,8 +343,8 @@ class ObjectEpochFiles:
                 self._fs.delete(mark, durable=True)
         return [self._fs.location(SET_ASIDE)] if later else []
 
-    def _visible_after(self, last_epoch_id: int) -> set[int]:
-        """The visible epochs after that one, listed or not listed yet."""
+    def visible_after(self, last_epoch_id: int) -> set[int]:
+        """Return the visible epochs after that one, listed or not listed yet."""
         prefix = f"{EPOCH_COLUMN}="
         names = (name.removeprefix(prefix) for name in self._fs.list_directories() if name.startswith(prefix))
         # pyarrow leaves an empty object for a directory without files.

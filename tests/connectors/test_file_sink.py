@@ -100,3 +100,15 @@ def test_maps_with_text_as_keys_are_objects_in_json(tmp_path: Path) -> None:
         {"text": {"a": [{"b": 1}, None]}, "number": [[1, 2]]},
         {"text": None, "number": []},
     ]
+
+
+def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) -> None:
+    """A parent job that ran on after the savepoint has committed epoch 1."""
+    parent = SinkLineage("out", "parent")
+    for epoch_id in range(2):
+        epoch = SinkEpoch(parent, epoch_id, "run")
+        sink = FileSink(tmp_path, "csv")
+        sink.commit(epoch, [sink.stage(epoch, 0, pa.table({"n": [epoch_id]}).to_reader())])
+    FileSink(tmp_path, "csv").recover(SinkLineage("out", "job", parent), 1)
+    with pytest.raises(SinkError, match=r"epoch=000000000001 exists, but this job has not completed epoch 1"):
+        FileSink(tmp_path, "csv").recover(SinkLineage("out", "job", parent), 0)
