@@ -109,6 +109,6 @@ def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) 
         epoch = SinkEpoch(parent, epoch_id, "run")
         sink = FileSink(tmp_path, "csv")
         sink.commit(epoch, [sink.stage(epoch, 0, pa.table({"n": [epoch_id]}).to_reader())])
-    FileSink(tmp_path, "csv").recover(SinkLineage("out", "job", parent), 1)
+    FileSink(tmp_path, "csv").recover(SinkLineage("out", "job"), 1)
     with pytest.raises(SinkError, match=r"epoch=000000000001 exists, but this job has not completed epoch 1"):
-        FileSink(tmp_path, "csv").recover(SinkLineage("out", "job", parent), 0)
+        FileSink(tmp_path, "csv").recover(SinkLineage("out", "job"), 0)
