@@ -61,8 +61,8 @@ def compared_queries(
                 with TemporaryDirectory(dir=checkpoints) as directory, contender(spark, Path(directory)) as query:
                     speed = _speed(query, arguments.batches)
                 reached.setdefault(contender_name, []).append(speed)
-                told = f"{format_value(speed.wall)} rows/s, {format_value(speed.processor)} a second of processor time"
-                print(f"{contender_name}: {told}", file=sys.stderr, flush=True)
+                speeds = f"{format_value(speed.wall)} rows/s, {format_value(speed.processor)} per processor second"
+                print(f"{contender_name}: {speeds}", file=sys.stderr, flush=True)
                 return speed.wall
 
             return turn

@@ -150,12 +150,12 @@ class DrivenJob:
         return None
 
     def _check_progress(self) -> None:
-        compatibility = self._progress.compatibility(time.monotonic(), self._work.seconds())
-        if compatibility is not None:
+        stall_reason = self._progress.stall_reason(time.monotonic(), self._work.seconds())
+        if stall_reason is not None:
             words = last_words(self._driver.pid, self._log, self._application)
             words.update(self._world.last_words())
             diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in words.items())
-            raise DifferenceError(f"the job makes no progress: {compatibility}\n{diagnostics}")
+            raise DifferenceError(f"the job makes no progress: {stall_reason}\n{diagnostics}")
 
 
 _HITS: Final[Mapping[Target, Callable[[DrivenJob, Strike], bool]]] = {

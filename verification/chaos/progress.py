@@ -40,7 +40,7 @@ class Progress:
         self.sign_s, self.work_at_sign_s = now_s, work_s
         self._still_since_s, self._work_since_still_s = now_s, work_s
 
-    def compatibility(self, now_s: float, work_s: float) -> str | None:
+    def stall_reason(self, now_s: float, work_s: float) -> str | None:
         """Return why the job makes no progress, or None if it may still make progress."""
         worked_s = work_s - self.work_at_sign_s
         if worked_s > MOST_WORK_S:

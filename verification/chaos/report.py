@@ -19,7 +19,7 @@ def recovery_table(recoveries: Sequence[Recovery]) -> list[str]:
 
     Further lines show the times until Spark ran in a restarted driver, and the number of strikes after the last epoch.
     """
-    seconds = {target.told: [one.seconds for one in recoveries if one.hit is target] for target in Target}
+    seconds = {target.description: [one.seconds for one in recoveries if one.hit is target] for target in Target}
     seconds["all"] = [one.seconds for one in recoveries]
     seconds["of these, until Spark ran in a restarted driver"] = [one.starting_s for one in recoveries]
     known = {name: [one for one in some if one is not None] for name, some in seconds.items()}

@@ -100,7 +100,7 @@ class Round:
                     if pending is None and strikes and completed > strikes[0].after_epochs:
                         strike = strikes.popleft()
                         hit = job.strike(strike)
-                        self.say(f"strike {strike.number}: {hit.told}, after {completed} epochs of the driver")
+                        self.say(f"strike {strike.number}: {hit.description}, after {completed} epochs of the driver")
                         pending = _Pending(strike, hit, time.monotonic(), self._starts)
                         completed = 0
                 if job.has_succeeded():

@@ -40,8 +40,8 @@ class Target(enum.Enum):
     STORE_BUSY = ("the object store answers 503 for some seconds", (World.STORE,))
     DISK_FULL = ("the disk is full for some seconds", (World.SMALL_DISK,))
 
-    def __init__(self, told: str, worlds: tuple[World, ...]) -> None:
-        self.told = told
+    def __init__(self, description: str, worlds: tuple[World, ...]) -> None:
+        self.description = description
         self.worlds = worlds
 
     @property

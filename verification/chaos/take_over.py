@@ -149,9 +149,9 @@ class _Driver:
         progress = Progress(time.monotonic(), self._work.seconds())
         while True:
             yield
-            compatibility = progress.compatibility(time.monotonic(), self._work.seconds())
-            if compatibility is not None:
-                raise self._failure(compatibility)
+            stall_reason = progress.stall_reason(time.monotonic(), self._work.seconds())
+            if stall_reason is not None:
+                raise self._failure(stall_reason)
 
     def _failure(self, what: str) -> DifferenceError:
         words = last_words(self._process.pid, self._log, "")

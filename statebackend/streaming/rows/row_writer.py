@@ -351,10 +351,10 @@ class RecordShape:
             return tuple(by_name[name] for name in self.names)
         if self._single_value_allowed:
             return (record,)
-        told = [f"lacks {', '.join(missing)}"] if missing else []
+        differences = [f"lacks {', '.join(missing)}"] if missing else []
         if unknown:
-            told.append(f"has {', '.join(map(str, unknown))}, which is not a column")
-        raise MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
+            differences.append(f"has {', '.join(map(str, unknown))}, which is not a column")
+        raise MismatchError(f"the {type(record).__name__} {' and '.join(differences) or 'names a column twice'}")
 
 
 _Prepare = Callable[[Any], Any]
