@@ -79,7 +79,7 @@ def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_what_it_wr
         story.incoming.mkdir()
         raise failure
 
-    monkeypatch.setattr(demo, "tell", fail)
+    monkeypatch.setattr(demo, "run_steps", fail)
     assert demo.main([]) == 1
     assert f"THE DEMONSTRATION FAILED: {failure}" in capsys.readouterr().err
     (kept,) = temporary.glob("flights-demo-*")
@@ -90,6 +90,6 @@ def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_what_it_wr
 def test_the_directory_is_removed_in_the_end_unless_it_is_to_be_kept(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], count: int
 ) -> None:
-    monkeypatch.setattr(demo, "tell", lambda story: None)
+    monkeypatch.setattr(demo, "run_steps", lambda story: None)
     assert demo.main(arguments) == 0
     assert len(list(temporary.glob("flights-demo-*"))) == count

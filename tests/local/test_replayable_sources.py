@@ -268,7 +268,7 @@ def test_what_does_not_say_where_splits_begin_is_rejected_with_the_name_of_the_s
 
 def test_what_is_no_source_and_a_uid_that_is_taken_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
-    with pytest.raises(JobDefinitionError, match="no ReplayableSource"):
+    with pytest.raises(JobDefinitionError, match="not a ReplayableSource"):
         environment.from_source([1], uid="lists")  # type: ignore[arg-type]
     stream = environment.from_source(Lists({}), RECORD, uid="count").key_by("k")
     stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to([])

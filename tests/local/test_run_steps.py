@@ -493,7 +493,7 @@ def test_a_run_that_cannot_store_what_it_stops_with_has_failed_and_gives_nothing
         feed(run, "abc")
         with pytest.raises(StorageError, match="dead"):
             run.stop()
-        with pytest.raises(StreamJobError, match="is over"):
+        with pytest.raises(StreamJobError, match="the run has failed"):
             run.step()
     assert results == []
 

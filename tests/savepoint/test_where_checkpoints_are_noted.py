@@ -77,7 +77,7 @@ def test_what_never_became_complete_on_an_object_store_is_not_taken(bucket: Buck
     own = {name: bucket.uri(f"job/checkpoints/{name}") for name in names}
     for name, place in own.items():
         if name.startswith(f"chk-{unnoted:012d}"):
-            with pytest.raises(CheckpointNotFoundError, match="did not become complete"):
+            with pytest.raises(CheckpointNotFoundError, match="did not complete"):
                 Savepoint.open(place)
         else:
             assert Savepoint.open(place).metadata.checkpoint_id in (0, 1)
@@ -99,7 +99,7 @@ def test_what_zookeeper_knows_is_asked_there_and_rejected_without_it(
         with pytest.raises(JobDirectoryMismatchError, match=f"recorded in zookeeper:{root}/count, .*--zookeeper"):
             Savepoint.open(place)
         assert counts(Savepoint.open(place, high_availability=services)) == {"a": 1, "b": 1}
-    with pytest.raises(CheckpointNotFoundError, match="did not become complete"):
+    with pytest.raises(CheckpointNotFoundError, match="did not complete"):
         Savepoint.open(unnoted, high_availability=services)
     option = f"--zookeeper={zookeeper_server.hosts}{root}"
     assert main(["show", str(job), "count", "count", "--key=a", option]) == 0

@@ -347,8 +347,8 @@ PROGRESS_FILE = file_handle("source-progress/offsets/7")
         ({"source_progress_files": [PROGRESS_FILE]}, "must be a tuple"),
         ({"source_progress_files": (PROGRESS_FILE.path,)}, "must be a tuple"),
         ({"source_progress_files": (PROGRESS_FILE, PROGRESS_FILE)}, "must be distinct"),
-        ({"source_progress_files": (file_handle("offsets/7"),)}, "must lie below source-progress/"),
-        ({"source_progress_files": (file_handle("source-progress"),)}, "must lie below source-progress/"),
+        ({"source_progress_files": (file_handle("offsets/7"),)}, "must be below source-progress/"),
+        ({"source_progress_files": (file_handle("source-progress"),)}, "must be below source-progress/"),
     ],
 )
 def test_senseless_files_of_source_progress_are_rejected(changes, match) -> None:

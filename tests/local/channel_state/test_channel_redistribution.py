@@ -88,7 +88,7 @@ def test_statuses_travel_with_time() -> None:
 
 
 def test_readers_that_know_nothing_of_a_sender_are_rejected() -> None:
-    with pytest.raises(JobRestoreError, match="do not know it"):
+    with pytest.raises(JobRestoreError, match="readers without this channel"):
         merged_channels("s", {(S1, R0): [b("a")]}, {R0: at(3, s0=3)})
 
 

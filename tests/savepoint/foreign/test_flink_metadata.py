@@ -92,7 +92,7 @@ def test_a_changelog_is_rejected_with_advice(kind: int, advice: str) -> None:
         (metadata(max_parallelism=1 << 20), "max parallelism 1048576"),
         (metadata(version=3) + b"x", "1 bytes follow the last operator"),
         (metadata(version=2), "version 2 of Flink's metadata"),
-        (b"\0" * 8, "no metadata of Flink"),
+        (b"\0" * 8, "not metadata of Flink"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )

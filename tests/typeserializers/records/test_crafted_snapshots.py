@@ -146,7 +146,7 @@ def test_an_avro_schema_with_parts_missing_is_rejected_by_name() -> None:
     ("schema", "message"),
     [
         ({"type": "enum", "name": "E", "symbols": []}, "the enum 'E' has no symbols"),
-        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "no Avro schema"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "not an Avro schema"),
         ({"type": "fixed", "name": "X", "size": -1}, "the fixed 'X' has no size"),
         ({"type": "fixed", "name": "X", "size": True}, "the fixed 'X' has no size"),
         ([], "a union without branches"),
