@@ -85,8 +85,8 @@ def _parsed(text: str, what: str) -> Fraction:
         raise DurationError(f"{what} is {shown(text)}, which is not a duration: give {_FORMS}")
     if len(words) % 2:
         raise DurationError(
-            f"{what} is {shown(text)}, which is not a duration: every number needs its unit behind it, with a space in "
-            f'between, as in "1 hour 30 seconds"'
+            f"{what} is {shown(text)}, which is not a duration: write every number with its unit after a "
+            f'space, as in "1 hour 30 seconds"'
         )
     return sum((_part(*pair, text, what) for pair in zip(words[::2], words[1::2], strict=True)), Fraction(0))
 
