@@ -46,9 +46,9 @@ def test_a_duration_has_its_milliseconds(duration: Any, expected_ms: int) -> Non
     [
         ("", "not a duration"),
         ("interval", "not a duration"),
-        ("10", "needs its unit"),
-        ("10minutes", "needs its unit"),
-        ("10 minutes 5", "needs its unit"),
+        ("10", "number with its unit"),
+        ("10minutes", "number with its unit"),
+        ("10 minutes 5", "number with its unit"),
         ("ten minutes", "'ten' is not a number"),
         ("1e3 seconds", "'1e3' is not a number"),
         ("٣ seconds", "is not a number"),
