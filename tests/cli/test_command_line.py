@@ -101,17 +101,17 @@ def test_entries_are_shown_by_key_by_condition_and_up_to_a_limit(
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
 def test_entries_are_told_while_they_are_read(count: int, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def entries() -> Iterator[dict[str, Any]]:
         for number in range(count):
             # The first ones are out before the last ones are read.
-            told.append(capsys.readouterr().out)
-            assert number < 1000 or any(told)
+            reported.append(capsys.readouterr().out)
+            assert number < 1000 or any(reported)
             yield {"key": number, "value": "ä", **({"namespace": 1} if number >= 1500 else {})}
 
     print_entries(as_json, entries())
-    text = "".join([*told, capsys.readouterr().out])
+    text = "".join([*reported, capsys.readouterr().out])
     if as_json:
         found = json.loads(text)
         assert [one["key"] for one in found] == list(range(count))
@@ -130,23 +130,23 @@ def test_entries_are_told_while_they_are_read(count: int, as_json: bool, capsys:
 def test_differences_are_told_a_piece_at_a_time_and_as_one_document(
     count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def differences() -> Iterator[dict[str, Any]]:
         for number in range(count):
-            told.append(capsys.readouterr().out)
-            assert number < 1000 or any(told)
+            reported.append(capsys.readouterr().out)
+            assert number < 1000 or any(reported)
             both = {"before": {"key": number, "value": "ä"}, "after": None}
             yield {"operator": "o", "state": "s", "change": "removed", **both}
 
     print_difference(True, [{"path": "a", "change": "added", "before": None, "after": {"b": 1}}], differences())
-    text = "".join([*told, capsys.readouterr().out])
+    text = "".join([*reported, capsys.readouterr().out])
     found = json.loads(text)
     assert text == f"{json.dumps(found, ensure_ascii=False, indent=2)}\n"
     assert [one["before"]["key"] for one in found["entries"]] == list(range(count))
-    told.clear()
+    reported.clear()
     print_difference(False, [], differences())
-    rows = "".join([*told, capsys.readouterr().out]).splitlines()
+    rows = "".join([*reported, capsys.readouterr().out]).splitlines()
     assert rows[1:] == [f"o\ts\tremoved\t{number}\tä\t" for number in range(count)]
     assert rows[0] == ("operator\tstate\tchange\tkey\tbefore\tafter" if count else "no difference")
 

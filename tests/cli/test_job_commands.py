@@ -138,13 +138,13 @@ def test_check_tells_a_change_by_its_status_and_says_what_to_do(
     capsys: pytest.CaptureFixture[str], factory: str, status: int, line: str
 ) -> None:
     locked(capsys)
-    told = run(capsys, "check", "--lock", "state.lock", "--job", f"programs:{factory}", status=status)
-    assert any(line in one for one in told), told
+    reported = run(capsys, "check", "--lock", "state.lock", "--job", f"programs:{factory}", status=status)
+    assert any(line in one for one in reported), reported
     is_rejected = factory in ("narrower", "another_key", "other_key_groups")
     accepted = run(
         capsys, "check", "state.lock", "--job", f"programs:{factory}", "--allow-loss", status=REJECTED * is_rejected
     )
-    assert accepted == told
+    assert accepted == reported
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_rejections_are_red_and_losses_yellow() -> None:
 
 def test_other_key_groups_hide_nothing_else_that_is_to_be_mended(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
-    told = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REJECTED)
-    assert told[0] == "state.lock: does not restore"
-    assert "Plan().change_max_parallelism(64)" in told[1]
-    assert any("    .sales: incompatible [field-type-changed]" in line for line in told), told
+    reported = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REJECTED)
+    assert reported[0] == "state.lock: does not restore"
+    assert "Plan().change_max_parallelism(64)" in reported[1]
+    assert any("    .sales: incompatible [field-type-changed]" in line for line in reported), reported
 
 
 def test_a_rejection_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,9 +202,9 @@ def test_a_rejection_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_json_has_every_issue_with_its_rule_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
-    [told] = answer(capsys, "check", "state.lock", "--job", "programs:narrower", status=REJECTED)
-    assert (told["stored"], told["outcome"], told["rejection"]) == ("state.lock", "rejected", None)
-    state = told["operators"]["totals"]["states"]["totals"]
+    [reported] = answer(capsys, "check", "state.lock", "--job", "programs:narrower", status=REJECTED)
+    assert (reported["stored"], reported["outcome"], reported["rejection"]) == ("state.lock", "rejected", None)
+    state = reported["operators"]["totals"]["states"]["totals"]
     assert state["kind"] == "INCOMPATIBLE"
     [issue] = state["issues"]
     assert (issue["path"], issue["verdict"], issue["rule"]) == (".sales", "REJECT", "field-type-changed")
@@ -217,8 +217,8 @@ def test_what_a_program_prints_does_not_come_between_the_answer(capsys: pytest.C
 
 def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
-    told = run(capsys, "lock", "--job", "programs:without_a_field")
-    assert told[:3] == [
+    reported = run(capsys, "lock", "--job", "programs:without_a_field")
+    assert reported[:3] == [
         "state.lock: written",
         "compatibility of the job with the former lockfile:",
         "state.lock: restores, and loses what is marked 'data loss'",
@@ -271,15 +271,15 @@ def test_a_parallelism_beyond_the_key_groups_is_rejected(capsys: pytest.CaptureF
     SavepointWriter.new(tmp_path / "stored", max_parallelism=128).write(Plan().add_operator("totals", "string"))
     stored = str(tmp_path / "stored")
     run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "128")
-    told = run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "129", status=REJECTED)
-    assert "too few for a parallelism of 129" in told[1]
+    reported = run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "129", status=REJECTED)
+    assert "too few for a parallelism of 129" in reported[1]
 
 
 def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for factory in ("narrower", "as_it_was", "without_a_field"):
         locked(capsys, factory, "--history", "locks")
-    told = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
-    assert [(one["stored"][:12], one["outcome"]) for one in told] == [
+    reported = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
+    assert [(one["stored"][:12], one["outcome"]) for one in reported] == [
         ("locks/00003-", "restores"),
         ("locks/00002-", "loses"),
         ("locks/00001-", "rejected"),
@@ -427,8 +427,8 @@ def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
     assert (done.returncode, done.stderr) == (0, "")
     assert "  state 'totals': compatible as is" in done.stdout.splitlines()
     (directory / "changed.py").write_text(SCRIPT.replace("sales: int", "sales: str").replace("= 0", "= ''"))
-    told = run(capsys, "check", "savepoint", "--job", "changed:build", status=REJECTED)
-    assert any("incompatible [field-type-changed]" in line for line in told)
+    reported = run(capsys, "check", "savepoint", "--job", "changed:build", status=REJECTED)
+    assert any("incompatible [field-type-changed]" in line for line in reported)
 
 
 def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_are_named(
@@ -439,8 +439,8 @@ def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_ar
     sales.process(programs.Keep({"count": int}), uid="totals", schema="shop string").sink_to([])
     kept.execute("sales").savepoint(directory / "savepoint")
     run(capsys, "check", "job", "--job", "programs:as_it_was", "--parallelism", "3")
-    told = run(capsys, "check", "job", "--job", "programs:as_it_was", "--backend", "heap", status=REJECTED)
-    assert "Take a savepoint with the old backend" in told[1]
+    reported = run(capsys, "check", "job", "--job", "programs:as_it_was", "--backend", "heap", status=REJECTED)
+    assert "Take a savepoint with the old backend" in reported[1]
     run(capsys, "check", "savepoint", "--job", "programs:as_it_was", "--backend", "heap")
 
 
@@ -463,9 +463,9 @@ def test_state_of_a_serializer_of_a_script_is_told_how_to_be_found_again(
 ) -> None:
     (directory / "script.py").write_text(POINTS)
     assert python(directory, "script.py").returncode == 0
-    told = run(capsys, "check", "savepoint", "--job", "script:build", status=REJECTED)
+    reported = run(capsys, "check", "savepoint", "--job", "script:build", status=REJECTED)
     alias = "aliases=('__main__:PointSerializerSnapshot',))"
-    assert any(f"@register_snapshot('a.name.for.ever', {alias}" in line for line in told)
+    assert any(f"@register_snapshot('a.name.for.ever', {alias}" in line for line in reported)
     decorated = f"@register_snapshot('tests.points', {alias}\nclass PointSerializerSnapshot"
     named = POINTS.replace("class PointSerializerSnapshot", decorated)
     (directory / "named.py").write_text(named.replace("import Simple", "import register_snapshot, Simple"))

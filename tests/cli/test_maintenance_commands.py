@@ -70,8 +70,8 @@ def run(job_dir: Any, keys: str, sink: Any = None, backend: str = "heap") -> lis
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
     assert main([*map(str, arguments), "--json"]) == status
-    told = capsys.readouterr()
-    return json.loads(told.out) if status == 0 else told.err
+    reported = capsys.readouterr()
+    return json.loads(reported.out) if status == 0 else reported.err
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def test_what_is_no_job_directory_is_told_for_what_it_is(
         ("photos", "is not a job directory: it has no file job.json"),
         ("nowhere", "does not exist; pass the directory of a job"),
     ):
-        told = answer(capsys, command[0], tmp_path / place, *command[1:], status=NOT_READABLE)
-        assert re.search(f"{place} {said}", told), told
-        assert "Use an empty or a new directory" not in told
+        reported = answer(capsys, command[0], tmp_path / place, *command[1:], status=NOT_READABLE)
+        assert re.search(f"{place} {said}", reported), reported
+        assert "Use an empty or a new directory" not in reported
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -143,8 +143,8 @@ def test_a_job_that_runs_is_left_alone_and_its_driver_named(
 ) -> None:
     before = files_of(job)
     with closing(DriverLockFile().lead(CheckpointFileSystem.from_uri(job), "count")):
-        told = answer(capsys, command[0], job, *command[1:], status=NOT_READABLE)
-    assert "process" in told
+        reported = answer(capsys, command[0], job, *command[1:], status=NOT_READABLE)
+    assert "process" in reported
     assert files_of(job) == before
 
 
@@ -168,8 +168,8 @@ def test_what_only_its_program_can_roll_back_is_rejected_in_one_process(
 ) -> None:
     run(tmp_path / "job", "abc", Staged())
     before = files_of(tmp_path / "job")
-    told = answer(capsys, "roll-back", tmp_path / "job", "previous", status=NOT_READABLE)
-    assert "start it with execute(roll_back_to=1). Nothing was changed" in told
+    reported = answer(capsys, "roll-back", tmp_path / "job", "previous", status=NOT_READABLE)
+    assert "start it with execute(roll_back_to=1). Nothing was changed" in reported
     assert files_of(tmp_path / "job") == before
 
 
@@ -180,12 +180,12 @@ def test_what_is_abandoned_unread_is_taken_to_have_been_written_by_the_sinks_of_
     run(tmp_path / "job", "abc", Staged() if has_sink else None)
     (sorted((tmp_path / "job" / "checkpoints").iterdir())[-1] / "_metadata").write_bytes(b"damaged")
     before = files_of(tmp_path / "job")
-    told = answer(capsys, "roll-back", tmp_path / "job", "previous", status=status)
+    reported = answer(capsys, "roll-back", tmp_path / "job", "previous", status=status)
     if has_sink:
-        assert "start it with execute(roll_back_to=1). Nothing was changed" in told
+        assert "start it with execute(roll_back_to=1). Nothing was changed" in reported
         assert files_of(tmp_path / "job") == before
     else:
-        assert (told["status"], told["abandoned"]) == ("done", [2])
+        assert (reported["status"], reported["abandoned"]) == ("done", [2])
 
 
 def test_on_spark_it_is_begun_and_no_other_start_is_possible(

@@ -35,10 +35,15 @@ def migrated(stored: Path, factory: str, *options: str) -> tuple[int, Path]:
 def test_state_is_in_the_types_of_the_program(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, new = migrated(stored, "wider", "--json")
     assert status == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["uri"] == str(new)
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["uri"] == str(new)
     rows = {"totals": 50, "count": 50}
-    assert told["operators"]["totals"] == {"is_copied": False, "rows": rows, "operator_state_rows": {}, "left_out": {}}
+    assert reported["operators"]["totals"] == {
+        "is_copied": False,
+        "rows": rows,
+        "operator_state_rows": {},
+        "left_out": {},
+    }
     savepoint = Savepoint.open(new)
     [record] = savepoint.schema("totals", "totals").types["value"].records
     assert [(part.name, part.type_name) for part in record.fields] == [("sales", "float64"), ("note", "str")]

@@ -223,7 +223,7 @@ def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"capacity": 0}, r"capacity of ordered_wait\(\) is 0"),
         ({"capacity": True}, r"capacity of ordered_wait\(\) is True"),
@@ -234,8 +234,8 @@ def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
         ({"function": Adding()}, r"takes an instance of an AsyncFunction, not"),
     ],
 )
-def test_what_is_no_operator_is_rejected(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+def test_what_is_no_operator_is_rejected(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
         run(AsyncDataStream.ordered_wait, **{"function": Doubling(), **options})
 
 

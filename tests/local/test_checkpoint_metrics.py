@@ -39,7 +39,7 @@ def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the
     metrics = CheckpointMetrics(recorder)
     for checkpoint_id in range(3):
         metrics.triggered(checkpoint_id, [checkpoint_id])
-        told = [
+        reported = [
             acknowledged(
                 checkpoint_id,
                 index,
@@ -52,10 +52,10 @@ def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the
             )
             for index in (0, 1)
         ]
-        for one in told:
+        for one in reported:
             metrics.acknowledged(one)
         if checkpoint_id != 1:
-            metrics.completed(checkpoint_id, told, {})
+            metrics.completed(checkpoint_id, reported, {})
     found = recorder.metrics()
     assert [epoch.records_in for epoch in found.epochs] == [20, 40]
     assert [epoch.late_records_dropped for epoch in found.epochs] == [3, 6]

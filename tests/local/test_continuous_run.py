@@ -120,13 +120,13 @@ def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_
     results: list[Any] = []
     with pytest.raises(UserFunctionError, match="poison"):
         execute(results, UntilOutput(results, [{"k": "k0", "n": -1}]), 2)
-    told = Counter(row[0] for row in results)
-    assert told.total() > 0
+    reported = Counter(row[0] for row in results)
+    assert reported.total() > 0
     again: list[Any] = []
     execute(again, UntilOutput(["there is some"], elements(7), at_least=0), 1)
     # What the sink has is exactly what the state of the last checkpoint has counted.
     assert [row[0] for row in again] == [row["k"] for row in elements(7)]
-    assert {row[0]: row[1] - 1 for row in again} == told
+    assert {row[0]: row[1] - 1 for row in again} == reported
 
 
 def test_no_file_is_left_that_no_checkpoint_needs(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"epoch_size": 5}, "leave one of them"),
         ({"interval_ms": 0}, "checkpoint_interval is 0"),
@@ -234,8 +234,8 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
     ],
 )
 def test_what_cannot_be_is_rejected_before_anything_is_touched(
-    tmp_path: Path, options: dict[str, Any], told: str
+    tmp_path: Path, options: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+    with pytest.raises(JobDefinitionError, match=reported):
         run(elements(1), tmp_path / "job", **options)
     assert not (tmp_path / "job").exists()

@@ -260,8 +260,8 @@ def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
         def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
             raise ArithmeticError("boom")
 
-    told = r"source 'source', record .*watermark generator raised ArithmeticError: boom"
-    with pytest.raises(UserFunctionError, match=told):
+    reported = r"source 'source', record .*watermark generator raised ArithmeticError: boom"
+    with pytest.raises(UserFunctionError, match=reported):
         late_with(WatermarkStrategy.for_generator(Broken), [("a", 1, 1)])
 
     class Timeless(AtMarks):
@@ -277,7 +277,7 @@ def failing(_: object = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "told"),
+    ("strategy", "reported"),
     [
         (
             WatermarkStrategy.for_monotonous_timestamps().with_timestamps(failing),
@@ -295,13 +295,13 @@ def failing(_: object = None) -> Any:
     ids=["timestamps", "channel", "generator"],
 )
 def test_what_a_function_of_a_strategy_raises_is_told_with_its_source_and_record(
-    strategy: WatermarkStrategy[Any], told: str
+    strategy: WatermarkStrategy[Any], reported: str
 ) -> None:
     env = LocalStreamEnvironment()
     timed = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
     windows = timed.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint").sink_to([])
-    with pytest.raises(UserFunctionError, match=told):
+    with pytest.raises(UserFunctionError, match=reported):
         env.execute()
 
 

@@ -186,13 +186,13 @@ class Writing:
     def __init__(self, checkpoint_id: int) -> None:
         self.checkpoint_id = checkpoint_id
         self.task = TaskId("count", 0)
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def write(self) -> None:
-        self.told.append("written")
+        self.reported.append("written")
 
     def cancel(self) -> None:
-        self.told.append("cancelled")
+        self.reported.append("cancelled")
 
     def acknowledgement(self) -> Acknowledgement:
         raise NotImplementedError
@@ -210,7 +210,7 @@ def test_what_is_written_on_the_thread_of_the_run_is_abandoned_once_and_forgotte
         mails.pop(0).make()
         writer.cancel(checkpoint_id)
         mails.pop(0).make()
-        assert [work.told for work in works] == [["written"], ["cancelled"]]
+        assert [work.reported for work in works] == [["written"], ["cancelled"]]
         kept.append(works[0])
     assert finished == kept
     assert held_items(writer)["InlineWriter._under_way"] == 0

@@ -181,7 +181,7 @@ def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_c
 
 
 def test_a_sender_is_idle_to_its_readers_only_when_all_its_subtasks_are() -> None:
-    def told(*are_idle: bool) -> InputChannel:
+    def reported(*are_idle: bool) -> InputChannel:
         times = BarrierTimes([])
         channels = tuple(ValveChannel(SubtaskId("sender", index), 5, idle) for index, idle in enumerate(are_idle))
         own = OperatorWatermarkState(5, (ValveState(5, channels),))
@@ -190,4 +190,4 @@ def test_a_sender_is_idle_to_its_readers_only_when_all_its_subtasks_are() -> Non
         [channel] = node.inputs[0].channels
         return channel
 
-    assert [told(*idle).is_idle for idle in ((True, True), (True, False), (False, False))] == [True, False, False]
+    assert [reported(*idle).is_idle for idle in ((True, True), (True, False), (False, False))] == [True, False, False]

@@ -68,8 +68,8 @@ def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_o
     sink = Files(tmp_path / "out")
     with pytest.raises(UserFunctionError, match="poison"):
         run(Lists(lists), sink, tmp_path / "job", parallelism=2, backend=backend, **HOW[how])
-    told = len(sink.committed())
-    assert told < 18_000
+    reported = len(sink.committed())
+    assert reported < 18_000
     lists["split-1"][4000]["n"] = 0
     again, sink = Lists(lists), Files(tmp_path / "out")
     run(again, sink, tmp_path / "job", parallelism=3, backend=backend, **HOW[how])
@@ -78,7 +78,7 @@ def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_o
     assert len(set(sink.committed())) == 18_000
     # What had been put out is not read again, and nothing else is left out; records in flight are in the state.
     read_before = sum(dict(reversed(again.read_at)).values())
-    assert read_before >= told if how == "unaligned" else read_before == told
+    assert read_before >= reported if how == "unaligned" else read_before == reported
 
 
 class GrowingUntil(Lists):
@@ -214,7 +214,7 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (None, "returned None; it must return a SplitRead"),
         (([], 1, True), r"returned \(\[\], 1, True\); it must return a SplitRead"),
@@ -229,12 +229,14 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
         (SplitRead([{"k": "k", "n": 1}] * 9999, 9999), "returned 9999 records; return the others at the next call"),
     ],
 )
-def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_path: Path, given: Any, told: str) -> None:
+def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(
+    tmp_path: Path, given: Any, reported: str
+) -> None:
     class Odd(Lists):
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             return given  # type: ignore[no-any-return]
 
-    with pytest.raises(StreamJobError, match=rf"source 'lists', split 'split-0': reading \d+ records .* {told}"):
+    with pytest.raises(StreamJobError, match=rf"source 'lists', split 'split-0': reading \d+ records .* {reported}"):
         run(Odd(splits_of(1, 1)), [], tmp_path / "job")
 
 

@@ -328,9 +328,9 @@ def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_en
         assert [one.failure for one in answers if one is not None] == [failure, None]
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 2
         assert run.recorder.metrics().totals.failed_checkpoints == 1
-    [(abandoned, told)] = listener.reasons
+    [(abandoned, reported)] = listener.reasons
     assert abandoned == 0
-    assert reason in told
+    assert reason in reported
     assert sorted(results) == [("a", 1), ("b", 1)]
 
 
@@ -410,8 +410,8 @@ def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_r
     with directory, opening as run:
         play(run, "ab")
         run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
-    told = {key: max(count for known, count in results if known == key) for key in "ab"}
-    assert sorted(again) == sorted((key, count + 1) for key, count in told.items())
+    reported = {key: max(count for known, count in results if known == key) for key in "ab"}
+    assert sorted(again) == sorted((key, count + 1) for key, count in reported.items())
 
 
 @pytest.mark.parametrize("mode", [CheckpointingMode.ALIGNED, CheckpointingMode.UNALIGNED])

@@ -59,8 +59,8 @@ INSIDE = [
 def test_the_path_leads_to_the_field_and_names_converter_error_and_value(around: Any, value: Any, path: str) -> None:
     old, new = around(record(Old)), around(record(New))
     data = old.to_bytes(value(Old("lost")))
-    told = "the converter rejected raised ValueError: never (the old value is 'lost')"
-    expected = f"{path}.text: MalformedDataError: {told}"
+    reported = "the converter rejected raised ValueError: never (the old value is 'lost')"
+    expected = f"{path}.text: MalformedDataError: {reported}"
     for convert in (migration(old, new).to_bytes, migration(old, new).to_value):
         with pytest.raises(MigrationError) as failed:
             convert(data)

@@ -25,8 +25,8 @@ def test_every_command_is_on_the_page_and_every_other_is_not() -> None:
 
 
 def test_the_statuses_of_the_page_are_those_of_the_program() -> None:
-    told = {int(number) for number in re.findall(r"^\| (\d+) \|", COMMAND_LINE, re.MULTILINE)}
-    assert told == {0, DIFFERENT, REJECTED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
+    reported = {int(number) for number in re.findall(r"^\| (\d+) \|", COMMAND_LINE, re.MULTILINE)}
+    assert reported == {0, DIFFERENT, REJECTED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
 
 
 @pytest.mark.usefixtures("own_registrations")
@@ -49,14 +49,14 @@ def test_the_commands_of_the_pages_print_what_the_pages_show(
         importlib.invalidate_caches()
 
     def said(console: str, *statuses: int) -> None:
-        told, ended = [], []
+        reported, ended = [], []
         for line in console.splitlines():
             if line.startswith("$ statebackend "):
-                told.append(line)
+                reported.append(line)
                 command = line.removeprefix("$ statebackend ").replace("/savepoints", f"{tmp_path}/savepoints")
                 ended.append(main(shlex.split(command)))
-                told += capsys.readouterr().out.replace(f"{tmp_path}/savepoints", "/savepoints").splitlines()
-        assert told == console.splitlines()
+                reported += capsys.readouterr().out.replace(f"{tmp_path}/savepoints", "/savepoints").splitlines()
+        assert reported == console.splitlines()
         assert tuple(ended) == statuses
 
     is_now(record)

@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def told(entries: int, *, state: str = "legs", subtask: int = 0, is_done: bool = False, **more: int) -> Progress:
+def reported(entries: int, *, state: str = "legs", subtask: int = 0, is_done: bool = False, **more: int) -> Progress:
     return Progress(
         operation=Operation.MIGRATION,
         operator_uid="aircraft",
@@ -41,11 +41,11 @@ def test_a_migration_says_so_at_once_and_then_every_few_seconds_whatever_number_
     lines: list[str] = []
     clock = Clock()
     show = ProgressLines(lines.append, clock, every_s=5.0)
-    show(told(0))
+    show(reported(0))
     for second in range(1, 13):
         clock.now_s = float(second)
         for subtask in (0, 1):
-            show(told(1000 * second, subtask=subtask, size_bytes=10, total_bytes=200))
+            show(reported(1000 * second, subtask=subtask, size_bytes=10, total_bytes=200))
     assert lines == [
         "operator 'aircraft', state 'legs': migrating, started",
         "operator 'aircraft', state 'legs': migrating, 9,000 entries, 20 B of 400 B (0 of 2 subtasks done)",
@@ -58,11 +58,11 @@ def test_a_clock_that_goes_back_delays_a_line_and_drops_none() -> None:
     clock = Clock()
     show = ProgressLines(lines.append, clock, every_s=5.0)
     clock.now_s = 1000.0
-    show(told(1))
+    show(reported(1))
     clock.now_s = 3.0
-    show(told(2))
+    show(reported(2))
     clock.now_s = 9.0
-    show(told(3))
+    show(reported(3))
     assert [line.rpartition(", ")[2] for line in lines] == ["1 entry", "3 entries"]
 
 
@@ -83,11 +83,11 @@ def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them(monkeypatch:
     terminal = Terminal()
     show = shown_progress(terminal)
     assert isinstance(show, ProgressBars)
-    show(told(5, state=HOSTILE, size_bytes=50, total_bytes=100))
-    show(told(7, state="other"))
-    show(told(9, state=HOSTILE, is_done=True))
+    show(reported(5, state=HOSTILE, size_bytes=50, total_bytes=100))
+    show(reported(7, state="other"))
+    show(reported(9, state=HOSTILE, is_done=True))
     assert show._bars is not None
-    show(told(9, state="other", is_done=True))
+    show(reported(9, state="other", is_done=True))
     assert show._bars is None
     assert "[bold]b" in terminal.getvalue()
 
@@ -99,6 +99,6 @@ def test_lines_are_written_where_there_is_no_terminal_or_no_rich(
     monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
     lines: list[str] = []
     show = shown_progress(Terminal() if is_terminal else io.StringIO(), write_line=lines.append)
-    show(told(0, state=HOSTILE))
+    show(reported(0, state=HOSTILE))
     assert len(lines) == 1
     assert "\n" not in lines[0]

@@ -186,8 +186,8 @@ def test_without_its_module_values_are_the_bytes_that_are_stored_or_the_reason_i
         ["export", place, "shapes", "corner", "--to", "json", str(tmp_path / "out.json")],
         ["export", place, "shapes", "corner", "--to", "parquet", exported, "--json"],
     )
-    for status, told, reason in rejected:
-        assert (status, told) == (3, "")
+    for status, reported, reason in rejected:
+        assert (status, reported) == (3, "")
         assert "my.shapes.PointSerializerSnapshot" in reason
         assert len(reason.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -112,8 +112,8 @@ def test_every_command_tells_hostile_names_and_values_in_lines_of_their_own(
     ]
     for command in commands:
         assert main(command) == 0
-        told = capsys.readouterr().out
-        assert all(one.isprintable() or one in "\n\t" for one in told)
+        reported = capsys.readouterr().out
+        assert all(one.isprintable() or one in "\n\t" for one in reported)
     assert main(["show", savepoint.uri, name, name]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(HOSTILE)
 

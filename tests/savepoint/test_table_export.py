@@ -187,8 +187,8 @@ def test_the_command_exports_and_says_what_it_wrote(
 ) -> None:
     out = str(tmp_path / "sales.parquet")
     assert main(["export", place, "per shop", "by amount", "--to", "parquet", out, "--json"]) == 0
-    told = capsys.readouterr()
-    assert (json.loads(told.out)["entries"], told.err) == (len(SALES), "")
+    reported = capsys.readouterr()
+    assert (json.loads(reported.out)["entries"], reported.err) == (len(SALES), "")
     assert pq.read_table(out).num_rows == len(SALES)
     assert main(["export", place, "per shop", "by amount", "--to", "csv", out, "--key", "shop 3"]) == NOT_READABLE
     assert "exists" in capsys.readouterr().err

@@ -157,17 +157,19 @@ def test_without_pandas_a_frame_is_rejected_with_the_way_out(
 
 
 def test_the_reading_of_a_whole_state_is_told_of_up_to_its_end(opened: Savepoint) -> None:
-    told: list[Progress] = []
-    listening = Savepoint(RestoredState(opened.metadata, CheckpointFileSystem.from_uri(opened.uri)), (), told.append)
+    reported: list[Progress] = []
+    listening = Savepoint(
+        RestoredState(opened.metadata, CheckpointFileSystem.from_uri(opened.uri)), (), reported.append
+    )
     for _ in range(2):
         entries = list(listening.read("per shop", "by amount"))
-        assert (told[-1].is_done, told[-1].entries) == (True, len(entries))
-        parts = [one.part for one in told]
+        assert (reported[-1].is_done, reported[-1].entries) == (True, len(entries))
+        parts = [one.part for one in reported]
         assert parts == sorted(parts, key=lambda part: part or 0.0)
-        assert 0 < (told[-1].part or 0) <= 1
-        told.clear()
+        assert 0 < (reported[-1].part or 0) <= 1
+        reported.clear()
     list(listening.read("per shop", "by amount", key="shop 3"))
-    assert told == []
+    assert reported == []
     sizes = sum(size for _, size in listening.verify())
-    assert sum(one.size_bytes for one in told if one.is_done) == sizes
-    assert all(one.size_bytes <= (one.total_bytes or 0) for one in told)
+    assert sum(one.size_bytes for one in reported if one.is_done) == sizes
+    assert all(one.size_bytes <= (one.total_bytes or 0) for one in reported)

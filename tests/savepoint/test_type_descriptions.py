@@ -46,7 +46,7 @@ def test_numbers_of_fields_arrays_and_foreign_schemas_are_told_apart() -> None:
 
     [record] = describe_type(ts.AttrsSerializer(Legs).snapshot_configuration()).records
     assert [one.type_name for one in record.fields] == ["list[int64]"]
-    told = [
+    reported = [
         describe_type(serializer.snapshot_configuration()).name
         for serializer in (
             ts.IntPrimitiveArraySerializer(),
@@ -59,4 +59,4 @@ def test_numbers_of_fields_arrays_and_foreign_schemas_are_told_apart() -> None:
             ts.ArrowSerializer(pa.schema({"n": pa.int64()})),
         )
     ]
-    assert len(set(told)) == len(told)
+    assert len(set(reported)) == len(reported)

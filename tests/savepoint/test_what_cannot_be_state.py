@@ -64,7 +64,7 @@ def rows(*given: tuple[bytes, bytes | None, bytes | None]) -> list[CanonicalBatc
 
 
 @pytest.mark.parametrize(
-    ("descriptor", "row", "told"),
+    ("descriptor", "row", "reported"),
     [
         (VALUE, (KEY, None, None), "it has a row that is a removal"),
         (LIST, (KEY, None, None), "it has a row that is a removal"),
@@ -75,9 +75,11 @@ def rows(*given: tuple[bytes, bytes | None, bytes | None]) -> list[CanonicalBatc
         (LIST, (KEY, None, SEVEN), ""),
     ],
 )
-def test_a_row_that_is_no_entry_is_rejected_with_its_state_and_key_group(descriptor: Any, row: Any, told: str) -> None:
+def test_a_row_that_is_no_entry_is_rejected_with_its_state_and_key_group(
+    descriptor: Any, row: Any, reported: str
+) -> None:
     meta, state = described(descriptor)
-    with pytest.raises(StateRestoreError, match=f"'things'.*key group 3.*{told}"):
+    with pytest.raises(StateRestoreError, match=f"'things'.*key group 3.*{reported}"):
         list(EntryReader(meta, state).entries(rows(row)))
 
 

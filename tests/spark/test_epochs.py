@@ -140,8 +140,8 @@ def in_state(state: EpochState, event: EpochEvent) -> Epochs:
         machine.request_stop()
         machine.handle(BatchArrived(4))
     else:
-        for told in WAY_TO[state]:
-            machine.handle(told)
+        for reported in WAY_TO[state]:
+            machine.handle(reported)
     if event is EpochEvent.BATCH_WHEN_STOPPING:
         machine.request_stop()
     assert machine.state is state
@@ -159,18 +159,18 @@ def test_every_state_with_every_event_does_what_the_table_says_or_nothing(state:
     if state is EpochState.STOPPED and event in _BATCHES:
         event = EpochEvent.BATCH_WHEN_STOPPING
     listed = EPOCH_TRANSITIONS.get((state, event))
-    *before, told = TOLD[event]
+    *before, reported = TOLD[event]
     if listed is None:
         remembered = all_of(machine)
         with pytest.raises(IllegalTransitionError) as rejected:
-            machine.handle(told)
+            machine.handle(reported)
         assert rejected.value.state == state.name
         assert rejected.value.event in ALIKE[event]
         assert all_of(machine) == remembered
         return
     for earlier in before:
         machine.handle(earlier)
-    actions = machine.handle(told)
+    actions = machine.handle(reported)
     assert (machine.state, tuple(KIND_OF_ACTION[type(action)] for action in actions)) == listed
 
 

@@ -25,15 +25,15 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
     return Workplace(spark, tmp_path)
 
 
-def rejected(environment: SparkStreamEnvironment, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told) as error:
+def rejected(environment: SparkStreamEnvironment, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported) as error:
         environment.execute("rejected")
     assert "\n" not in str(error.value)
     assert not Path(environment.job_dir).exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"parallelism": 17}, "parallelism"),
         ({"parallelism": "2"}, "parallelism is '2'; it takes a whole number"),
@@ -46,8 +46,8 @@ def rejected(environment: SparkStreamEnvironment, told: str) -> None:
     ],
     ids=str,
 )
-def test_settings_out_of_their_bounds(workplace: Workplace, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+def test_settings_out_of_their_bounds(workplace: Workplace, options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
         workplace.environment(**options)
     workplace.environment(parallelism=16, epoch_timeout_s=0.5)
 
@@ -83,7 +83,7 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "settings", "told"),
+    ("key", "settings", "reported"),
     [
         (7, {}, "operator 'words': key_by takes column names, functions or expressions, not int"),
         ("word", {"order_by": [7]}, "operator 'words': order_by takes column names or expressions, not int"),
@@ -102,7 +102,7 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
     ],
 )
 def test_columns_that_the_input_does_not_have(
-    workplace: Workplace, key: Any, settings: dict[str, Any], told: str
+    workplace: Workplace, key: Any, settings: dict[str, Any], reported: str
 ) -> None:
     # An expression is one of a session, of which there is none yet where tests are collected.
     key, given = (
@@ -112,7 +112,7 @@ def test_columns_that_the_input_does_not_have(
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by(key)
     words.process(CountWords(), uid="words", **{"schema": COUNTED, **given}).sink_to(NoopSink())
-    rejected(environment, told)
+    rejected(environment, reported)
 
 
 @pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
@@ -166,7 +166,7 @@ class Beginning(StatefulProcessor):
 
 
 @pytest.mark.parametrize(
-    ("initial", "told"),
+    ("initial", "reported"),
     [
         (lambda place: place.spark.range(3), "is a batch DataFrame that is grouped"),
         (lambda place: "a frame", "is a batch DataFrame that is grouped"),
@@ -184,7 +184,7 @@ class Beginning(StatefulProcessor):
     ids=["not grouped", "no frame", "a stream", "an expression", "another type", "more columns"],
 )
 def test_a_beginning_that_is_none_for_these_keys(
-    workplace: Workplace, initial: Callable[[Workplace], Any], told: str
+    workplace: Workplace, initial: Callable[[Workplace], Any], reported: str
 ) -> None:
     environment = workplace.environment()
     grouped = environment.from_dataframe(workplace.stream()).group_by("word")
@@ -192,7 +192,7 @@ def test_a_beginning_that_is_none_for_these_keys(
         Beginning(), "word string", "update", "none", initial_state=initial(workplace), uid="words"
     )
     processed.sink_to(NoopSink())
-    rejected(environment, f"operator 'words': initial_state {told}")
+    rejected(environment, f"operator 'words': initial_state {reported}")
 
 
 def frame_of(place: Workplace) -> Any:

@@ -44,10 +44,12 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("told", "uid"), UNUSABLE)
-def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_rejected_in_one_line(told: str, uid: Any) -> None:
+@pytest.mark.parametrize(("reported", "uid"), UNUSABLE)
+def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_rejected_in_one_line(
+    reported: str, uid: Any
+) -> None:
     _, rows = stream()
-    with pytest.raises(JobDefinitionError, match=told) as rejected:
+    with pytest.raises(JobDefinitionError, match=reported) as rejected:
         rows.key_by("k").process(Nothing(), uid=uid)
     assert len(str(rejected.value).splitlines()) == 1
 

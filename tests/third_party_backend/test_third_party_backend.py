@@ -205,12 +205,12 @@ def test_its_checkpoints_are_checked_with_it_and_told_to_others(
         return status, "".join(capsys.readouterr())
 
     assert check()[0] == check("--backend", "sqlite")[0] == 0
-    status, told = check("--backend", "rocksdb")
+    status, reported = check("--backend", "rocksdb")
     assert status == 1
-    assert "written by the backend 'sqlite', whose native format 'rocksdb' does not read" in told
-    status, told = check("--backend", "nobody")
+    assert "written by the backend 'sqlite', whose native format 'rocksdb' does not read" in reported
+    status, reported = check("--backend", "nobody")
     assert status == 3
-    assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in told
+    assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in reported
 
 
 def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_missing(
@@ -226,17 +226,17 @@ def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_mis
         shops = own.to_arrow()["key"].unique().to_pylist()
         assert list(own) == [one for shop in shops for one in Savepoint.open(job).read("ledger", state, key=shop)]
 
-    def told(*arguments: str) -> str:
+    def reported(*arguments: str) -> str:
         assert main(list(arguments)) == 0
         return capsys.readouterr().out
 
-    assert "turnover\tvalue\tkey str, value int64\t3\t" in told("inspect", job, "--verify")
-    assert told("diff", job, str(savepoint), "--entries") == "no difference\n"
-    assert "north\t4" in told("show", job, "ledger", "turnover")
-    assert ": 3 entries" in told("export", job, "ledger", "turnover", "--to", "parquet", str(tmp_path / "out"))
+    assert "turnover\tvalue\tkey str, value int64\t3\t" in reported("inspect", job, "--verify")
+    assert reported("diff", job, str(savepoint), "--entries") == "no difference\n"
+    assert "north\t4" in reported("show", job, "ledger", "turnover")
+    assert ": 3 entries" in reported("export", job, "ledger", "turnover", "--to", "parquet", str(tmp_path / "out"))
     assert pq.read_table(tmp_path / "out").num_rows == 3
-    assert "turnover" in told("du", job)
-    assert told("gc", job).startswith("there are no unused files")
+    assert "turnover" in reported("du", job)
+    assert reported("gc", job).startswith("there are no unused files")
     # A process in which nobody installed it; what needs no state of it is told all the same.
     for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
         done = subprocess.run(

@@ -53,10 +53,10 @@ def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch:
         declare_snapshot_modules({"a.declared.name": "a.module"})
         declare_unavailable_snapshots({"a.lost.name": "lost"})
         cloudpickle.register_pickle_by_value(surroundings)
-        told = [line.partition(": was ")[0] for line in surroundings.left_behind(before)]
+        reported = [line.partition(": was ")[0] for line in surroundings.left_behind(before)]
         VARIABLE.reset(token)
         monkeypatch.undo()
-    assert told == [
+    assert reported == [
         "setting sys.path",
         "setting working directory",
         "environment variable A_VARIABLE_OF_THIS_TEST",

@@ -73,7 +73,7 @@ class Outside:
     answers: dict[int, AnswerRequest] = field(factory=dict)
     timeouts: dict[int, int] = field(factory=dict)
     periodic_at_ms: int | None = None
-    told: list[int] = field(factory=list)
+    reported: list[int] = field(factory=list)
     stored: list[int] = field(factory=list)
     discarded: list[SubtaskState] = field(factory=list)
     next_id: int = 1
@@ -142,7 +142,7 @@ class Outside:
         self.handle(CheckpointProgressed(action.checkpoint_id, self.now_ms))
 
     def _tell(self, action: TriggerTasks) -> None:
-        self.told.append(action.checkpoint_id)
+        self.reported.append(action.checkpoint_id)
 
     def _store(self, action: StoreCheckpoint) -> None:
         self.stored.append(action.completed.checkpoint_id)

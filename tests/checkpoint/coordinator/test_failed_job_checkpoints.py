@@ -112,7 +112,7 @@ def test_checkpoint_aborts_after_storage_io_exception() -> None:
     assert is_clean(one)
     # Its place comes after all: nobody is told.
     one.handle(CheckpointProgressed(1, 0))
-    assert one.told == []
+    assert one.reported == []
 
 
 def test_trigger_checkpoint_with_counter_io_exception() -> None:

@@ -77,10 +77,10 @@ def test_checkpoint_triggered_after_some_tasks_finished_if_allowed() -> None:
     )
     one = outside(tasks=tasks, policy=all_unfinished_tasks)
     number = one.request()
-    (told,) = one.of(TriggerTasks)
+    (reported,) = one.of(TriggerTasks)
     # Those behind finished tasks alone have nobody left who sends them a barrier.
-    assert told.tasks == (others[1], others[2], sources[2])
-    for task in told.tasks:
+    assert reported.tasks == (others[1], others[2], sources[2])
+    for task in reported.tasks:
         one.handle(
             Acknowledged(stateless(1, task), 0),
         )
@@ -95,8 +95,8 @@ def test_those_are_told_who_have_nobody_before_them_that_runs_and_the_others_hea
     tasks = tuple(CheckpointTask(task, TaskStatus.RUNNING, frozenset(given)) for task, given in inputs.items())
     one = outside(tasks=tasks, policy=all_unfinished_tasks)
     one.request()
-    [told] = one.of(TriggerTasks)
-    assert told.tasks == (source,)
+    [reported] = one.of(TriggerTasks)
+    assert reported.tasks == (source,)
     one.decline(1, source)
     [aborted] = one.of(NotifyAborted)
     assert aborted.tasks == (sink, middle, source)
@@ -251,10 +251,10 @@ def test_periodic_scheduling_with_inactive_tasks() -> None:
     one = outside(tasks=running(A, B, status=TaskStatus.STARTING))
     one.start(10)
     one.pass_time(30)
-    assert one.told == []
+    assert one.reported == []
     one.handle(TasksChanged(running(A, B)))
     one.pass_time(40)
-    assert one.told == [1]
+    assert one.reported == [1]
 
 
 def test_trigger_checkpoint_after_stopping() -> None:
@@ -306,10 +306,10 @@ def test_suspend_and_resume() -> None:
     assert one.answers[stored].checkpoint_id == 1
     one.pass_time(100)
     assert one.of(FailJob) == []
-    assert one.told == [1, 2]
+    assert one.reported == [1, 2]
     one.start(10)
     one.pass_time(110)
-    assert one.told == [1, 2, 3]
+    assert one.reported == [1, 2, 3]
 
 
 def test_one_checkpoint_is_stored_at_a_time_oldest_first() -> None:

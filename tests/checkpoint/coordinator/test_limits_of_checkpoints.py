@@ -26,11 +26,11 @@ def test_min_checkpoint_pause() -> None:
     one.pass_time(10)
     one.pass_time(35)
     one.acknowledge(1, A, B)
-    assert one.told == [1]
+    assert one.reported == [1]
     one.pass_time(84)
-    assert one.told == [1]
+    assert one.reported == [1]
     one.pass_time(85)
-    assert one.told == [1, 2]
+    assert one.reported == [1, 2]
     early = [answer for answer in one.answers.values() if answer.failure is Reason.MINIMUM_PAUSE]
     assert early
 
@@ -40,20 +40,20 @@ def test_max_concurrent_attempts(most: int) -> None:
     one = outside(most=most)
     one.start(10)
     one.pass_time(10 * (most + 5))
-    assert one.told == list(range(1, most + 1))
+    assert one.reported == list(range(1, most + 1))
     one.acknowledge(1, A, B)
-    assert one.told == list(range(1, most + 2))
+    assert one.reported == list(range(1, most + 2))
     one.acknowledge(2, A, B)
-    assert one.told == list(range(1, most + 3))
+    assert one.reported == list(range(1, most + 3))
 
 
 def test_max_concurrent_attempts_with_subsumption() -> None:
     one = outside(most=2)
     one.start(10)
     one.pass_time(50)
-    assert one.told == [1, 2]
+    assert one.reported == [1, 2]
     one.acknowledge(2, A, B)
-    assert one.told == [1, 2, 3, 4]
+    assert one.reported == [1, 2, 3, 4]
 
 
 def test_what_was_asked_for_goes_on_when_the_scheduler_stops() -> None:
@@ -70,9 +70,9 @@ def test_nothing_is_begun_while_too_many_are_removed() -> None:
     one = outside()
     one.handle(RemovalsChanged(2, 0))
     one.request()
-    assert one.told == []
+    assert one.reported == []
     one.handle(RemovalsChanged(1, 0))
-    assert one.told == [1]
+    assert one.reported == [1]
 
 
 def test_a_queue_that_is_full_drops_what_is_periodic_and_rejects_the_rest() -> None:

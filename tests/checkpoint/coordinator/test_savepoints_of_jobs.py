@@ -37,7 +37,10 @@ def test_savepoints_are_not_subsumed() -> None:
     assert one.checkpoints.pending_ids == (2,)
     one.acknowledge(2, A, B)
     assert one.stored == [3, 4, 6, 2]
-    assert [(told.checkpoint_id, told.subsumed_id) for told in one.of(NotifyComplete)] == [(3, None), (6, 3)]
+    assert [(reported.checkpoint_id, reported.subsumed_id) for reported in one.of(NotifyComplete)] == [
+        (3, None),
+        (6, 3),
+    ]
     assert one.checkpoints.last_completed_id == 6
 
 
@@ -55,7 +58,7 @@ def test_min_delay_between_savepoints() -> None:
     one.request(Kind.SAVEPOINT)
     one.acknowledge(1, A, B)
     one.request(Kind.SAVEPOINT)
-    assert one.told == [1, 2]
+    assert one.reported == [1, 2]
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP_WITH_SAVEPOINT, Kind.DRAIN_WITH_SAVEPOINT])
@@ -96,7 +99,7 @@ def test_savepoint_scheduled_in_unaligned_mode() -> None:
     savepoint = one.request(Kind.SAVEPOINT)
     first = one.checkpoints.waiting_requests[0]
     assert (first.request_id, first.is_forced) == (savepoint, False)
-    assert one.told == [1]
+    assert one.reported == [1]
     one.acknowledge(1, A, B)
     assert [request.request_id for request in one.checkpoints.waiting_requests] == waiting
     assert one.of(TriggerTasks)[-1].kind is Kind.SAVEPOINT

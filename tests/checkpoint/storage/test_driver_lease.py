@@ -234,9 +234,9 @@ def test_the_thread_renews_it_and_tells_of_a_loss(leases) -> None:
     assert lost.wait(GIVE_UP_S)
     with pytest.raises(LeadershipLostError):
         holder.check()
-    told: list[LeadershipLostError] = []
-    holder.at_loss(told.append)
-    assert len(told) == 1
+    reported: list[LeadershipLostError] = []
+    holder.at_loss(reported.append)
+    assert len(reported) == 1
     holder.close()
     assert objects.read(LEASE_FILE_NAME) == another
 

@@ -40,9 +40,9 @@ def raising(error: Exception) -> Lead:
 def test_each_failure_of_a_driver_that_was_overtaken_is_the_cause_of_a_loss_of_its_own() -> None:
     lost = LeadershipLostError("another driver leads")
     lead, other = raising(lost), ValueError("a sink's file is not there")
-    told = [root_cause(lead, FAILURE), root_cause(lead, other), root_cause(lead, FAILURE)]
-    assert [(type(one), str(one)) for one in told] == [(LeadershipLostError, "another driver leads")] * 3
-    assert [one.__cause__ for one in told] == [FAILURE, other, FAILURE]
+    reported = [root_cause(lead, FAILURE), root_cause(lead, other), root_cause(lead, FAILURE)]
+    assert [(type(one), str(one)) for one in reported] == [(LeadershipLostError, "another driver leads")] * 3
+    assert [one.__cause__ for one in reported] == [FAILURE, other, FAILURE]
     assert lost.__cause__ is None
 
 

@@ -97,15 +97,15 @@ def test_a_file_system_without_locks_is_told_as_such(
 
 
 def test_what_is_no_savepoint_is_told_by_what_it_is(store: CheckpointFileSystem, tmp_path: Path) -> None:
-    def told(path: Path) -> str:
+    def reported(path: Path) -> str:
         failure = not_a_savepoint(CheckpointFileSystem.from_uri(path))
         assert isinstance(failure, SavepointError)
         return str(failure)
 
-    assert "does not exist" in told(tmp_path / "nowhere")
-    assert "it has no file _metadata; give the savepoint's own directory" in told(tmp_path)
+    assert "does not exist" in reported(tmp_path / "nowhere")
+    assert "it has no file _metadata; give the savepoint's own directory" in reported(tmp_path)
     JobDirectory.open(tmp_path / "job", "one", 8).close()
-    assert "it is the directory of a job; take a savepoint of that" in told(tmp_path / "job")
+    assert "it is the directory of a job; take a savepoint of that" in reported(tmp_path / "job")
 
 
 class Stubborn:

@@ -178,16 +178,16 @@ def test_who_has_lost_its_session_is_told_and_completes_nothing(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
-    told = threading.Event()
+    reported = threading.Event()
     lost: list[LeadershipLostError] = []
 
     def listener(error: LeadershipLostError) -> None:
         lost.append(error)
-        told.set()
+        reported.set()
 
     job.directory.leadership.at_loss(listener)
     zookeeper_server.end_session(job.client.client_id)
-    assert told.wait()
+    assert reported.wait()
     assert "\n" not in str(lost[0])
     for call in (job.directory.leadership.check, lambda: job.led.add(1)):
         with pytest.raises(LeadershipLostError, match="does not lead job 'flights' any more"):

@@ -189,7 +189,7 @@ def test_a_checkpoint_that_one_completes_without_the_lead_is_none(
 
 
 @pytest.mark.parametrize(
-    ("is_led", "error", "told"),
+    ("is_led", "error", "reported"),
     [(True, StorageError, "cannot be completed"), (False, LeadershipLostError, "does not lead job 'flights'")],
 )
 def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_one_is_rejected(
@@ -199,7 +199,7 @@ def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_
     monkeypatch: pytest.MonkeyPatch,
     is_led: bool,
     error: type[Exception],
-    told: str,
+    reported: str,
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
     with job.directory:
@@ -216,7 +216,7 @@ def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_
         else:
             zookeeper_server.remove_node(zookeeper_server.leading_node(f"{root}/flights/leaders"))
         monkeypatch.setattr(session, "commit", lose_the_first)
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=reported):
             job.records.pointers.publish(checkpoint(1))
         assert losses == []
         assert list(job.records.pointers.find().retained) == []

@@ -190,8 +190,8 @@ def test_an_idle_source_drops_its_watermarks_and_a_status_is_told_once() -> None
     for element in (WatermarkStatus.IDLE, Watermark(3), WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)):
         made.sources[0].feed(lambda source, element=element: source.time(element))
     made.network.run()
-    told = [one for one in made.heard.said if not isinstance(one, tuple)]
-    assert told == [WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)]
+    reported = [one for one in made.heard.said if not isinstance(one, tuple)]
+    assert reported == [WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)]
 
 
 @pytest.mark.parametrize(("is_union", "then"), [(True, [Watermark(20)]), (False, [])])
@@ -207,8 +207,8 @@ def test_who_returns_behind_holds_another_input_but_not_its_own(is_union: bool, 
     ):
         source.feed(lambda one, element=element: one.time(element))
         made.network.run()
-    told = [one for one in made.heard.said if not isinstance(one, tuple)]
-    assert told == [Watermark(10), *then]
+    reported = [one for one in made.heard.said if not isinstance(one, tuple)]
+    assert reported == [Watermark(10), *then]
 
 
 def test_nobody_moves_when_there_is_no_room_behind_it() -> None:

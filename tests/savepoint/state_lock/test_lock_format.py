@@ -121,9 +121,9 @@ def test_what_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
 
 def test_a_line_edited_by_hand_is_rejected_with_what_to_do() -> None:
     edited = lock_to_bytes(lock(operator("a", "s"))).replace(b"value: int64", b"value: int32")
-    with pytest.raises(StateLockError, match=r'operator "a" do not match their seal') as told:
+    with pytest.raises(StateLockError, match=r'operator "a" do not match their seal') as reported:
         lock_from_bytes(edited, "jobs/state.lock")
-    assert str(told.value).endswith("statebackend lock --job MODULE:FACTORY --output jobs/state.lock")
+    assert str(reported.value).endswith("statebackend lock --job MODULE:FACTORY --output jobs/state.lock")
 
 
 def test_another_max_parallelism_is_rejected() -> None:

@@ -54,30 +54,32 @@ def rejection(form: ColumnForm, value: Any) -> str | None:
     return None
 
 
-def told(serializer: ts.TypeSerializer[Any], *values: Any) -> list[Any]:
+def reported(serializer: ts.TypeSerializer[Any], *values: Any) -> list[Any]:
     found: list[Any] = ColumnForms().of(serializer).array(list(values)).to_pylist()
     return found
 
 
 def test_values_are_what_they_were() -> None:
-    assert told(ts.LongSerializer(), -(2**63), 2**63 - 1) == [-(2**63), 2**63 - 1]
-    assert told(ts.BigDecSerializer(), decimal.Decimal("1.50")) == [decimal.Decimal("1.50")]
-    assert told(ts.BigIntSerializer(), 10**37) == [10**37]
+    assert reported(ts.LongSerializer(), -(2**63), 2**63 - 1) == [-(2**63), 2**63 - 1]
+    assert reported(ts.BigDecSerializer(), decimal.Decimal("1.50")) == [decimal.Decimal("1.50")]
+    assert reported(ts.BigIntSerializer(), 10**37) == [10**37]
     zoned = datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
     bare = datetime.datetime(2026, 1, 2, 3)
-    assert told(ts.PythonDateTimeSerializer(), zoned, bare) == [zoned, bare.replace(tzinfo=UTC)]
-    assert told(ts.InstantSerializer(), ts.Instant(1, 5000)) == [datetime.datetime(1970, 1, 1, 0, 0, 1, 5, UTC)]
-    assert told(ts.DateSerializer(), ts.Date(1500)) == [datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)]
-    assert told(ts.SqlDateSerializer(), ts.SqlDate(-1)) == [datetime.date(1969, 12, 31)]
-    assert told(ts.EnumSerializer(contract_cases.Colour), contract_cases.Colour.RED) == ["RED"]
-    assert told(ts.SetSerializer(ts.LongSerializer()), {3, 1, 2}) == [[1, 2, 3]]
-    assert told(ts.MapSerializer(ts.StringSerializer(), ts.LongSerializer()), {"b": 1, "a": None}) == [
+    assert reported(ts.PythonDateTimeSerializer(), zoned, bare) == [zoned, bare.replace(tzinfo=UTC)]
+    assert reported(ts.InstantSerializer(), ts.Instant(1, 5000)) == [datetime.datetime(1970, 1, 1, 0, 0, 1, 5, UTC)]
+    assert reported(ts.DateSerializer(), ts.Date(1500)) == [datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)]
+    assert reported(ts.SqlDateSerializer(), ts.SqlDate(-1)) == [datetime.date(1969, 12, 31)]
+    assert reported(ts.EnumSerializer(contract_cases.Colour), contract_cases.Colour.RED) == ["RED"]
+    assert reported(ts.SetSerializer(ts.LongSerializer()), {3, 1, 2}) == [[1, 2, 3]]
+    assert reported(ts.MapSerializer(ts.StringSerializer(), ts.LongSerializer()), {"b": 1, "a": None}) == [
         [("b", 1), ("a", None)]
     ]
     either = ts.EitherSerializer(ts.StringSerializer(), ts.LongSerializer())
-    assert told(either, ts.Left("a"), ts.Right(1)) == [{"left": "a", "right": None}, {"left": None, "right": 1}]
-    assert told(ts.TupleSerializer([ts.StringSerializer(), ts.LongSerializer()]), ("a", 1)) == [{"f0": "a", "f1": 1}]
-    assert told(ts.RowSerializer([ts.LongSerializer()], ["n"]), ts.Row.named({"n": 5})) == [{"n": 5}]
+    assert reported(either, ts.Left("a"), ts.Right(1)) == [{"left": "a", "right": None}, {"left": None, "right": 1}]
+    assert reported(ts.TupleSerializer([ts.StringSerializer(), ts.LongSerializer()]), ("a", 1)) == [
+        {"f0": "a", "f1": 1}
+    ]
+    assert reported(ts.RowSerializer([ts.LongSerializer()], ["n"]), ts.Row.named({"n": 5})) == [{"n": 5}]
 
 
 def test_records_are_structs_inside_lists_and_optional_values() -> None:

@@ -48,9 +48,9 @@ def test_a_plan_in_a_file_is_carried_out(stored: Path, capsys: Any) -> None:
     status, new = run(stored, _PLAN)
     assert status == 0
     assert entries_of(new, "stores", "sales") == {"a": 1}
-    told = capsys.readouterr()
-    assert "operator stores, state sales: 1 entry written, 1 left out" in told.out
-    assert "warning" not in told.out
+    reported = capsys.readouterr()
+    assert "operator stores, state sales: 1 entry written, 1 left out" in reported.out
+    assert "warning" not in reported.out
 
 
 def test_the_answer_is_one_json_document_whatever_the_plan_prints(stored: Path, capsys: Any) -> None:
@@ -59,9 +59,9 @@ def test_the_answer_is_one_json_document_whatever_the_plan_prints(stored: Path, 
     )
     status, new = run(stored, f"print('loading')\n{talkative}", "--json")
     assert status == 0
-    told = capsys.readouterr()
-    assert all(word in told.err for word in ("loading", "planning", "looking"))
-    answer = json.loads(told.out)
+    reported = capsys.readouterr()
+    assert all(word in reported.err for word in ("loading", "planning", "looking"))
+    answer = json.loads(reported.out)
     assert answer["uri"] == str(new)
     assert answer["operators"] == {
         "stores": {"is_copied": False, "rows": {"sales": 1}, "operator_state_rows": {}, "left_out": {"sales": 1}}
@@ -79,10 +79,10 @@ def plan(savepoint):
 
 def test_a_change_that_left_out_nothing_is_warned_of(stored: Path, capsys: Any) -> None:
     status, _ = run(stored, _IDLE_PLAN)
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert status == 0
-    assert "state sales: 1 entry written, 1 left out" in told
-    [warning] = [line for line in told.splitlines() if line.startswith("warning: ")]
+    assert "state sales: 1 entry written, 1 left out" in reported
+    [warning] = [line for line in reported.splitlines() if line.startswith("warning: ")]
     assert "change 2 of the plan (keep_keys of operator 'shops') left out nothing" in warning
 
 

@@ -285,10 +285,12 @@ def test_a_value_that_the_new_type_cannot_write_is_rejected_with_its_key(savepoi
 
 
 def test_writing_tells_how_far_it_is_of_all_there_is(savepoint: Path, tmp_path: Path) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     plan = Plan().change_max_parallelism(7)
-    SavepointWriter.copy_of(savepoint, tmp_path / "copy").write(plan, told.append)
-    written = [one for one in told if one.operation.name == "SAVEPOINT" and one.is_done and one.state_name == "totals"]
+    SavepointWriter.copy_of(savepoint, tmp_path / "copy").write(plan, reported.append)
+    written = [
+        one for one in reported if one.operation.name == "SAVEPOINT" and one.is_done and one.state_name == "totals"
+    ]
     assert sum(one.entries for one in written) == len(SHOPS)
     assert all(one.size_bytes and one.total_bytes for one in written)
     assert {one.subtask_index for one in written} == {0, 1}

@@ -39,11 +39,11 @@ class RecordingSink:
     identity = "a sink"
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.reported: list[tuple[Any, ...]] = []
         self.fails_at: dict[str, BaseException] = {}
 
     def _note(self, *what: Any) -> None:
-        self.told.append(what)
+        self.reported.append(what)
         if what[0] in self.fails_at:
             raise self.fails_at[what[0]]
 

@@ -31,12 +31,12 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
         job.run(0)
     assert job.latest.checkpoint_id == 0
     assert job.driver.last_epoch_id is None
-    assert job.sink.told == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("commit", 0, b"rows of 0")]
+    assert job.sink.reported == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("commit", 0, b"rows of 0")]
     job.sink.fails_at.clear()
     job.start()
     job.replay(0)
     job.run(1)
-    assert job.sink.told[2:] == [
+    assert job.sink.reported[2:] == [
         ("commit", 0, b"rows of 0"),
         ("stage", 1, f"{IDENTITY.job_id}.run-2"),
         ("commit", 1, b"rows of 1"),
@@ -47,17 +47,23 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
 
 def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        epoch_driver, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
+        epoch_driver,
+        "make_offsets_durable",
+        lambda directory, epoch_id: job.sink.reported.append((directory, epoch_id)),
     )
     job.run(0)
-    assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, f"{IDENTITY.job_id}.run-1")]
+    assert job.sink.reported[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, f"{IDENTITY.job_id}.run-1")]
 
 
 def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_driver, "keep_adaptive_disabled", lambda session: job.sink.told.append("settings"))
+    monkeypatch.setattr(epoch_driver, "keep_adaptive_disabled", lambda session: job.sink.reported.append("settings"))
     for epoch_id in range(2):
         job.run(epoch_id)
-    assert [told if told == "settings" else told[0] for told in job.sink.told] == ["settings", "stage", "commit"] * 2
+    assert [reported if reported == "settings" else reported[0] for reported in job.sink.reported] == [
+        "settings",
+        "stage",
+        "commit",
+    ] * 2
 
 
 def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
@@ -65,7 +71,7 @@ def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
     job.driver.request_stop()
     with pytest.raises(EpochError, match="epoch 1 was not started: the job is stopping"):
         job.run(1)
-    assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
+    assert job.sink.reported[-1] == ("commit", 0, b"rows of 0")
     assert job.driver.failure is None, "a job that was stopped has not failed"
 
 
@@ -76,17 +82,17 @@ def test_the_first_epoch_is_number_0(job: Job, epoch_id: int) -> None:
         return
     with pytest.raises(SourceProgressMismatchError, match=rf"batch {epoch_id}, the state log at epoch none.*must be 0"):
         job.run(epoch_id)
-    assert job.sink.told == []
+    assert job.sink.reported == []
 
 
 @pytest.mark.parametrize("epoch_id", [0, 1, 4, 5])
 def test_a_batch_behind_or_ahead_of_the_state_is_rejected(job: Job, epoch_id: int) -> None:
     for number in (0, 1, 2):
         job.run(number)
-    told = list(job.sink.told)
+    reported = list(job.sink.reported)
     with pytest.raises(SourceProgressMismatchError, match=rf"at batch {epoch_id}, the state log at epoch 2.*must be 3"):
         job.run(epoch_id)
-    assert job.sink.told == told
+    assert job.sink.reported == reported
     job.start()
     with pytest.raises(SourceProgressMismatchError, match="must be 3"):
         job.run(epoch_id)
@@ -95,14 +101,14 @@ def test_a_batch_behind_or_ahead_of_the_state_is_rejected(job: Job, epoch_id: in
 def test_a_completed_batch_with_other_offsets_is_rejected(job: Job) -> None:
     job.run(0)
     job.run(1)
-    told = list(job.sink.told)
+    reported = list(job.sink.reported)
     job.start()
     with pytest.raises(SourceProgressMismatchError, match="epoch 1 was completed for other source offsets"):
         job.run(1, offset=9)
-    assert job.sink.told == told
+    assert job.sink.reported == reported
     job.start()
     job.run(1)
-    assert job.sink.told == [*told, ("commit", 1, b"rows of 1")]
+    assert job.sink.reported == [*reported, ("commit", 1, b"rows of 1")]
 
 
 def test_what_could_not_be_stored_is_discarded_and_runs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +134,7 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
         job.run(0)
     assert job.driver.failure is failure
     assert job.driver.running_epoch_id is None
-    assert job.sink.told == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("abort", 0, f"{IDENTITY.job_id}.run-1")]
+    assert job.sink.reported == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("abort", 0, f"{IDENTITY.job_id}.run-1")]
     assert job.latest is None
     broadcast: Any = epoch_driver.RunBroadcast
     broadcast.return_value.destroy.assert_called_once_with()
@@ -256,7 +262,7 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     with pytest.raises(EpochTimeoutError, match=r"epoch 1 did not end within 0\.1 s"):
         job.run(1)
     assert job.files() == files
-    assert job.sink.told[-1] == ("abort", 1, f"{IDENTITY.job_id}.run-2")
+    assert job.sink.reported[-1] == ("abort", 1, f"{IDENTITY.job_id}.run-2")
 
 
 def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) -> None:
@@ -270,9 +276,9 @@ def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) ->
     assert job.driver.failure is failure.value
     assert failure.value.__suppress_context__, "what the JVM is told is one line"
     metrics = job.driver.recorder.metrics()
-    for told in (metrics.failure, metrics.failures[0].reason):
-        assert told is not None
-        assert told.startswith("EpochTimeoutError: epoch 0 was aborted"), "what is raised, and not what came of it"
+    for reported in (metrics.failure, metrics.failures[0].reason):
+        assert reported is not None
+        assert reported.startswith("EpochTimeoutError: epoch 0 was aborted"), "what is raised, and not what came of it"
 
 
 def test_waiting_until_no_epoch_runs(job: Job) -> None:
@@ -315,7 +321,7 @@ def test_a_driver_holds_no_more_after_hundreds_of_epochs_than_after_a_few(job: J
         job.run(epoch_id)
     assert len(job.driver.recorder.epochs) == 300
     # What the workplace notes itself grows, and nothing else.
-    assert set(grown(before, held_items(job.driver), by=50)) == {"Job.planned_without_records", "RecordingSink.told"}
+    assert set(grown(before, held_items(job.driver), by=50)) == {"Job.planned_without_records", "RecordingSink.reported"}
 
 
 def test_listeners_hear_of_epochs_a_failure_and_the_end(job: Job) -> None:

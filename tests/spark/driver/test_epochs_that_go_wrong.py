@@ -38,8 +38,8 @@ def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
         job.run(0)
     assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
-    assert isinstance(told := job.driver.failure, LeadershipLostError)
-    assert isinstance(told.__cause__, ArithmeticError)
+    assert isinstance(reported := job.driver.failure, LeadershipLostError)
+    assert isinstance(reported.__cause__, ArithmeticError)
     assert LOST.__cause__ is None
     assert job.latest is None
 
@@ -52,20 +52,20 @@ def test_who_leads_no_more_commits_nothing_of_what_it_has_stored(job: Job) -> No
     job.leadership.check.side_effect = check
     with pytest.raises(LeadershipLostError):
         job.run(0)
-    assert [told[0] for told in job.sink.told] == ["stage"]
+    assert [reported[0] for reported in job.sink.reported] == ["stage"]
     job.leadership.check.side_effect = None
     job.start()
     job.replay(0)
-    assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
+    assert job.sink.reported[-1] == ("commit", 0, b"rows of 0")
 
 
 def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
     job.run(0)
-    told = list(job.sink.told)
+    reported = list(job.sink.reported)
     job.driver.leadership_lost(LOST)
     with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed before it"):
         job.run(1)
-    assert (job.sink.told, job.driver.failure) == (told, LOST)
+    assert (job.sink.reported, job.driver.failure) == (reported, LOST)
 
 
 def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) -> None:
@@ -100,10 +100,10 @@ def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: J
 def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> None:
     job.run(0)
     overtaken(job, 0)
-    told = job.driver.query_failed("offsets/0 is missing")
-    assert told is job.driver.failure
-    assert isinstance(told, LeadershipLostError)
-    assert str(told.__cause__) == "the streaming query failed: offsets/0 is missing"
+    reported = job.driver.query_failed("offsets/0 is missing")
+    assert reported is job.driver.failure
+    assert isinstance(reported, LeadershipLostError)
+    assert str(reported.__cause__) == "the streaming query failed: offsets/0 is missing"
 
 
 def unknown_lead() -> LeadershipLostError:
@@ -113,10 +113,10 @@ def unknown_lead() -> LeadershipLostError:
     return lost
 
 
-@pytest.mark.parametrize("told", [None, StorageError("nobody"), unknown_lead(), RuntimeError("no thread")])
-def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, told: Exception | None) -> None:
+@pytest.mark.parametrize("reported", [None, StorageError("nobody"), unknown_lead(), RuntimeError("no thread")])
+def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, reported: Exception | None) -> None:
     job.run(0)
-    job.leadership.check.side_effect = told
+    job.leadership.check.side_effect = reported
     assert isinstance(failed := job.driver.query_failed("the source failed"), EpochError)
     assert str(failed) == "the streaming query failed: the source failed"
     assert job.driver.failure is failed is job.driver.query_failed("and once more")
@@ -154,10 +154,10 @@ def test_an_operator_that_nobody_heard_of_fails_the_epoch_by_its_name(job: Job) 
 
 def test_a_drain_is_an_epoch_behind_the_last_one_and_none_before_the_first_batch(job: Job) -> None:
     job.driver.drain()
-    assert job.sink.told == []
+    assert job.sink.reported == []
     job.run(0)
     job.driver.drain()
-    assert [told[:2] for told in job.sink.told if told[0] == "commit"] == [("commit", 0), ("commit", 1)]
+    assert [reported[:2] for reported in job.sink.reported if reported[0] == "commit"] == [("commit", 0), ("commit", 1)]
     assert job.planned_without_records == {0: False, 1: True}
 
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_b
     with pytest.raises(RuntimeError):
         job.run(1)
     [failed] = job.driver.recorder.metrics().failures
-    assert job.sink.told[-1][:2] == ("abort", failed.checkpoint_id) == ("abort", 2)
+    assert job.sink.reported[-1][:2] == ("abort", failed.checkpoint_id) == ("abort", 2)
 
 
 @pytest.mark.parametrize("batch_id", [1, 7])

@@ -56,7 +56,7 @@ def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job:
     assert job.driver.next_no_data_epoch_ms() is None
     job.run(1)
     assert job.times == [1000, 2500, 2500], "time never goes back"
-    assert [told for told in job.sink.told if told[0] == "commit"] == [
+    assert [reported for reported in job.sink.reported if reported[0] == "commit"] == [
         ("commit", epoch_id, f"rows of {epoch_id}".encode()) for epoch_id in (0, 1, 2)
     ]
     assert [one.has_batch for one in job.driver.recorder.epochs] == [True, False, True]
@@ -79,7 +79,12 @@ def test_its_time_is_durable_before_its_tasks_run_and_its_replay_comes_first_wit
     assert job.driver.next_no_data_epoch_ms() == MIN_TIMESTAMP
     job.run(1, time_ms=4000)
     assert job.times == [1000, 2500, 2500, 4000]
-    assert [told[:2] for told in job.sink.told[-4:]] == [("stage", 1), ("commit", 1), ("stage", 2), ("commit", 2)]
+    assert [reported[:2] for reported in job.sink.reported[-4:]] == [
+        ("stage", 1),
+        ("commit", 1),
+        ("stage", 2),
+        ("commit", 2),
+    ]
 
 
 def test_one_that_the_clock_is_about_to_begin_is_replayed_in_its_place(job: Any) -> None:

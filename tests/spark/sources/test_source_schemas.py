@@ -65,7 +65,7 @@ def test_columns_that_go_on(was: Any, now: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "told"),
+    ("was", "now", "reported"),
     [
         (BASE, struct(carrier="string", delay="string"), "delay was integer and is string"),
         (BASE, struct(carrier="string", delay="short"), "delay was integer and is short"),
@@ -89,8 +89,10 @@ def test_columns_that_go_on(was: Any, now: Any) -> None:
         (struct(a={"type": "udt", "class": "x"}), struct(a={"type": "udt", "class": "y"}), "a was udt and is udt"),
     ],
 )
-def test_columns_that_might_lose_what_is_not_read_yet_are_rejected_in_one_line(was: Any, now: Any, told: str) -> None:
-    with pytest.raises(JobRestoreError, match=told) as rejected:
+def test_columns_that_might_lose_what_is_not_read_yet_are_rejected_in_one_line(
+    was: Any, now: Any, reported: str
+) -> None:
+    with pytest.raises(JobRestoreError, match=reported) as rejected:
         goes_on(was, now)
     assert "the source 'flights' of the job, FileSource[/in], has other columns than /job/spark" in str(rejected.value)
     assert "restore_source_progress=False" in str(rejected.value)

@@ -33,7 +33,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"state": "count"}, "the option operator is missing: there are one, other"),
         ({"operator": "one", "state": "count", "as_text": "yes"}, "the option as_text is true or false, not 'yes'"),
@@ -50,8 +50,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=str,
 )
-def test_an_option_that_says_nothing_is_told(two: Path, options: dict[str, str], told: str) -> None:
-    with pytest.raises(StateTableError, match=told):
+def test_an_option_that_says_nothing_is_told(two: Path, options: dict[str, str], reported: str) -> None:
+    with pytest.raises(StateTableError, match=reported):
         rows_of(two, **options)
     assert rows_of(two, operator="one", state="count", as_text="TRUE", columns="value") == [{"value": 1}]
 
@@ -71,14 +71,14 @@ def test_a_schema_of_the_user_has_columns_that_are_there_as_they_are(two: Path) 
     source = StateTableSource({"path": str(two), "operator": "one", "state": "count"})
     value = StructField("value", LongType(), True)
     assert source.reader(StructType([value]))
-    for field, told in (
+    for field, reported in (
         (StructField("values", LongType()), "there is no column 'values'; there are key_group, key, value"),
         (
             StructField("value", StringType()),
             "'value' is of type bigint, which cannot be read as string: leave the sch",
         ),
     ):
-        with pytest.raises(StateTableError, match=told):
+        with pytest.raises(StateTableError, match=reported):
             source.reader(StructType([value, field]))
 
 
@@ -100,6 +100,6 @@ def test_timers_of_different_namespaces_are_told_apart_by_the_option_state(tmp_p
         plan = plan.add_timers("one", [], time="event", service=service, namespace=namespace)
         assert EntrySchema.of_timers(name, StringSerializer(), namespace).is_timers
     SavepointWriter.new(tmp_path / "timers", max_parallelism=4).write(plan)
-    told = "the timers of operator 'one' have namespaces of different types .*: choose one by the option state, of "
-    with pytest.raises(StateTableError, match=told):
+    reported = "the timers of operator 'one' have namespaces of different types .*: choose one by the option state, of "
+    with pytest.raises(StateTableError, match=reported):
         reader_of(tmp_path / "timers", operator="one", kind="timers")

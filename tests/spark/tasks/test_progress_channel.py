@@ -18,7 +18,7 @@ from statebackend import Operation, Progress
 from statebackend.spark.tasks.channels import ProgressChannel
 
 
-def told(entries: int, *, is_done: bool) -> Progress:
+def reported(entries: int, *, is_done: bool) -> Progress:
     return Progress(
         operation=Operation.MIGRATION,
         operator_uid="a",
@@ -44,13 +44,13 @@ def test_only_what_is_done_travels_and_the_driver_keeps_none_of_it(monkeypatch: 
     # A worker has no accumulators of its own before it is sent one.
     monkeypatch.delitem(_accumulatorRegistry, -77)
     sender = pickle.loads(travelled)
-    sender.send(told(5, is_done=False))
-    sender.send(told(9, is_done=True))
+    sender.send(reported(5, is_done=False))
+    sender.send(reported(9, is_done=True))
     [on_worker] = [sender._accumulator]
-    assert on_worker._value == [told(9, is_done=True)]
+    assert on_worker._value == [reported(9, is_done=True)]
     for _ in range(1000):
         made[0] += pickle.loads(pickle.dumps(on_worker._value))
-    assert heard == [told(9, is_done=True)] * 1000
+    assert heard == [reported(9, is_done=True)] * 1000
     assert made[0]._value == []
 
 
@@ -72,12 +72,12 @@ def test_a_run_that_nobody_has_any_more_is_kept_by_no_accumulator(monkeypatch: p
     context: Any = SimpleNamespace(accumulator=accumulator)
     channel = ProgressChannel(context, run.hear)
     monkeypatch.delitem(_accumulatorRegistry, -78)
-    made[0] += [told(9, is_done=True)]
-    assert run.heard == [told(9, is_done=True)]
+    made[0] += [reported(9, is_done=True)]
+    assert run.heard == [reported(9, is_done=True)]
     gone = weakref.ref(run)
     del channel, run
     gc.collect()
     assert gone() is None
     # A task may be heard late.
-    made[0] += [told(9, is_done=True)]
+    made[0] += [reported(9, is_done=True)]
     assert made[0]._value == []

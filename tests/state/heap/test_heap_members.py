@@ -17,11 +17,11 @@ class WatchedKey:
     """A key of which each look into a dict is told, before it is found or not."""
 
     def __init__(self) -> None:
-        self.told: Callable[[], None] | None = None
+        self.reported: Callable[[], None] | None = None
 
     def __hash__(self) -> int:
-        if self.told is not None:
-            self.told()
+        if self.reported is not None:
+            self.reported()
         return 7
 
 
@@ -101,12 +101,12 @@ def test_a_key_that_goes_at_any_look_of_the_renewal_stays_a_member(at_look: int)
         nonlocal looks
         looks += 1
         if looks == at_look:
-            key.told = None
+            key.reported = None
             owner.freeze_and_remove()
 
-    key.told = look
+    key.reported = look
     ended.tidy(no_new_keys, no_fold)
-    key.told = None
+    key.reported = None
     owner.check()
 
 

@@ -123,8 +123,8 @@ def test_keys_and_namespaces_of_unknown_serializers_stay_unopened_and_are_compat
 @pytest.mark.parametrize("offset", [-1, 1])
 def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_rejected_from_both_sides(offset):
     data = encode_meta(meta(A))
-    for start, told in ((0, "not ours"), (4, "is not known here")):
+    for start, reported in ((0, "not ours"), (4, "is not known here")):
         number = int.from_bytes(data[start : start + 4], "big") + offset
-        with pytest.raises(StateRestoreError, match=told):
+        with pytest.raises(StateRestoreError, match=reported):
             decode_meta(data[:start] + number.to_bytes(4, "big") + data[start + 4 :], 0)
     assert decode_meta(data, 0).state("a") is not None

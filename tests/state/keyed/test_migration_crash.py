@@ -38,9 +38,9 @@ def write(harness, backend):
 def migrate_and_wait(name, harness, handle, state_name, connection):
     """Restores, and stops for ever in the middle of migrating one state."""
 
-    def progress(told):
-        if told.operation is Operation.MIGRATION and told.state_name == state_name and told.entries:
-            connection.send((told.state_name, told.entries))
+    def progress(reported):
+        if reported.operation is Operation.MIGRATION and reported.state_name == state_name and reported.entries:
+            connection.send((reported.state_name, reported.entries))
             connection.recv()
 
     backend = harness.open(state_backend(name), handle, local="local", progress=progress)
@@ -88,9 +88,9 @@ def test_an_interrupted_migration_changes_nothing_in_its_own_process_either(tmp_
     write(harness, backend)
     handle = harness.snapshot(backend).handle
 
-    def interrupt(told):
-        if told.operation is Operation.MIGRATION and told.entries:
-            raise InterruptedMigrationError(told.state_name)
+    def interrupt(reported):
+        if reported.operation is Operation.MIGRATION and reported.entries:
+            raise InterruptedMigrationError(reported.state_name)
 
     restored = harness.open(state_backend(name), handle, progress=interrupt)
     with pytest.raises(InterruptedMigrationError):

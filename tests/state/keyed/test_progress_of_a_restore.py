@@ -22,7 +22,7 @@ def harness(tmp_path: Path) -> Any:
     harness.close()
 
 
-def written(harness: BackendHarness, backend_name: str, *, is_canonical: bool, told: list[Progress]) -> Any:
+def written(harness: BackendHarness, backend_name: str, *, is_canonical: bool, reported: list[Progress]) -> Any:
     """State of ten keys, as a handle."""
     backend = harness.open(state_backend(backend_name))
     count, names = backend.get_state(COUNT), backend.get_state(NAMES)
@@ -33,13 +33,13 @@ def written(harness: BackendHarness, backend_name: str, *, is_canonical: bool, t
         names.put("c", "d")
     if not is_canonical:
         return harness.snapshot(backend).handle
-    export = export_canonical_handle(backend, harness.file_system, "exported", "part", "id", progress=told.append)
+    export = export_canonical_handle(backend, harness.file_system, "exported", "part", "id", progress=reported.append)
     return export[0]
 
 
-def check(told: list[Progress], operation: Operation, state_name: str) -> Progress:
+def check(reported: list[Progress], operation: Operation, state_name: str) -> Progress:
     """Those of one operation on one state never fall, and the last one is done; returns that."""
-    ours = [one for one in told if one.operation is operation and one.state_name == state_name]
+    ours = [one for one in reported if one.operation is operation and one.state_name == state_name]
     assert ours
     assert [one.is_done for one in ours] == [False] * (len(ours) - 1) + [True]
     for counted in ([one.entries for one in ours], [one.size_bytes for one in ours]):
@@ -52,12 +52,12 @@ def check(told: list[Progress], operation: Operation, state_name: str) -> Progre
 def test_a_restore_tells_the_bytes_of_the_files_it_brings(
     harness: BackendHarness, backend_name: str, is_canonical: bool
 ) -> None:
-    handle = written(harness, backend_name, is_canonical=is_canonical, told=[])
-    told: list[Progress] = []
-    backend = harness.open(state_backend(backend_name), handle, progress=told.append)
+    handle = written(harness, backend_name, is_canonical=is_canonical, reported=[])
+    reported: list[Progress] = []
+    backend = harness.open(state_backend(backend_name), handle, progress=reported.append)
     for descriptor in (COUNT, NAMES):
         backend.get_state(descriptor)
-    last = [check(told, Operation.RESTORE, name) for name in ("count", "names")]
+    last = [check(reported, Operation.RESTORE, name) for name in ("count", "names")]
     assert [one.size_bytes for one in last] == [one.total_bytes for one in last]
     assert sum(one.size_bytes for one in last) == sum(file.size_bytes for file in handle.files)
     if is_canonical or backend_name == "heap":
@@ -69,20 +69,20 @@ def test_a_restore_tells_the_bytes_of_the_files_it_brings(
 def test_each_subtask_of_a_rescaled_operator_tells_its_own_entries(
     harness: BackendHarness, backend_name: str, is_canonical: bool
 ) -> None:
-    handle = written(harness, backend_name, is_canonical=is_canonical, told=[])
+    handle = written(harness, backend_name, is_canonical=is_canonical, reported=[])
     entries = 0
     for subtask in range(2):
-        told: list[Progress] = []
-        options: Any = {"subtask": subtask, "parallelism": 2, "progress": told.append}
+        reported: list[Progress] = []
+        options: Any = {"subtask": subtask, "parallelism": 2, "progress": reported.append}
         harness.open(state_backend(backend_name), handle, **options).get_state(COUNT)
-        entries += check(told, Operation.RESTORE, "count").entries
+        entries += check(reported, Operation.RESTORE, "count").entries
     assert entries == (10 if is_canonical or backend_name == "heap" else 0)
 
 
 @pytest.mark.parametrize("backend_name", ["heap", "rocksdb"])
 def test_an_export_tells_rows_and_bytes_of_each_state(harness: BackendHarness, backend_name: str) -> None:
-    told: list[Progress] = []
-    handle = written(harness, backend_name, is_canonical=True, told=told)
-    last = [check(told, Operation.SAVEPOINT, name) for name in ("count", "names")]
+    reported: list[Progress] = []
+    handle = written(harness, backend_name, is_canonical=True, reported=reported)
+    last = [check(reported, Operation.SAVEPOINT, name) for name in ("count", "names")]
     assert [one.entries for one in last] == [10, 20]
     assert sum(one.size_bytes for one in last) == sum(file.size_bytes for file in handle.files)

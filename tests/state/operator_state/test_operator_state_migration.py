@@ -273,7 +273,7 @@ def test_a_value_that_a_migration_makes_unfit_is_named_and_nothing_is_changed(op
 
 def test_progress_is_reported_while_migrating(operator):
     handles = written(operator, SplitListStateDescriptor("flights", flight_v1()), FLIGHTS)
-    told = []
+    reported = []
     (restored,) = restored_operator_state(handles, operator.file_system, 1)
     backend = OperatorStateBackend(
         OperatorStateBackendParameters(
@@ -281,12 +281,12 @@ def test_progress_is_reported_while_migrating(operator):
             file_system=operator.file_system,
             file_prefix="state/other",
             restore=restored,
-            progress=told.append,
+            progress=reported.append,
         )
     )
     backend.get_state(SplitListStateDescriptor("flights", flight_v2()))
-    assert {(one.operation, one.state_name) for one in told} == {(Operation.MIGRATION, "flights")}
-    assert [(one.entries, one.is_done) for one in told] == [(3, False), (3, True)]
+    assert {(one.operation, one.state_name) for one in reported} == {(Operation.MIGRATION, "flights")}
+    assert [(one.entries, one.is_done) for one in reported] == [(3, False), (3, True)]
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)

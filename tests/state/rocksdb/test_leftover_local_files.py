@@ -130,15 +130,15 @@ def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        told = b"not rejected"
+        reported = b"not rejected"
         try:
             # What is stored is known, so nothing is looked up.
             state.update(99)
             harness.snapshot(backend)
         except RocksDBError as error:
-            told = b"rejected" if "belongs to process" in str(error) else b"otherwise"
+            reported = b"rejected" if "belongs to process" in str(error) else b"otherwise"
         finally:
-            os.write(theirs, told)
+            os.write(theirs, reported)
             os._exit(0)
     os.waitpid(child, 0)
     assert os.read(ours, 100) == b"rejected"

@@ -401,15 +401,15 @@ def test_a_forked_child_is_rejected_what_is_kept_and_what_lies_on_the_disk(harne
         ours, theirs = os.pipe()
         child = os.fork()
         if not child:
-            told = b""
+            reported = b""
             for key in (1, 2):
                 harness.at(backend, key)
                 try:
                     state.value()
                 except StateBackendError as error:
-                    told += b"rejected " if b"belongs to process" in str(error).encode() else b"otherwise "
+                    reported += b"rejected " if b"belongs to process" in str(error).encode() else b"otherwise "
             backend.close()
-            os.write(theirs, told or b"nothing rejected")
+            os.write(theirs, reported or b"nothing rejected")
             os._exit(0)
         os.waitpid(child, 0)
         assert os.read(ours, 100) == b"rejected rejected "

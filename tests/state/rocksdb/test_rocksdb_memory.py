@@ -51,13 +51,13 @@ def usage_of_many_states(directory):
 
 
 def test_all_states_of_all_stores_share_one_cache_and_stay_within_it(tmp_path):
-    told = in_a_process_of_its_own(usage_of_many_states, str(tmp_path))
-    assert set(told["block-cache-capacity"]) == {BUDGET}
+    reported = in_a_process_of_its_own(usage_of_many_states, str(tmp_path))
+    assert set(reported["block-cache-capacity"]) == {BUDGET}
     # One cache: whichever state is asked, it tells the same.
-    assert len(set(told["block-cache-usage"])) == 1
-    assert BUDGET / 2 < told["block-cache-usage"][0] <= BUDGET
+    assert len(set(reported["block-cache-usage"])) == 1
+    assert BUDGET / 2 < reported["block-cache-usage"][0] <= BUDGET
     # Index and filters are in the cache, not beside it: a filter alone would have 125,000 bytes.
-    assert max(told["estimate-table-readers-mem"]) < 20_000
+    assert max(reported["estimate-table-readers-mem"]) < 20_000
 
 
 def budgets_in_force(directory):

@@ -61,7 +61,7 @@ def is_empty(results: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reported"),
     [
         (lambda: AsyncRetryStrategy.fixed_delay(0, 1), "max_attempts of an AsyncRetryStrategy is 0"),
         (lambda: AsyncRetryStrategy.fixed_delay(True, 1), "max_attempts of an AsyncRetryStrategy is True"),
@@ -78,8 +78,8 @@ def is_empty(results: Any) -> bool:
         ),
     ],
 )
-def test_what_is_no_strategy_is_rejected(make: Any, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+def test_what_is_no_strategy_is_rejected(make: Any, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
         make()
 
 

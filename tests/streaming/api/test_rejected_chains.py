@@ -114,7 +114,7 @@ def test_an_epoch_has_one_element_at_least(epoch_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "told"),
+    ("name", "given", "reported"),
     [
         (
             "metrics",
@@ -128,8 +128,8 @@ def test_an_epoch_has_one_element_at_least(epoch_size: int) -> None:
         ("clock", 5, "5; it takes a function that returns milliseconds"),
     ],
 )
-def test_settings_of_an_environment_are_of_their_types(name: str, given: Any, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=f"^{name} is {told}"):
+def test_settings_of_an_environment_are_of_their_types(name: str, given: Any, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=f"^{name} is {reported}"):
         LocalStreamEnvironment(**{name: given})
 
 

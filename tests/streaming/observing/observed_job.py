@@ -61,7 +61,7 @@ class TrackingEvent(JobListener):
 
     def __init__(self) -> None:
         self.events: list[Any] = []
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     def note(self, event: Any) -> None:
         self.events.append(event)
@@ -70,7 +70,7 @@ class TrackingEvent(JobListener):
     checkpoint_failed = savepoint_written = terminated = note
 
     def progress(self, progress: Any) -> None:
-        self.told.append(progress)
+        self.reported.append(progress)
 
     @property
     def kinds(self) -> list[str]:

@@ -38,7 +38,7 @@ def test_what_a_listener_raises_is_told_once_and_hurts_neither_the_job_nor_other
         job.savepoint(tmp_path / "savepoint")
     assert job.epochs == 2
     assert heard.kinds[-2:] == ["JobTerminated", "SavepointWritten"]
-    assert raising.calls == len(heard.events) + len(heard.told)
+    assert raising.calls == len(heard.events) + len(heard.reported)
     assert caplog.text.count("a listener of the job failed") == 1
 
 
@@ -95,15 +95,15 @@ def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> Non
 def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     with caplog.at_level(logging.INFO):
-        migrated_job(tmp_path, ProgressTo(told.append))
+        migrated_job(tmp_path, ProgressTo(reported.append))
     lines = [
         record.getMessage() for record in caplog.records if record.name == "statebackend.savepoint.progress_display"
     ]
     assert lines[0] == "job 'visits': state 'last visit' of operator 'count' is migrated to its new schema"
     assert lines[1].startswith("operator 'count', state 'last visit': migrating")
-    assert told
+    assert reported
 
 
 def test_each_job_of_an_environment_has_its_own_lines_in_the_log(

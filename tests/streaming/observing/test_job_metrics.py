@@ -30,12 +30,12 @@ def test_metrics_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Pa
     newest = metrics.newest_checkpoint
     assert newest is not None
     looked_at = Savepoint.open(tmp_path / "job")
-    told = inspection(looked_at, now_ms=0, counts=True)
+    reported = inspection(looked_at, now_ms=0, counts=True)
     assert newest == checkpoint_sizes(looked_at.metadata)
     for name in ("checkpoint_id", "kind", "job_name", "job_id", "timestamp_ms", "max_parallelism", "size_bytes"):
-        assert getattr(newest, name) == told[name], name
-    assert newest.file_count == told["files"]
-    [operator], [answer] = newest.operators, told["operators"]
+        assert getattr(newest, name) == reported[name], name
+    assert newest.file_count == reported["files"]
+    [operator], [answer] = newest.operators, reported["operators"]
     assert (operator.uid, operator.parallelism, operator.size_bytes) == (
         answer["uid"],
         answer["parallelism"],
@@ -133,28 +133,28 @@ def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tm
         "SavepointWritten",
     ]
     for operation in (Operation.MIGRATION, Operation.SAVEPOINT):
-        done = [one for one in heard.told if one.operation is operation and one.is_done]
+        done = [one for one in heard.reported if one.operation is operation and one.is_done]
         assert sorted(one.subtask_index for one in done) == [0, 1]
         assert sum(one.entries for one in done) == 8
     assert job.metrics().savepoints[0].size_bytes > 0
 
 
 def test_what_changes_while_it_is_read_is_read_again_and_what_is_broken_is_told() -> None:
-    told: list[Exception | LiveMetrics] = [LiveMetrics(time={"source": TIME})]
+    reported: list[Exception | LiveMetrics] = [LiveMetrics(time={"source": TIME})]
 
     def live() -> LiveMetrics:
-        found = told.pop(0) if len(told) > 1 else told[0]
+        found = reported.pop(0) if len(reported) > 1 else reported[0]
         if isinstance(found, Exception):
             raise found
         return found
 
     recorder = JobRecorder(RUN, live, JobListeners(()), keeps_subtasks_open=True)
     assert recorder.metrics().time == {"source": TIME}
-    told[:] = [RuntimeError("dictionary changed size during iteration"), LiveMetrics(time={"other": TIME})]
+    reported[:] = [RuntimeError("dictionary changed size during iteration"), LiveMetrics(time={"other": TIME})]
     assert recorder.metrics().time == {"other": TIME}
-    told[:] = [RuntimeError("dictionary changed size during iteration")]
+    reported[:] = [RuntimeError("dictionary changed size during iteration")]
     assert recorder.metrics().time == {"other": TIME}, "what is known of the last moment, and not nothing"
-    told[:] = [AttributeError("no such metric")]
+    reported[:] = [AttributeError("no such metric")]
     with pytest.raises(AttributeError, match="no such metric"):
         recorder.metrics()
     recorder.terminated(None)

@@ -23,5 +23,5 @@ def test_the_table_of_metrics_is_that_of_the_registry() -> None:
 
 def test_every_method_of_a_listener_is_told_of() -> None:
     methods = {name for name in vars(JobListener) if not name.startswith("_")}
-    told = {name for row in rows_below("| Method | Is called |") for name in re.findall(r"`(\w+)`", row[0])}
-    assert told == methods
+    reported = {name for row in rows_below("| Method | Is called |") for name in re.findall(r"`(\w+)`", row[0])}
+    assert reported == methods

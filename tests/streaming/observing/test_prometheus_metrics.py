@@ -68,20 +68,20 @@ def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_metrics(
         server.server_close()
         thread.join()
     assert len(answers) == 2
-    for metrics, told in answers:
+    for metrics, reported in answers:
         newest, totals = metrics.newest_checkpoint, metrics.totals
         [operator] = newest.operators
-        assert told["statebackend_job_epochs_total", "visits"] == totals.epochs
-        assert told["statebackend_job_records_in_total", "visits"] == totals.records_in
-        assert told["statebackend_job_bytes_written_total", "visits"] == totals.bytes_written
-        assert told["statebackend_job_duration_seconds_total", "visits"] == totals.duration_s
-        assert told["statebackend_checkpoint_checkpoint_id", "visits"] == newest.checkpoint_id
-        assert told["statebackend_checkpoint_size_bytes", "visits"] == newest.size_bytes
-        assert told["statebackend_operator_size_bytes", "visits", "count"] == operator.size_bytes
-        assert told["statebackend_operator_size_skew_ratio", "visits", "count"] == operator.skew
+        assert reported["statebackend_job_epochs_total", "visits"] == totals.epochs
+        assert reported["statebackend_job_records_in_total", "visits"] == totals.records_in
+        assert reported["statebackend_job_bytes_written_total", "visits"] == totals.bytes_written
+        assert reported["statebackend_job_duration_seconds_total", "visits"] == totals.duration_s
+        assert reported["statebackend_checkpoint_checkpoint_id", "visits"] == newest.checkpoint_id
+        assert reported["statebackend_checkpoint_size_bytes", "visits"] == newest.size_bytes
+        assert reported["statebackend_operator_size_bytes", "visits", "count"] == operator.size_bytes
+        assert reported["statebackend_operator_size_skew_ratio", "visits", "count"] == operator.skew
         measured = totals.state_metrics["count"].states["last visit"]
-        assert told["statebackend_state_size_bytes", "visits", "count", "last visit"] == measured.size_bytes
-        assert told["statebackend_state_writes_total", "visits", "count", "last visit"] == measured.writes
+        assert reported["statebackend_state_size_bytes", "visits", "count", "last visit"] == measured.size_bytes
+        assert reported["statebackend_state_writes_total", "visits", "count", "last visit"] == measured.writes
     assert scraped(registry) == {}
 
 
@@ -109,14 +109,14 @@ def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
     two_jobs: tuple[PrometheusMetrics, list[JobRecorder]], registry: CollectorRegistry
 ) -> None:
     _, [one, other] = two_jobs
-    told = scraped(registry)
-    assert told["statebackend_job_epochs_total", "one"] == 1
-    assert told["statebackend_job_epochs_total", HOSTILE] == 2
-    assert told["statebackend_operator_records_skew_ratio", HOSTILE, HOSTILE] == 1.0
+    reported = scraped(registry)
+    assert reported["statebackend_job_epochs_total", "one"] == 1
+    assert reported["statebackend_job_epochs_total", HOSTILE] == 2
+    assert reported["statebackend_operator_records_skew_ratio", HOSTILE, HOSTILE] == 1.0
     one.terminated(None)
-    told = scraped(registry)
-    assert ("statebackend_job_epochs_total", "one") not in told
-    assert told["statebackend_job_epochs_total", HOSTILE] == 2
+    reported = scraped(registry)
+    assert ("statebackend_job_epochs_total", "one") not in reported
+    assert reported["statebackend_job_epochs_total", HOSTILE] == 2
     other.terminated(ValueError("failed"))
     assert scraped(registry) == {}
     assert list(registry.collect()) == []

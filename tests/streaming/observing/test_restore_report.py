@@ -33,8 +33,8 @@ def test_only_what_the_upgrade_drops_is_lost() -> None:
 
 
 def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
-    told = restore_report_of(BOTH, [("count", SUBTASK), ("other", SUBTASK)])
-    assert [(one.is_operator_state, one.entries_migrated, one.duration_s) for one in told] == [
+    reported = restore_report_of(BOTH, [("count", SUBTASK), ("other", SUBTASK)])
+    assert [(one.is_operator_state, one.entries_migrated, one.duration_s) for one in reported] == [
         (False, 3, 0.5),
         (True, 40, 2.0),
     ]

@@ -98,10 +98,10 @@ def written(*calls: Callable[[Any], object]) -> Callable[[Any, Any], None]:
 def test_only_the_broadcast_side_may_change_broadcast_state(write: Callable[[Any], object], tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.broadcast((written(lambda state: state.put("r", 7), write, lambda state: state.put("s", 5)), None))
-    told = (
+    reported = (
         "operator 'operator', key 'k', record .*: broadcast state 'rules' can be changed in process_broadcast_element"
     )
-    with pytest.raises(UserFunctionError, match=told):
+    with pytest.raises(UserFunctionError, match=reported):
         run.records(("k", written(write), None))
     run.records(("k", lambda function, context: [context.get_broadcast_state(RULES).get("s")], None))
     assert run.rows() == [5]
@@ -223,8 +223,8 @@ def test_what_is_raised_over_a_key_names_it_and_the_broadcast_record(tmp_path: P
     def visit(function: Any, context: Any) -> None:
         context.apply_to_keyed_state(COUNT, lambda key, state: 1 / 0)
 
-    told = "key 'a', broadcast record .*: the function of apply_to_keyed_state raised ZeroDivisionError"
-    with pytest.raises(UserFunctionError, match=told):
+    reported = "key 'a', broadcast record .*: the function of apply_to_keyed_state raised ZeroDivisionError"
+    with pytest.raises(UserFunctionError, match=reported):
         run.broadcast((visit, None))
 
 
@@ -234,28 +234,28 @@ def test_a_broadcast_state_that_nobody_registered_is_rejected(tmp_path: Path) ->
     def ask(function: Any, context: Any) -> None:
         context.get_broadcast_state(OTHER)
 
-    told = "the broadcast states of the operator are 'rules', 'own': pass it to broadcast"
-    with pytest.raises(UserFunctionError, match=told):
+    reported = "the broadcast states of the operator are 'rules', 'own': pass it to broadcast"
+    with pytest.raises(UserFunctionError, match=reported):
         run.broadcast((ask, None))
-    with pytest.raises(UserFunctionError, match=told):
+    with pytest.raises(UserFunctionError, match=reported):
         run.records(("k", ask, None))
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "reported"),
     [
         ("record", "process_broadcast_element returned 'record', which is one record"),
         (5, "process_broadcast_element returned 5, which is not an iterable"),
         (ArithmeticError("boom"), "process_broadcast_element raised ArithmeticError: boom"),
     ],
 )
-def test_what_a_broadcast_record_gives_is_checked_as_everywhere(result: Any, told: str, tmp_path: Path) -> None:
+def test_what_a_broadcast_record_gives_is_checked_as_everywhere(result: Any, reported: str, tmp_path: Path) -> None:
     def give(function: Any, context: Any) -> Any:
         if isinstance(result, Exception):
             raise result
         return result
 
-    with pytest.raises(UserFunctionError, match=f"operator 'operator', broadcast record .*: .*{told}"):
+    with pytest.raises(UserFunctionError, match=f"operator 'operator', broadcast record .*: .*{reported}"):
         opened(tmp_path, Doing()).broadcast((give, None))
 
 
@@ -304,8 +304,10 @@ def test_a_function_without_keys_reads_broadcast_state_and_knows_the_time(tmp_pa
     run.broadcast((time, 8))
     run.broadcast((time, None), input_index=0)
     assert run.rows() == [(1, MIN_TIMESTAMP), 1, (8, 7), (None, 7)]
-    told = "operator 'operator', record .*: broadcast state 'rules' can be changed in process_broadcast_element only"
-    with pytest.raises(UserFunctionError, match=told):
+    reported = (
+        "operator 'operator', record .*: broadcast state 'rules' can be changed in process_broadcast_element only"
+    )
+    with pytest.raises(UserFunctionError, match=reported):
         run.broadcast((written(lambda state: state.clear()), None), input_index=0)
     with pytest.raises(UserFunctionError, match="the context of process_element has no 'current_key': the record has"):
         run.broadcast((lambda function, context: context.current_key, None), input_index=0)
@@ -332,15 +334,15 @@ def test_the_driver_learns_which_states_and_timers_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "descriptors", "told"),
+    ("function", "descriptors", "reported"),
     [
         (Doing, (), "not the class Doing; make an instance"),
         ("doing", (), "not 'doing'"),
         (Doing(), ("rules",), "broadcast\\(\\) takes a BroadcastStateDescriptor for each state, not 'rules'"),
     ],
 )
-def test_what_is_no_such_function_or_state_is_rejected(function: Any, descriptors: Any, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+def test_what_is_no_such_function_or_state_is_rejected(function: Any, descriptors: Any, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
         BroadcastProcessDefinition(function, descriptors)
 
 

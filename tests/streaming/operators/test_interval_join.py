@@ -245,8 +245,8 @@ def test_what_waits_are_rows_that_evolve_with_the_schema_of_their_input(state_ba
 def test_records_whose_type_nobody_knows_are_rejected_by_side(tmp_path: Path) -> None:
     definition = IntervalJoinDefinition(function=Pair(), lower_ms=0, upper_ms=0)
     schema = schema_of("k string")
-    for schemas, told in (((None, schema), "keeps left records"), ((schema, None), "right_type=")):
-        with pytest.raises(JobDefinitionError, match=f"operator 'join': .*{told}"):
+    for schemas, reported in (((None, schema), "keeps left records"), ((schema, None), "right_type=")):
+        with pytest.raises(JobDefinitionError, match=f"operator 'join': .*{reported}"):
             opened(tmp_path, HeapStateBackend(), definition, schemas=schemas)
 
 
@@ -254,8 +254,8 @@ def test_records_whose_type_nobody_knows_are_rejected_by_side(tmp_path: Path) ->
 def test_a_record_without_a_timestamp_is_rejected_by_name(timestamps: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), join_of(0, 0))
     batch = ObjectBatch([7], ["k"], [run.harness.key_group("k")], timestamps)
-    told = r"^operator 'join', key 'k', right record 7: the record has no timestamp.*with_timestamps"
-    with pytest.raises(MissingTimestampError, match=told):
+    reported = r"^operator 'join', key 'k', right record 7: the record has no timestamp.*with_timestamps"
+    with pytest.raises(MissingTimestampError, match=reported):
         run.operator.process_batch(1, batch)
     assert run.entries() == {}
 
@@ -319,7 +319,7 @@ def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> No
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reported"),
     [
         (lambda join: join.process(Pair()), "chain between"),
         (lambda join: join.between("1 minute", "-1 minute").process(Pair()), "lower bound .* is 60000 ms"),
@@ -328,8 +328,8 @@ def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> No
         (lambda join: join.between(0, 0).side_output_left_late_data("late").process(Pair()), "not to 'late'"),
     ],
 )
-def test_what_is_no_whole_join_is_rejected(make: Any, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=told):
+def test_what_is_no_whole_join_is_rejected(make: Any, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
         make(IntervalJoin(lambda definition, **_: definition))
 
 

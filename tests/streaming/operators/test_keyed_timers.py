@@ -113,17 +113,19 @@ class Failing(Remind):
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "reported"),
     [
         (ArithmeticError("boom"), "on_timer raised ArithmeticError: boom"),
         ("record", "on_timer returned 'record', which is one record"),
         (5, "on_timer returned 5, which is not an iterable"),
     ],
 )
-def test_an_error_names_operator_key_and_timer(result: Any, told: str, tmp_path: Path) -> None:
+def test_an_error_names_operator_key_and_timer(result: Any, reported: str, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Failing(result))
     run.records(("a", 10, None))
-    with pytest.raises(UserFunctionError, match=f"operator 'operator', key 'a', timer of event time at 10: .*{told}"):
+    with pytest.raises(
+        UserFunctionError, match=f"operator 'operator', key 'a', timer of event time at 10: .*{reported}"
+    ):
         run.watermark(10)
     with pytest.raises(UserFunctionError, match="key 'a', timer of processing time at 10"):
         run.processing_time(10)

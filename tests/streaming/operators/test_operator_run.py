@@ -136,14 +136,14 @@ def test_it_is_closed_once_after_a_failure_anywhere_and_the_failure_is_told(fail
 
 
 def test_the_first_failure_is_told_when_close_fails_too() -> None:
-    for failure, told in (
+    for failure, reported in (
         (UserFunctionError("first"), r"^first; close\(\) then failed too: second$"),
         (ArithmeticError("first"), "^first$"),
         (KeyboardInterrupt("first"), "^first$"),
     ):
         operator = Noting(process_batch=failure, close=OSError("second"))
         run = OperatorRun(operator, "operator")
-        with pytest.raises(type(failure), match=told), run.opened(CONTEXT, CollectingEmitter()):
+        with pytest.raises(type(failure), match=reported), run.opened(CONTEXT, CollectingEmitter()):
             run.process_batch(0, BATCH)
         assert run.phase is Phase.CLOSED
 

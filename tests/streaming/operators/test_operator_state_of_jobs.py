@@ -336,8 +336,8 @@ def test_an_epoch_whose_subtasks_wrote_other_broadcast_state_fails_and_nothing_i
             self.rules = context.operator_state.get_broadcast_state(BroadcastStateDescriptor("rules", str, int))
             self.rules.put("r", context.subtask_index // 2)
 
-    told = r"operator 'operator', epoch \d+: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
-    with pytest.raises(EpochError, match=told):
+    reported = r"operator 'operator', epoch \d+: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
+    with pytest.raises(EpochError, match=reported):
         run(Differs(), NUMBERS, job_dir=tmp_path / "job")
     job, _ = run(Differs(), NUMBERS, job_dir=tmp_path / "job", parallelism=2)
     assert job.epochs == 1

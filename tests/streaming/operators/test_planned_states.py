@@ -60,7 +60,7 @@ class Wider:
 
 
 @pytest.mark.parametrize(
-    ("driver", "worker", "told"),
+    ("driver", "worker", "reported"),
     [
         (ValueStateDescriptor("s", int), ValueStateDescriptor("s", str), "with another value serializer, StringSer"),
         (
@@ -76,9 +76,9 @@ class Wider:
         (SplitListStateDescriptor("s", int), SplitListStateDescriptor("s", str), "with another element serializer"),
     ],
 )
-def test_another_state_than_on_the_driver_is_rejected_by_name(driver: Any, worker: Any, told: str) -> None:
+def test_another_state_than_on_the_driver_is_rejected_by_name(driver: Any, worker: Any, reported: str) -> None:
     with pytest.raises(
-        StateRegistrationError, match=rf"operator 'op': subtask 0 registers state 's' .*{told}"
+        StateRegistrationError, match=rf"operator 'op': subtask 0 registers state 's' .*{reported}"
     ) as told_:
         run(driver, worker)
     assert "addPyFile" in str(told_.value)

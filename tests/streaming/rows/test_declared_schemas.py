@@ -34,7 +34,7 @@ def test_names_types_and_fields_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "told"),
+    ("ddl", "reported"),
     [
         ("", "it is empty"),
         ("a", "'a' is not a type that is known here"),
@@ -52,8 +52,8 @@ def test_names_types_and_fields_are_read() -> None:
         ("'a' int", "'a' is not a name of a column|is not a name of a column"),
     ],
 )
-def test_what_is_no_schema_is_rejected_with_what_is_wrong(ddl: str, told: str) -> None:
-    with pytest.raises(JobDefinitionError, match=rf"^here: the schema .* cannot be read: .*({told})"):
+def test_what_is_no_schema_is_rejected_with_what_is_wrong(ddl: str, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"^here: the schema .* cannot be read: .*({reported})"):
         parsed_schema(ddl, "here")
 
 

@@ -47,9 +47,9 @@ def test_a_column_is_called_as_in_the_first_stream_whichever_type_it_gets(types:
     ],
 )
 def test_columns_that_do_not_fit_are_told_with_those_of_every_stream(second: str, reason: str) -> None:
-    with pytest.raises(JobDefinitionError) as told:
+    with pytest.raises(JobDefinitionError) as reported:
         united_schema([schema("k string, v int"), schema(second)])
-    assert str(told.value) == f"union() of streams whose columns do not fit: k string, v int; {second}: {reason}"
+    assert str(reported.value) == f"union() of streams whose columns do not fit: k string, v int; {second}: {reason}"
 
 
 def test_rows_are_made_by_name_and_numbers_become_the_wider() -> None:

@@ -73,9 +73,11 @@ def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operato
 ) -> None:
     job = Job()
     both = job.timed.connect(job.untimed).key_by("k").process(TimedBoth(), uid="both", schema=SCHEMA)
-    [told] = job.warnings(both, caplog)
-    assert told.startswith("job 'the job': operator 'both', its second input: the records of source 'untimed' have no")
-    assert "after source 'untimed' too, with .with_idleness(...)" in told
+    [reported] = job.warnings(both, caplog)
+    assert reported.startswith(
+        "job 'the job': operator 'both', its second input: the records of source 'untimed' have no"
+    )
+    assert "after source 'untimed' too, with .with_idleness(...)" in reported
 
 
 def test_rules_without_timestamps_and_what_comes_through_other_operators_are_told(
@@ -85,7 +87,7 @@ def test_rules_without_timestamps_and_what_comes_through_other_operators_are_tol
     connected = job.timed.key_by("k").connect(job.untimed.broadcast(RULES))
     ruled = connected.process(TimedRules(), uid="ruled", schema=SCHEMA)
     behind = ruled.key_by("k").process(Timed(), uid="behind", schema=SCHEMA)
-    assert [told.split(":")[1] for told in job.warnings(behind, caplog)] == [
+    assert [reported.split(":")[1] for reported in job.warnings(behind, caplog)] == [
         " operator 'ruled', its second input",
         " operator 'behind'",
     ]
@@ -95,8 +97,8 @@ def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: 
     job = Job()
     no_records = job.untimed.flat_map(lambda row: [])
     windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
-    [told] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
-    assert told.startswith("job 'the job': operator 'windows': the records of source 'untimed' have no timestamps")
+    [reported] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
+    assert reported.startswith("job 'the job': operator 'windows': the records of source 'untimed' have no timestamps")
 
 
 @pytest.mark.parametrize("case", ["no timers", "no event time", "all have timestamps"])

@@ -52,8 +52,8 @@ def test_copies_that_are_the_same_pass() -> None:
 
 
 def test_copies_that_differ_are_told_with_the_state_and_the_subtasks() -> None:
-    told = "operator 'op', epoch 7: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
-    with pytest.raises(EpochError, match=told):
+    reported = "operator 'op', epoch 7: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
+    with pytest.raises(EpochError, match=reported):
         check((copy(part("a")),), (copy(part("a")),), (copy(part("b")),))
     # The first that has a copy is the one that others are held to, whoever has none.
     with pytest.raises(EpochError, match="'rules' in subtasks 1 and 2 differ"):

@@ -31,9 +31,9 @@ class Noting(Sink):
 
     identity = ""
 
-    def __init__(self, name: str, told: list[tuple[Any, ...]]) -> None:
+    def __init__(self, name: str, reported: list[tuple[Any, ...]]) -> None:
         self.identity = name  # type: ignore[misc]
-        self._told = told
+        self._told = reported
         self.failure: Exception | None = None
 
     def _note(self, *what: Any) -> None:
@@ -68,18 +68,18 @@ def checkpoint(committables: dict[str, bytes], identities: dict[str, str]) -> Ch
     )
 
 
-def two(told: list[tuple[Any, ...]]) -> tuple[Noting, Noting, JobSinks]:
-    first, second = Noting("a", told), Noting("b", told)
+def two(reported: list[tuple[Any, ...]]) -> tuple[Noting, Noting, JobSinks]:
+    first, second = Noting("a", reported), Noting("b", reported)
     return first, second, JobSinks({"sink": first, "late": second})
 
 
 def test_each_step_calls_all_sinks_in_the_order_of_the_program() -> None:
-    told: list[tuple[Any, ...]] = []
-    _, _, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    _, _, sinks = two(reported)
     sinks.recover(6, "job", PARENT)
     staged = {uid: encode_committables([StagedEpoch(7, "run", [b"1", b"2"])]) for uid in sinks.by_uid}
     sinks.commit(checkpoint(staged, dict(sinks.identities)))
-    assert told == [
+    assert reported == [
         ("a", "recover", 6, SinkLineage("sink", "job", PARENT)),
         ("b", "recover", 6, SinkLineage("late", "job", PARENT)),
         ("a", "commit", 7, b"1", b"2"),
@@ -88,18 +88,18 @@ def test_each_step_calls_all_sinks_in_the_order_of_the_program() -> None:
 
 
 def test_a_sink_without_committables_is_not_called() -> None:
-    told: list[tuple[Any, ...]] = []
-    _, _, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    _, _, sinks = two(reported)
     sinks.commit(checkpoint({"sink": encode_committables([StagedEpoch(7, "run", [])])}, {"sink": "a"}))
-    assert told == []
+    assert reported == []
 
 
 def test_epochs_of_failed_checkpoints_are_committed_in_ascending_order() -> None:
-    told: list[tuple[Any, ...]] = []
-    _, _, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    _, _, sinks = two(reported)
     staged = encode_committables([StagedEpoch(7, "run", [b"7"]), StagedEpoch(5, "run", [b"5"])])
     sinks.commit(checkpoint({"late": staged}, {"late": "b"}))
-    assert told == [("b", "commit", 5, b"5"), ("b", "commit", 7, b"7")]
+    assert reported == [("b", "commit", 5, b"5"), ("b", "commit", 7, b"7")]
 
 
 def test_a_lineage_names_its_job_and_the_job_of_its_savepoint() -> None:
@@ -150,12 +150,12 @@ def test_sinks_that_cannot_roll_back_are_asked_first() -> None:
 
 
 def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
-    told: list[tuple[Any, ...]] = []
-    first, second, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    first, second, sinks = two(reported)
     first.failure = second.failure = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
         sinks.abort("job", "run", 7)
-    assert sorted(told) == [("a", "abort", 7, "job.run"), ("b", "abort", 7, "job.run")]
+    assert sorted(reported) == [("a", "abort", 7, "job.run"), ("b", "abort", 7, "job.run")]
 
 
 def test_a_job_with_one_sink_writes_and_reads_what_it_did_without_a_uid() -> None:
@@ -164,11 +164,11 @@ def test_a_job_with_one_sink_writes_and_reads_what_it_did_without_a_uid() -> Non
 
 
 def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> None:
-    told: list[tuple[Any, ...]] = []
-    _, _, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    _, _, sinks = two(reported)
     assert sinks.identities == {"sink": "a", "late": "b"}
     sinks.commit_again(checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities)))
-    assert told == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
+    assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
 def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
@@ -186,15 +186,15 @@ def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
 
 
 def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> None:
-    told: list[tuple[Any, ...]] = []
-    first, _, sinks = two(told)
+    reported: list[tuple[Any, ...]] = []
+    first, _, sinks = two(reported)
     found = checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities))
     with pytest.raises(JobRestoreError, match="staged by another sink: b, not none"):
         JobSinks({"sink": first}).commit_again(found)
-    assert told == []
+    assert reported == []
     # One that was added since has nothing to commit.
-    JobSinks({"sink": first, "late": Noting("b", told), "third": Noting("c", told)}).commit_again(found)
-    assert told == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
+    JobSinks({"sink": first, "late": Noting("b", reported), "third": Noting("c", reported)}).commit_again(found)
+    assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
 def test_two_sinks_that_write_to_one_place_are_rejected(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_a_report_begins_with_the_rejected_keys_and_no_state_in_it_looks_fit(sav
     assert {compatibility.kind for compatibility in (report.key_compatibility, *report.compatibilities)} == {
         CompatibilityKind.INCOMPATIBLE
     }
-    first, told, *_ = str(report).splitlines()
+    first, reported, *_ = str(report).splitlines()
     assert first == "operator 'counting': incompatible"
-    assert told.strip() == str(report.key_compatibility).splitlines()[0]
+    assert reported.strip() == str(report.key_compatibility).splitlines()[0]
     assert "as is" not in str(report)
     with pytest.raises(StateMigrationException) as rejected:
         report.raise_if_incompatible()

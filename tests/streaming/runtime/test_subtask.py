@@ -123,20 +123,20 @@ def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
     for _ in subtask.run(lambda: Count(world.calls), world.batches("a")):
         with pytest.raises(EpochError, match="has not ended"):
             _ = subtask.acknowledgement
-    told = subtask.acknowledgement
-    assert (told.job_id, told.run_id, told.checkpoint_id) == ("job", "run", 0)
-    assert (told.operator_uid, told.subtask_index, told.attempt_id) == ("words", 0, "attempt")
-    assert told.metrics["entries_written"] == 1
-    assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= told.metrics.keys()
+    reported = subtask.acknowledgement
+    assert (reported.job_id, reported.run_id, reported.checkpoint_id) == ("job", "run", 0)
+    assert (reported.operator_uid, reported.subtask_index, reported.attempt_id) == ("words", 0, "attempt")
+    assert reported.metrics["entries_written"] == 1
+    assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= reported.metrics.keys()
 
 
 def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, "heap", True)
-    backend, told = type(world.parts.backend), []
+    backend, reported = type(world.parts.backend), []
     give_back = backend.return_keyed_state_backend
 
     def noted(self: Any, *arguments: Any, succeeded: bool) -> None:
-        told.append(succeeded)
+        reported.append(succeeded)
         give_back(self, *arguments, succeeded=succeeded)
 
     monkeypatch.setattr(backend, "return_keyed_state_backend", noted)
@@ -147,7 +147,7 @@ def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatc
     next(abandoned)
     abandoned.close()
     world.run("a")
-    assert told == [True, False, False, True]
+    assert reported == [True, False, False, True]
 
 
 def test_a_subtask_that_is_abandoned_or_fails_leaves_what_was_there(world: World) -> None:
@@ -241,7 +241,7 @@ class Telling(KeyedProcessFunction[str, Any, Any]):
         yield context.current_key, context.timer_service.current_watermark()
 
 
-def told(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
+def reported(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
     """What an epoch emits whose watermark is 7."""
     world.parts = evolve(world.parts, planned={})
     subtask = world.subtask(watermark_ms=7)
@@ -251,11 +251,11 @@ def told(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
 def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow(tmp_path: Path) -> None:
     early, late = timed("a", is_early=True), timed("b", is_early=False)
     at_first = [("a", MIN_TIMESTAMP)]
-    assert told(World(tmp_path / "1", "heap", False), early) == at_first
-    assert told(World(tmp_path / "2", "heap", False), early, late) == [*at_first, ("b", 7)]
-    assert told(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
+    assert reported(World(tmp_path / "1", "heap", False), early) == at_first
+    assert reported(World(tmp_path / "2", "heap", False), early, late) == [*at_first, ("b", 7)]
+    assert reported(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
 
 
 def test_records_that_come_behind_the_watermark_that_they_belong_before_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(EpochError, match="'words': early records came after records that are not early"):
-        told(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))
+        reported(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

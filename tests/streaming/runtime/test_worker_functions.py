@@ -274,6 +274,6 @@ def test_a_forked_process_sets_up_its_own(calls: list[str]) -> None:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        assert told.read() == "(False, True, ['setup f', 'setup f'])"
+    with os.fdopen(reader) as reported:
+        assert reported.read() == "(False, True, ['setup f', 'setup f'])"
     os.waitpid(process_id, 0)

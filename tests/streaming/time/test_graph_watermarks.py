@@ -23,7 +23,7 @@ def node(name: str, *inputs: str | tuple[str, ...], **options: bool) -> Watermar
     return WatermarkNode(id=name, inputs=tuple((one,) if isinstance(one, str) else one for one in inputs), **options)
 
 
-def told(reactions: Sequence[NodeReaction]) -> list[str]:
+def reported(reactions: Sequence[NodeReaction]) -> list[str]:
     """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not learn."""
     texts = [
         f"{one.node}={one.element.timestamp_ms}"
@@ -55,17 +55,17 @@ def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str
 
 def test_a_watermark_goes_through_a_diamond_once_and_in_topological_order() -> None:
     graph = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", ("a", "b")), node("d", "c")])
-    assert told(graph.take("s", Watermark(5))) == ["a=5", "b=5", "c=5", "d=5"]
-    assert told(graph.take("s", Watermark(5))) == []
-    assert told(graph.take("s", IDLE)) == ["a idle", "b idle", "c idle", "d idle"]
-    assert told(graph.take("s", Watermark(9))) == []
-    assert told(graph.take("s", ACTIVE)) == ["a active", "b active", "c active", "d active"]
+    assert reported(graph.take("s", Watermark(5))) == ["a=5", "b=5", "c=5", "d=5"]
+    assert reported(graph.take("s", Watermark(5))) == []
+    assert reported(graph.take("s", IDLE)) == ["a idle", "b idle", "c idle", "d idle"]
+    assert reported(graph.take("s", Watermark(9))) == []
+    assert reported(graph.take("s", ACTIVE)) == ["a active", "b active", "c active", "d active"]
     assert graph.watermark_of("d") == graph.watermark_of("s") == 5
 
 
 def test_a_stream_that_is_joined_with_itself_is_waited_for_once() -> None:
     graph = GraphWatermarks([node("s"), node("join", "s", "s"), node("twice", ("s", "s"))])
-    assert told(graph.take("s", Watermark(5))) == ["join=5", "twice=5"]
+    assert reported(graph.take("s", Watermark(5))) == ["join=5", "twice=5"]
 
 
 def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
@@ -82,17 +82,17 @@ def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
         graph.take(source, Watermark(time))
     assert graph.watermark_of("last") == 3
     # A valve within the inner union would flush 10 here and be idle.
-    assert told([*graph.take("x", IDLE), *graph.take("y", IDLE)]) == []
-    assert told(graph.take("z", IDLE)) == ["last=10", "last idle"]
+    assert reported([*graph.take("x", IDLE), *graph.take("y", IDLE)]) == []
+    assert reported(graph.take("z", IDLE)) == ["last=10", "last idle"]
 
 
 def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
     graph = GraphWatermarks([node("s"), node("async", "s", holds_watermarks=True), node("last", "async")])
-    assert told(graph.take("s", Watermark(5))) == ["(async=5)"]
-    assert told(graph.take("async", Watermark(3))) == ["last=3"]
+    assert reported(graph.take("s", Watermark(5))) == ["(async=5)"]
+    assert reported(graph.take("async", Watermark(3))) == ["last=3"]
     assert (graph.watermark_of("async"), graph.watermark_of("last")) == (5, 3)
-    assert told(graph.take("s", IDLE)) == ["(async idle)"]
-    assert told(graph.take("async", IDLE)) == ["last idle"]
+    assert reported(graph.take("s", IDLE)) == ["(async idle)"]
+    assert reported(graph.take("async", IDLE)) == ["last idle"]
     assert graph.status_of("last") is IDLE
 
 
@@ -132,7 +132,7 @@ def test_what_a_graph_kept_of_nodes_that_are_no_more_holds_nobody_after_a_restor
     graph.take("s", Watermark(20))
     graph.take("t", Watermark(10))
     smaller = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", "a", "b")])
-    assert told(smaller.restore(graph.snapshot())) == ["a=20", "b=20", "c=20"]
+    assert reported(smaller.restore(graph.snapshot())) == ["a=20", "b=20", "c=20"]
 
 
 def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds_no_union() -> None:
@@ -140,10 +140,10 @@ def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds
     for source in "st":
         graph.take(source, Watermark(20))
     larger = GraphWatermarks(diamond(more="n"))
-    assert told(larger.restore(graph.snapshot())) == []
-    assert told(larger.take("n", Watermark(10))) == []
+    assert reported(larger.restore(graph.snapshot())) == []
+    assert reported(larger.take("n", Watermark(10))) == []
     larger.take("s", Watermark(30))
-    assert told(larger.take("t", Watermark(30))) == ["a=30", "b=30", "c=30"]
+    assert reported(larger.take("t", Watermark(30))) == ["a=30", "b=30", "c=30"]
 
 
 def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_before() -> None:
@@ -151,8 +151,8 @@ def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_
     graph.take("s", Watermark(20))
     graph.take("t", IDLE)
     more = GraphWatermarks([*diamond(), node("d", ("t", "s")), node("e", "a", "t"), node("f", "d")])
-    assert told(more.restore(graph.snapshot())) == ["d=20", "e=20", "f=20"]
-    assert told(more.take("s", IDLE)) == [f"{name} idle" for name in "abcdef"]
+    assert reported(more.restore(graph.snapshot())) == ["d=20", "e=20", "f=20"]
+    assert reported(more.take("s", IDLE)) == [f"{name} idle" for name in "abcdef"]
 
 
 def test_a_graph_whose_sources_had_ended_goes_on_with_what_comes() -> None:
@@ -162,28 +162,28 @@ def test_a_graph_whose_sources_had_ended_goes_on_with_what_comes() -> None:
         graph.take(source, END_OF_TIME)
     assert graph.watermark_of("c") == MAX_TIMESTAMP
     again = GraphWatermarks(diamond())
-    assert told(again.restore(graph.snapshot())) == []
+    assert reported(again.restore(graph.snapshot())) == []
     assert {again.watermark_of(name) for name in "stabc"} == {MIN_TIMESTAMP}
     again.take("s", Watermark(5))
-    assert told(again.take("t", Watermark(7))) == ["a=5", "b=5", "c=5"]
+    assert reported(again.take("t", Watermark(7))) == ["a=5", "b=5", "c=5"]
     assert again.watermark_of("c") == 5
 
 
 def test_of_several_sources_one_that_had_ended_holds_no_union_after_a_restore() -> None:
     graph = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
     graph.take("s", Watermark(20))
-    assert told(graph.take("t", END_OF_TIME)) == ["a=20"]
+    assert reported(graph.take("t", END_OF_TIME)) == ["a=20"]
     again = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
-    assert told(again.restore(graph.snapshot())) == []
-    assert told(again.take("s", Watermark(30))) == ["a=30"]
+    assert reported(again.restore(graph.snapshot())) == []
+    assert reported(again.take("s", Watermark(30))) == ["a=30"]
 
 
 def test_an_operator_that_ends_while_idle_counts_as_ended_for_its_readers() -> None:
     graph = GraphWatermarks([*map(node, "st"), node("a", "s"), node("b", "t"), node("c", ("a", "b")), node("d", "c")])
-    assert told(graph.take("s", IDLE)) == ["a idle"]
-    assert told(graph.take("s", END_OF_TIME)) == []
+    assert reported(graph.take("s", IDLE)) == ["a idle"]
+    assert reported(graph.take("s", END_OF_TIME)) == []
     assert graph.watermark_of("s") == graph.watermark_of("a") == MIN_TIMESTAMP
-    assert told(graph.take("t", END_OF_TIME)) == [f"{name}={MAX_TIMESTAMP}" for name in "bcd"]
+    assert reported(graph.take("t", END_OF_TIME)) == [f"{name}={MAX_TIMESTAMP}" for name in "bcd"]
 
 
 def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
@@ -193,7 +193,7 @@ def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
     other = GraphWatermarks([node("s"), node("a", "s"), node("b", "s", "a")])
     other.restore(graph.snapshot())
     assert other.status_of("a") is ACTIVE
-    assert told(other.take("s", Watermark(5)))[:1] == ["a=5"]
+    assert reported(other.take("s", Watermark(5)))[:1] == ["a=5"]
 
 
 def test_a_graph_that_knows_nothing_yet_has_no_times() -> None:
@@ -290,7 +290,7 @@ def test_readers_learn_what_an_operator_lets_through_before_that_it_is_idle() ->
     graph.take("t", Watermark(30))
     graph.take("t", IDLE)
     graph.take("s", Watermark(10))
-    assert told(graph.take("s", IDLE)) == ["first=30", "first idle", "second=30", "second idle"]
+    assert reported(graph.take("s", IDLE)) == ["first=30", "first idle", "second=30", "second idle"]
 
 
 def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not_read_before() -> None:
@@ -301,7 +301,7 @@ def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not
     graph.restore(former.snapshot())
     [reads] = [one for one in graph.snapshot() if one.node == "reads"]
     assert reads.inputs[0].channels == (InputChannel("s"), InputChannel("t", 50, True))
-    assert told(graph.take("s", IDLE)) == ["reads=50", "reads idle"]
+    assert reported(graph.take("s", IDLE)) == ["reads=50", "reads idle"]
 
 
 def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None:
@@ -317,7 +317,7 @@ def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None
             ),
         ]
     )
-    assert told(graph.take("s", IDLE)) == ["x idle", "y idle", "last=20", "last=30", "last idle"]
+    assert reported(graph.take("s", IDLE)) == ["x idle", "y idle", "last=20", "last=30", "last idle"]
 
 
 def test_what_nodes_do_at_a_restore_is_told_in_topological_order_whatever_that_of_the_checkpoint() -> None:
@@ -325,4 +325,4 @@ def test_what_nodes_do_at_a_restore_is_told_in_topological_order_whatever_that_o
     former = GraphWatermarks(nodes)
     former.take("s", Watermark(5))
     graph = GraphWatermarks([node("s"), node("first", "s"), node("second", "s")])
-    assert told(graph.restore(former.snapshot()[::-1])) == ["first=5", "second=5"]
+    assert reported(graph.restore(former.snapshot()[::-1])) == ["first=5", "second=5"]

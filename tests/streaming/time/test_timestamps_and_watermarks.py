@@ -59,17 +59,17 @@ class Punctuated(WatermarkGenerator[dict[str, Any]]):
 
 
 STRATEGIES: dict[str, Callable[[dict[str, Any]], WatermarkStrategy[Any]]] = {
-    "bounded": lambda told: WatermarkStrategy.for_bounded_out_of_orderness(told["bound"]),
-    "monotonous": lambda told: WatermarkStrategy.for_monotonous_timestamps(),
-    "none": lambda told: WatermarkStrategy.no_watermarks(),
-    "punctuated": lambda told: WatermarkStrategy.for_generator(Punctuated),
+    "bounded": lambda reported: WatermarkStrategy.for_bounded_out_of_orderness(reported["bound"]),
+    "monotonous": lambda reported: WatermarkStrategy.for_monotonous_timestamps(),
+    "none": lambda reported: WatermarkStrategy.no_watermarks(),
+    "punctuated": lambda reported: WatermarkStrategy.for_generator(Punctuated),
 }
 
 
 def strategy_of(scenario: dict[str, Any]) -> WatermarkStrategy[Any]:
-    told = scenario["operator"]["strategy"]
-    strategy = STRATEGIES[told["type"]](told)
-    return strategy.with_idleness(told["idleness"]) if "idleness" in told else strategy
+    reported = scenario["operator"]["strategy"]
+    strategy = STRATEGIES[reported["type"]](reported)
+    return strategy.with_idleness(reported["idleness"]) if "idleness" in reported else strategy
 
 
 @pytest.mark.parametrize("scenario", OBJECTS, ids=[one["name"] for one in OBJECTS])
@@ -303,12 +303,12 @@ def test_idleness_counts_from_the_last_time_without_records_and_not_from_one_bef
 
 def test_who_was_idle_and_had_a_record_becomes_idle_again_and_says_so_again() -> None:
     source = bounded(idleness_ms=10)
-    told: list[list[WatermarkElement]] = []
+    reported: list[list[WatermarkElement]] = []
     for now_ms in (0, 11, 20, 30, 50):
         if now_ms == 20:
             source.on_record(0, 100, now_ms)
-        told.append(list(source.on_periodic_emit(now_ms)))
-    assert told == [[], [IDLE], [ACTIVE, Watermark(99)], [], [IDLE]]
+        reported.append(list(source.on_periodic_emit(now_ms)))
+    assert reported == [[], [IDLE], [ACTIVE, Watermark(99)], [], [IDLE]]
 
 
 @given(

@@ -85,7 +85,7 @@ def test_an_unchanged_job_passes(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         ("sales: int", "sales: str", "*.sales: incompatible [[]field-type-changed]*"),
         ('    note: str = ""\n', "", "*.note: removed (data loss) [[]field-removed]*"),
@@ -94,12 +94,12 @@ def test_an_unchanged_job_passes(program: Program) -> None:
     ],
 )
 def test_a_change_fails_with_the_issues_and_the_command_that_accepts_it(
-    program: Program, before: str, after: str, told: str
+    program: Program, before: str, after: str, reported: str
 ) -> None:
     program.is_as(PROGRAM.replace(before, after))
     result = program.tested()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([reported])
     result.stdout.fnmatch_lines(["*ccept it: pytest --statebackend-lock-update 'test_sales.py::test_state'*"])
     program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
     program.tested().assert_outcomes(passed=1)

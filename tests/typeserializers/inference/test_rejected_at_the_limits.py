@@ -113,7 +113,7 @@ def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() ->
         number: int
         twice: int = dataclasses.field(init=False, default=0)
 
-    for made, told in (
+    for made, reported in (
         (lambda: ts.AttrsSerializer(Untyped), r"Untyped\.unknown: the field has no type hint; give it one"),
         (lambda: ts.serializer_for(Derived), r"Derived\.twice: a field with init=False cannot be restored"),
         (
@@ -122,7 +122,7 @@ def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() ->
         ),
         (lambda: ts.AttrsSerializer(Base, field_serializers={"number": LONG, "b": LONG, "a": LONG}), "names a, b, wh"),
     ):
-        with pytest.raises(ts.UnknownTypeError, match=told):
+        with pytest.raises(ts.UnknownTypeError, match=reported):
             made()
     serializer = ts.AttrsSerializer(Untyped, field_serializers={"unknown": LONG})
     assert serializer.from_bytes(serializer.to_bytes(Untyped(5))) == Untyped(5)

@@ -28,7 +28,7 @@ def test_a_factory_that_has_come_to_make_what_does_not_fit_is_rejected_by_the_co
 
     old, new = AttrsSerializer(Before, name="made.Record"), AttrsSerializer(After, name="made.Record")
     assert old.snapshot_configuration().resolve_schema_compatibility(new).is_after_migration
-    for unfit, told in ((None, "None, but the field is not optional"), (5, "5 is not a str")):
+    for unfit, reported in ((None, "None, but the field is not optional"), (5, "5 is not a str")):
         made[0] = unfit
         (issue,) = old.snapshot_configuration().resolve_schema_compatibility(new).issues
         assert (issue.path, issue.compatibility, issue.rule) == (
@@ -36,7 +36,7 @@ def test_a_factory_that_has_come_to_make_what_does_not_fit_is_rejected_by_the_co
             FieldCompatibility.REJECT,
             "field-default-unfit",
         )
-        assert told in issue.reason
+        assert reported in issue.reason
     made.clear()
     (issue,) = old.snapshot_configuration().resolve_schema_compatibility(new).issues
     assert "its factory failed (IndexError" in issue.reason

@@ -139,9 +139,9 @@ def test_a_validator_that_rejects_old_data_is_told_by_the_migration_with_path_an
     old = ts.AttrsSerializer(old_nested)
     migration = migration_between(old, ts.serializer_for(Nested))
     assert migration.to_bytes(old.to_bytes(old_nested([old_even(2)])))
-    with pytest.raises(MigrationError, match=r"(?s)\.inside\[1\].*odd") as told:
+    with pytest.raises(MigrationError, match=r"(?s)\.inside\[1\].*odd") as reported:
         migration.to_bytes(old.to_bytes(old_nested([old_even(2), old_even(3)])))
-    assert "number=3" in str(told.value)
+    assert "number=3" in str(reported.value)
 
 
 def test_defaults_complete_old_records_and_are_never_shared() -> None:

@@ -73,10 +73,10 @@ def test_a_driver_that_stands_still_is_waited_for_no_longer_and_says_where_it_is
     monkeypatch.setattr(last_words, "ANSWER_S", 0.0)
     with pytest.raises(DifferenceError, match="makes no progress: idle") as raised:
         job.next_epoch()
-    told = str(raised.value)
-    assert "python" in told
-    assert "something else" in told
-    assert "--- a server\nall is well" in told
+    reported = str(raised.value)
+    assert "python" in reported
+    assert "something else" in reported
+    assert "--- a server\nall is well" in reported
     # It was asked for it, and nobody waits here for how long it takes.
     while "in stand_still" not in (tmp_path / "driver-1.log").read_text():
         os.sched_yield()

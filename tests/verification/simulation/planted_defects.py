@@ -313,8 +313,8 @@ def main() -> None:
         found = schedules_until_found(defect)
         said = "" if found is None else re.split("[:;]", found[1])[0]
         said = said.replace("AssertionError", "an assertion of the product fails")
-        told = "not found" if found is None else f"{found[0]} | {said}"
-        print(f"| {defect.name} | {told} |", flush=True)  # noqa: T201
+        reported = "not found" if found is None else f"{found[0]} | {said}"
+        print(f"| {defect.name} | {reported} |", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

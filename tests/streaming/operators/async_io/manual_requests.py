@@ -38,7 +38,7 @@ class ManualRequests:
         self.time_s = 0.0
         self.script: deque[Callable[[], object]] = deque()
         self.tasks: dict[int, asyncio.Task[Any]] = {}
-        self.told: list[RequestOutcome] = []
+        self.reported: list[RequestOutcome] = []
         self.waited = 0
         self.is_closed = False
         self.loop = asyncio.new_event_loop()
@@ -56,14 +56,14 @@ class ManualRequests:
 
     def outcomes(self, wait_s: float) -> list[RequestOutcome]:
         self.turn()
-        if wait_s > 0 and not self.told:
+        if wait_s > 0 and not self.reported:
             self.waited += 1
             if not self.script:
                 raise WaitsForEverError("the operator waits, and nothing is left to happen")
             self.script.popleft()()
             self.turn()
-        told, self.told = self.told, []
-        return told
+        reported, self.reported = self.reported, []
+        return reported
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         async def awaited() -> Any:
@@ -90,7 +90,7 @@ class ManualRequests:
             if task.done():
                 del self.tasks[number]
                 results, error = ((), asyncio.CancelledError()) if task.cancelled() else task.result()
-                self.told.append(RequestOutcome(number, results, error, self.time_s))
+                self.reported.append(RequestOutcome(number, results, error, self.time_s))
 
     def pass_time(self, seconds: float) -> None:
         self.time_s += seconds

@@ -215,8 +215,8 @@ def immediate(asking: Asking) -> Any:
         requests.loop.call_soon(requests.loop.stop)
         requests.loop.run_forever()
         requests.collect()
-        told, requests.told = requests.told, []
-        return told
+        reported, requests.reported = requests.reported, []
+        return reported
 
     return outcomes
 

@@ -32,7 +32,7 @@ def test_what_a_function_raises_fails_with_operator_key_and_record_and_others_ar
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "reported"),
     [
         (5, "async_invoke returned 5, which is not an iterable of records"),
         ("text", "which is one record and not an iterable"),
@@ -40,10 +40,10 @@ def test_what_a_function_raises_fails_with_operator_key_and_record_and_others_ar
         ((1, 2), "which is one record and not an iterable"),
     ],
 )
-def test_results_that_are_no_iterable_of_records_are_rejected(result: Any, told: str) -> None:
+def test_results_that_are_no_iterable_of_records_are_rejected(result: Any, reported: str) -> None:
     with (
         Asking(Giving(result)).closed() as asking,
-        pytest.raises(UserFunctionError, match=f"record 'r': async_invoke raised TypeError: .*{told}"),
+        pytest.raises(UserFunctionError, match=f"record 'r': async_invoke raised TypeError: .*{reported}"),
     ):
         asking.records("r")
 

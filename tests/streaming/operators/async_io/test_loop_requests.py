@@ -179,8 +179,10 @@ def test_a_coroutine_that_swallows_its_cancellation_is_left_behind(caplog: pytes
     requests.close()
     loop.run(giving())
     # Other threads and what is collected meanwhile may log what they like.
-    told = [one.getMessage() for one in caplog.records if one.name == "statebackend.streaming.operators.async_requests"]
-    assert told == ["1 coroutines go on, though they were cancelled; they are abandoned"]
+    reported = [
+        one.getMessage() for one in caplog.records if one.name == "statebackend.streaming.operators.async_requests"
+    ]
+    assert reported == ["1 coroutines go on, though they were cancelled; they are abandoned"]
     assert worker_loop() is loop
     loop.call(released.set)
     another = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
@@ -268,6 +270,6 @@ def test_a_forked_process_has_a_loop_of_its_own() -> None:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        assert told.read() == "True"
+    with os.fdopen(reader) as reported:
+        assert reported.read() == "True"
     os.waitpid(process_id, 0)

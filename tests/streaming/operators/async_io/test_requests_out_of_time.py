@@ -192,18 +192,18 @@ class BadTimeout(Answering):
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "reported"),
     [
         (KeyError("gone"), "timeout raised KeyError"),
         (5, "timeout returned 5, which is not an iterable of records"),
         ({"a": 1}, "timeout returned {'a': 1}, which is one record"),
     ],
 )
-def test_what_timeout_does_wrong_names_the_record(result: Any, told: str) -> None:
+def test_what_timeout_does_wrong_names_the_record(result: Any, reported: str) -> None:
     with Asking(BadTimeout(result)).closed() as asking:
         asking.records("r")
         asking.requests.pass_time(1)
-        with pytest.raises(UserFunctionError, match=f"operator 'ask', record 'r': no results.*{told}") as raised:
+        with pytest.raises(UserFunctionError, match=f"operator 'ask', record 'r': no results.*{reported}") as raised:
             asking.turn()
         assert not isinstance(raised.value, TimeoutError)
 

@@ -129,7 +129,7 @@ def test_what_a_value_may_be_given_as(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         ((), r"\(\) has 0 values, and the schema has the 1 fields n"),
         ((1, 2), "has 2 values"),
@@ -139,8 +139,8 @@ def test_what_a_value_may_be_given_as(value: Any) -> None:
         ((1.5,), "1.5"),
     ],
 )
-def test_what_a_value_may_not_be_is_said_with_state_and_key(value: Any, told: str) -> None:
-    with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a'.*{told}"):
+def test_what_a_value_may_not_be_is_said_with_state_and_key(value: Any, reported: str) -> None:
+    with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a'.*{reported}"):
         answers(lambda of: [of.value.update(value)])
 
 
@@ -255,7 +255,7 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ((Processor, "k string", "update", "none"), "the argument is the class Processor; pass an instance"),
         ((object(), "k string", "update", "none"), "is not a StatefulProcessor: it lacks init, handleInputRows"),
@@ -264,9 +264,9 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
         ((Processor(), "k string", "update", "wall"), "time_mode is 'wall'; pass one of 'none', 'processingTime'"),
     ],
 )
-def test_what_cannot_run_is_rejected_at_once(arguments: tuple[Any, ...], told: str) -> None:
+def test_what_cannot_run_is_rejected_at_once(arguments: tuple[Any, ...], reported: str) -> None:
     stream = LocalStreamEnvironment().from_elements([("a", 1)], ROWS)
-    with pytest.raises(JobDefinitionError, match=told):
+    with pytest.raises(JobDefinitionError, match=reported):
         stream.group_by("k").transform_with_state(*arguments)
 
 
@@ -279,7 +279,7 @@ class InitIs(Processor):
 
 
 @pytest.mark.parametrize(
-    ("register", "told"),
+    ("register", "reported"),
     [
         (lambda handle: [handle.getValueState("x", "n int"), handle.getListState("x", "n int")], "registers it twice"),
         (lambda handle: handle.getValueState("x", "n what"), "state 'x': the schema 'n what' cannot be read"),
@@ -292,8 +292,8 @@ class InitIs(Processor):
         ),
     ],
 )
-def test_what_init_may_not_do_is_found_before_the_job_starts(register: Callable[[Any], Any], told: str) -> None:
-    with pytest.raises(StreamJobError, match=told):
+def test_what_init_may_not_do_is_found_before_the_job_starts(register: Callable[[Any], Any], reported: str) -> None:
+    with pytest.raises(StreamJobError, match=reported):
         run(InitIs(register))
 
 

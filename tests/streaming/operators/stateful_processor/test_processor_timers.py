@@ -34,16 +34,16 @@ class Timed:
                 self.handle.registerTimer(time)
             for time in row["delete"]:
                 self.handle.deleteTimer(time)
-        yield self.told(key, f"{len(list(rows))} rows", timerValues)
+        yield self.reported(key, f"{len(list(rows))} rows", timerValues)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
         expiry = expiredTimerInfo.getExpiryTimeInMs()
         if expiry % 1000 == 7:
             self.handle.registerTimer(expiry - 1)
             self.handle.registerTimer(expiry + 20_000)
-        yield self.told(key, f"timer {expiry}", timerValues)
+        yield self.reported(key, f"timer {expiry}", timerValues)
 
-    def told(self, key: Any, what: str, timer_values: Any) -> Any:
+    def reported(self, key: Any, what: str, timer_values: Any) -> Any:
         time = max(timer_values.getCurrentWatermarkInMs(), timer_values.getCurrentProcessingTimeInMs())
         text = f"{what} at {time}, {list(self.handle.listTimers())}"
         return tuple.__new__(row_class(("k", "text")), (key[0], text))
@@ -122,8 +122,8 @@ def test_timers_that_an_older_version_has_stored_fire_once_each(
         # It had them in the timer service at their own time.
         older.setattr(ProcessorTimers, "_in_service", lambda timers, timestamp_ms: timestamp_ms)
         epochs.epoch(0, ("a", 1, [5007, 5008, 9000], []))
-    told = [text.split(" at ")[0] for _, text in epochs.epoch(5009)]
-    assert told == ["timer 5007", "timer 5008"]
+    reported = [text.split(" at ")[0] for _, text in epochs.epoch(5009)]
+    assert reported == ["timer 5007", "timer 5008"]
     assert [text.split(" at ")[0] for _, text in epochs.epoch(9000)] == ["timer 5006"]
     assert [text.split(" at ")[0] for _, text in epochs.epoch(9001)] == ["timer 9000"]
     assert [text.split(" at ")[0] for _, text in epochs.epoch(90_000)] == ["timer 25007"]
@@ -146,9 +146,9 @@ class Latest(Timed):
         for timer in self.handle.listTimers():
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(last + 10)
-        yield self.told(key, f"last {last}", timerValues)
+        yield self.reported(key, f"last {last}", timerValues)
 
-    def told(self, key: Any, what: str, timer_values: Any) -> Any:
+    def reported(self, key: Any, what: str, timer_values: Any) -> Any:
         text = f"{what} at {timer_values.getCurrentWatermarkInMs()}"
         return tuple.__new__(row_class(("k", "text")), (key[0], text))
 
@@ -192,9 +192,9 @@ def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "told"), [("x", "not a str"), (1 << 63, "milliseconds of 64 bits"), (1.5, "not a float")]
+    ("time", "reported"), [("x", "not a str"), (1 << 63, "milliseconds of 64 bits"), (1.5, "not a float")]
 )
-def test_the_time_of_a_timer_is_whole_milliseconds(tmp_path: Path, time: Any, told: str) -> None:
+def test_the_time_of_a_timer_is_whole_milliseconds(tmp_path: Path, time: Any, reported: str) -> None:
     epochs = EpochDrive(tmp_path, BACKENDS["heap"], Timed(), TimeMode.EVENT_TIME)
-    with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a': handleInputRows raised .*{told}"):
+    with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a': handleInputRows raised .*{reported}"):
         epochs.epoch(0, ("a", 1, [time], []))

@@ -69,13 +69,13 @@ def test_a_function_that_folds_to_none_is_told_with_the_record(harness: BackendH
         return None if right == 13 else left + right  # type: ignore[return-value]
 
     reduced = windows(assigner).reduce(reduce, element_type=int)
-    for definition, told in (
+    for definition, reported in (
         (reduced, "the reduce function returned None; it must return the new accumulator"),
         (windows(assigner).aggregate(Forgetful()), "of the aggregate function returned None; it must return the acc"),
     ):
         run = WindowRun(harness, HEAP, definition)
         run.records(("a", 1, 1), ("a", 2, 2))
-        with pytest.raises(UserFunctionError, match=rf"'windows', key 'a', record 13: .*{told}"):
+        with pytest.raises(UserFunctionError, match=rf"'windows', key 'a', record 13: .*{reported}"):
             run.records(("a", 13, 3))
 
 
@@ -107,8 +107,8 @@ class Unmerging(EventTimeTrigger):
 def test_state_of_a_trigger_is_merged_only_if_its_kind_can_be(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows(SESSIONS).trigger(MergingState()).process(Lists(), element_type=int))
     run.records(("a", 1, 1), ("a", 1, 20))
-    told = "the state 'seen' of a trigger is a value state, which cannot be merged; list, reducing and aggregating"
-    with pytest.raises(UserFunctionError, match=told) as failure:
+    reported = "the state 'seen' of a trigger is a value state, which cannot be merged; list, reducing and aggregating"
+    with pytest.raises(UserFunctionError, match=reported) as failure:
         run.records(("a", 1, 11))
     assert isinstance(failure.value.__cause__, StateRegistrationError)
     run = WindowRun(harness, HEAP, windows(SESSIONS).trigger(MergingLists()).process(Lists(), element_type=int))
@@ -132,7 +132,7 @@ def test_a_trigger_by_event_time_tells_a_record_without_any(harness: BackendHarn
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         (
             lambda context: context.global_state().get_state(ValueStateDescriptor("other", int)),
@@ -143,7 +143,7 @@ def test_a_trigger_by_event_time_tells_a_record_without_any(harness: BackendHarn
     ids=["state", "output"],
 )
 def test_a_function_over_windows_is_told_what_it_asks_for_in_vain(
-    harness: BackendHarness, call: Any, told: str
+    harness: BackendHarness, call: Any, reported: str
 ) -> None:
     class Asking(Lists):
         def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
@@ -152,7 +152,7 @@ def test_a_function_over_windows_is_told_what_it_asks_for_in_vain(
 
     run = WindowRun(harness, HEAP, windows().process(Asking(), element_type=int))
     run.records(("a", 1, 1))
-    with pytest.raises(UserFunctionError, match=rf"key 'a', window .*: {told}"):
+    with pytest.raises(UserFunctionError, match=rf"key 'a', window .*: {reported}"):
         run.watermark(9)
 
 
@@ -193,7 +193,7 @@ def pair_of_windows(assigner: Any = HOURLY) -> Any:
 
 
 def test_parts_that_make_no_windows_are_rejected_when_they_are_given() -> None:
-    for make, told in (
+    for make, reported in (
         (lambda: PurgingTrigger.of(5), "takes a trigger, not 5"),
         (lambda: PurgingTrigger.of(EventTimeTrigger), "takes a trigger, not "),
         (lambda: EventTimeSessionWindows.with_dynamic_gap("1 hour"), "takes a function of a record, not '1 hour'"),
@@ -212,7 +212,7 @@ def test_parts_that_make_no_windows_are_rejected_when_they_are_given() -> None:
             "windows of two inputs do not support evictors",
         ),
     ):
-        with pytest.raises(JobDefinitionError, match=told):
+        with pytest.raises(JobDefinitionError, match=reported):
             make()
 
 

@@ -68,15 +68,17 @@ class TestErrors:
             def on_element(self, element: Any, timestamp_ms: Any, window: Any, context: TriggerContext) -> Any:
                 return 1 // element if element < 2 else None
 
-        for value, told in ((0, "ZeroDivisionError"), (2, "returned None, which is not a TriggerResult")):
+        for value, reported in ((0, "ZeroDivisionError"), (2, "returned None, which is not a TriggerResult")):
             run = WindowRun(harness, HEAP, windows().trigger(Odd()).aggregate(Sum()))
-            with pytest.raises(UserFunctionError, match=f"key 'a', record {value}: .*{told}"):
+            with pytest.raises(UserFunctionError, match=f"key 'a', record {value}: .*{reported}"):
                 run.records(("a", value, 1))
 
     def test_a_record_without_a_timestamp_is_told(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
-        told = r"^operator 'windows', key 'a', record 5: the record has no timestamp.*with_timestamps.*processing time$"
-        with pytest.raises(MissingTimestampError, match=told):
+        reported = (
+            r"^operator 'windows', key 'a', record 5: the record has no timestamp.*with_timestamps.*processing time$"
+        )
+        with pytest.raises(MissingTimestampError, match=reported):
             run.records(("a", 1, 1), ("a", 5, None))
 
     def test_a_record_that_its_serializer_rejects_is_told(self, harness: BackendHarness) -> None:
@@ -118,7 +120,7 @@ class TestDefinitions:
                 return 0
 
         delta = DeltaTrigger.of(1, lambda left, right: 0, int)
-        for make, told in (
+        for make, reported in (
             (lambda: windows(EventTimeSessionWindows.with_gap(1)).trigger(delta).aggregate(Sum()), "cannot merge"),
             (lambda: windows().aggregate(Untyped()), "accumulator_type="),
             (lambda: windows().aggregate(Sum), "make an instance"),
@@ -137,7 +139,7 @@ class TestDefinitions:
             (lambda: DeltaEvictor.of(1, "delta"), "a function of two records"),
             (lambda: DeltaTrigger.of(1, "delta", int), "a function of two records"),
         ):
-            with pytest.raises(JobDefinitionError, match=told):
+            with pytest.raises(JobDefinitionError, match=reported):
                 make()
 
     def test_evictors_evict_before_the_function_unless_they_are_told_otherwise(self) -> None:
