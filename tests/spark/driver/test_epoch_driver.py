@@ -321,7 +321,8 @@ def test_a_driver_holds_no_more_after_hundreds_of_epochs_than_after_a_few(job: J
         job.run(epoch_id)
     assert len(job.driver.recorder.epochs) == 300
     # What the workplace notes itself grows, and nothing else.
-    assert set(grown(before, held_items(job.driver), by=50)) == {"Job.planned_without_records", "RecordingSink.reported"}
+    grown_items = set(grown(before, held_items(job.driver), by=50))
+    assert grown_items == {"Job.planned_without_records", "RecordingSink.reported"}
 
 
 def test_listeners_hear_of_epochs_a_failure_and_the_end(job: Job) -> None:
