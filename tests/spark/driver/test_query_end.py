@@ -225,5 +225,7 @@ def test_a_timeout_is_seconds_a_duration_or_none(right: Any, seconds: float | No
 
 @pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf"), True, "1", [1], "-1 minute", "1 month"])
 def test_any_other_timeout_is_rejected(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"timeout_s is .*(from 0 on, or None for no limit|not a duration|not durations)"):
+    with pytest.raises(
+        ValueError, match=r"timeout_s is .*(from 0 on, or None for no limit|not a duration|not durations)"
+    ):
         timeout_seconds("timeout_s", wrong)
