@@ -31,6 +31,7 @@ from statebackend.checkpoint.fs.store_uri import without_secrets
 from statebackend.connectors.staged_parquet import (
     StagedFile,
     convert_rows,
+    decode_committable,
     delete_staged,
     epoch_directory,
     lineage_directory,
@@ -170,7 +171,7 @@ class DeltaSink(Sink):
         return json.dumps(fields).encode()
 
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
-        staged = [_decoded(one, epoch) for one in committables]
+        staged = [decode_committable(one, epoch, _VERSION, "DeltaSink") for one in committables]
         deltalake = _deltalake()
         schemas = {one["schema"] for one in staged}
         schema = deltalake.Schema.from_json(schemas.pop())
@@ -443,17 +444,6 @@ def _deltalake() -> Any:
     except ImportError as error:
         raise ImportError("DeltaSink needs deltalake: pip install 'statebackend[delta]'") from error
     return deltalake
-
-
-def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
-    try:
-        fields: dict[str, Any] = json.loads(committable)
-        is_known = fields["version"] == _VERSION
-    except (ValueError, KeyError, TypeError) as error:
-        raise SinkError(f"{epoch}: its committable is not of a DeltaSink") from error
-    if not is_known:
-        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
-    return fields
 
 
 def _partition_text(column: str, value: Any) -> str | None:

@@ -32,6 +32,7 @@ from attrs import frozen
 from statebackend.connectors.staged_parquet import (
     StagedFile,
     convert_rows,
+    decode_committable,
     delete_staged,
     epoch_directory,
     lineage_directory,
@@ -197,7 +198,7 @@ class IcebergSink(Sink):
         return json.dumps(fields).encode()
 
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
-        staged = [_decoded(one, epoch) for one in committables]
+        staged = [decode_committable(one, epoch, _VERSION, "IcebergSink") for one in committables]
 
         def add() -> None:
             # Reading the metadata of many snapshots takes time. If they are outdated, the commit conflicts.
@@ -662,14 +663,3 @@ def _data_file(staged: Mapping[str, Any], file: Sequence[Any]) -> DataFile:
         key_metadata=None,
         **arguments,
     )
-
-
-def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
-    try:
-        fields: dict[str, Any] = json.loads(committable)
-        is_known = fields["version"] == _VERSION
-    except (ValueError, KeyError, TypeError) as error:
-        raise SinkError(f"{epoch}: its committable is none of an IcebergSink") from error
-    if not is_known:
-        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
-    return fields

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import uuid
@@ -22,11 +23,12 @@ from attrs import field, frozen
 
 from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.store_uri import secrets_of
-from statebackend.streaming.sink import SinkEpoch, SinkLineage
+from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 __all__ = [
     "StagedFile",
     "convert_rows",
+    "decode_committable",
     "delete_staged",
     "epoch_directory",
     "lineage_directory",
@@ -62,6 +64,18 @@ def lineage_directory(lineage: SinkLineage) -> str:
 def epoch_directory(lineage: SinkLineage, epoch_id: int) -> str:
     """Return the directory of an epoch's files, relative to the table."""
     return f"{lineage_directory(lineage)}/{epoch_id:012d}"
+
+
+def decode_committable(committable: bytes, epoch: SinkEpoch, version: int, sink_name: str) -> dict[str, Any]:
+    """Return the fields of a committable. Raises `SinkError` for one of another sink or version."""
+    try:
+        fields: dict[str, Any] = json.loads(committable)
+        is_known = fields["version"] == version
+    except (ValueError, KeyError, TypeError) as error:
+        raise SinkError(f"{epoch}: its committable is not one of {sink_name}") from error
+    if not is_known:
+        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
+    return fields
 
 
 def delete_staged(file_system: pyarrow.fs.FileSystem, directory: str, prefix: str = "") -> None:
