@@ -413,7 +413,7 @@ class Savepoint:
         for index, part in enumerate(stored):
             state = part.meta.state(state_name)
             assert state is not None
-            parts.append(EntriesPart(part.meta, state, partial(columns, index, state)))
+            parts.append(EntriesPart(part.meta, state, partial(columns, index, state), _location_of(part, state)))
         return parts
 
     def _part_of_key(self, part: RestoredHandle, state_name: str, groups: KeyGroupRange, key: Any) -> EntriesPart:
@@ -425,7 +425,7 @@ class Savepoint:
             for batch in rows_of_key(map(CanonicalBatch.of, stored), part.meta, state, key):
                 yield pa.record_batch(list(batch), schema=SCHEMA)
 
-        return EntriesPart(part.meta, state, columns)
+        return EntriesPart(part.meta, state, columns, _location_of(part, state))
 
     def _operator(self, uid: str) -> StoredOperator:
         if uid not in self.operators:
@@ -444,6 +444,11 @@ class Savepoint:
     def _repr_html_(self) -> str:
         rows = (row for operator in self.operators.values() for row in operator.state_rows())
         return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
+
+
+def _location_of(part: RestoredHandle, state: StateMeta) -> Callable[[int], str] | None:
+    files = part.file_system
+    return partial(files.location_of, part.handle.state_id, state.name) if isinstance(files, FlinkFiles) else None
 
 
 def _names(names: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.conditions import LONG, StateCondition
@@ -30,7 +31,8 @@ from statebackend.savepoint.tables.column_batches import ColumnBatches
 from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, OperatorStateColumns, decoded_cell
 from statebackend.savepoint.value_forms import ColumnForms, stored_type
 from statebackend.state.canonical import CanonicalBatch
-from statebackend.state.operator_state_handles import StatePart, batches, read_slices
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.operator_state_handles import StatePart, batches, read_slice, read_slices
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -98,12 +100,17 @@ class OperatorStateElements:
         self, index: int, part: StatePart, serializers: Mapping[str, TypeSerializer[Any]]
     ) -> Iterator[OperatorStateElement]:
         read = {role: partial(decoded_cell, self._state_name, one) for role, one in serializers.items()}
-        for key, value in read_slices(self._file_system, part.slices):
-            if key is None:
-                yield OperatorStateElement(index, None, read["element"](value or b""))
-            else:
-                read_value = None if value is None else read["value"](value)
-                yield OperatorStateElement(index, read["key"](key), read_value)
+        for one in part.slices:
+            for key, value in read_slice(self._file_system, one):
+                try:
+                    if key is None:
+                        element = OperatorStateElement(index, None, read["element"](value or b""))
+                    else:
+                        read_value = None if value is None else read["value"](value)
+                        element = OperatorStateElement(index, read["key"](key), read_value)
+                except StateRestoreError as error:
+                    raise StateRestoreError(f"{self._file_system.location(one.file.path)}: {error}") from error
+                yield element
 
     def plain(self) -> Iterator[dict[str, Any]]:
         """Yield the elements as plain data, by column name."""
@@ -165,6 +172,15 @@ class EntriesPart:
     meta: KeyedStateMeta
     state: StateMeta
     columns: Callable[[], Iterator[pa.RecordBatch]]
+    location_of: Callable[[int], str] | None = None
+    """Returns the location of a key group, for errors."""
+
+    def reader(self, known: Sequence[TypeSerializer[Any]]) -> EntryReader:
+        """Return the decoder of the rows. Raises `UnresolvableSerializerError` if a serializer is unknown."""
+        try:
+            return EntryReader(self.meta, self.state, known, self.location_of)
+        except UnresolvableSerializerError as error:
+            raise UnresolvableSerializerError(f"state {self.state.name!r}: {error}") from error
 
     def rows(self) -> Iterator[CanonicalBatch]:
         """Yield the rows as lists."""
@@ -197,7 +213,7 @@ class StateEntries:
             yield from reader.entries(part.rows())
 
     def _readers(self) -> Iterator[tuple[EntryReader, EntriesPart]]:
-        return ((EntryReader(part.meta, part.state, self._known), part) for part in self._parts)
+        return ((part.reader(self._known), part) for part in self._parts)
 
     def __repr__(self) -> str:
         state = self._parts[0].state

@@ -140,12 +140,21 @@ _Rows: TypeAlias = Iterable[_Row]
 class EntryReader:
     """Decodes the rows of one state of one subtask. Records become instances of the classes in ``known``.
 
+    ``location_of`` returns the location of a key group for errors, if it is known.
+
     Raises:
         UnresolvableSerializerError: A serializer is unknown in this process.
     """
 
-    def __init__(self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]] = ()) -> None:
+    def __init__(
+        self,
+        meta: KeyedStateMeta,
+        state: StateMeta,
+        known: Sequence[TypeSerializer[Any]] = (),
+        location_of: Callable[[int], str] | None = None,
+    ) -> None:
         self._state = state
+        self._location_of = location_of
         self._keys = meta.key_snapshot.restore_serializer()
         self._read_key = self._keys.from_bytes
         self._namespaces = state.namespace_snapshot.restore_serializer()
@@ -251,7 +260,8 @@ class EntryReader:
             raise self._unreadable(key_group, error) from error
 
     def _unreadable(self, key_group: int, reason: object) -> StateRestoreError:
-        return unreadable_entry(self._state.name, key_group, reason)
+        error = unreadable_entry(self._state.name, key_group, reason)
+        return StateRestoreError(f"{self._location_of(key_group)}: {error}") if self._location_of else error
 
 
 def unreadable_entry(state_name: str, key_group: int, reason: object) -> StateRestoreError:

@@ -355,7 +355,8 @@ class FlinkFiles(CheckpointFileSystem):
         try:
             yield
         except StateFormatError as error:
-            raise ForeignFormatError(f"{self._region(stream).location}: {error}") from error
+            region = self._region(stream)
+            raise ForeignFormatError(f"{region.location}, byte {region.start}: {error}") from error
 
     def _keyed_header(self, handle: KeyGroupsHandle | IncrementalHandle) -> KeyedHeader:
         if isinstance(handle, IncrementalHandle):
@@ -464,6 +465,17 @@ class FlinkFiles(CheckpointFileSystem):
         for start in range(0, rows.num_rows, step):
             yield rows.slice(start, step)
 
+    def location_of(self, state_id: str, state_name: str, key_group: int) -> str:
+        """Return the file with a key group of a state, and the start of the group in it, for errors."""
+        part = self._parts[state_id]
+        handles = part.handles
+        handle = handles.raw_keyed if state_name in [name for name, _ in part.timers] else handles.keyed
+        if isinstance(handle, KeyGroupsHandle):
+            region = self._region(handle.stream)
+            return f"{region.location}, byte {region.start + handle.offsets[key_group - handle.first_key_group]}"
+        assert handle is not None
+        return f"{self._region(handle.meta).location} and its files of RocksDB"
+
     def _rows(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[Row]:
         self._read_headers()
         part = self._parts[state_id]
@@ -562,10 +574,13 @@ class FlinkFiles(CheckpointFileSystem):
         if opened is None:
             with ExitStack() as stack:
                 directory = stack.enter_context(temporary_directory())
+                stored: dict[str, str] = {}
                 for name, stream in handle.files:
                     if is_needed(name, location):
                         self._bring(stream, os.path.join(directory, name))
-                opened = FlinkDatabase(directory, location), stack.pop_all()
+                        region = self._region(stream)
+                        stored[name] = f"{name} ({region.location}, byte {region.start})"
+                opened = FlinkDatabase(directory, location, stored), stack.pop_all()
             weakref.finalize(opened[0], opened[1].close)
         yield opened[0]
         self._databases[handle] = opened
@@ -624,7 +639,7 @@ class FlinkFiles(CheckpointFileSystem):
             try:
                 roles = _operator_roles(state.mode, stored.get(state.name), state.name)
             except MalformedDataError as error:
-                raise ForeignFormatError(f"{region.location}: {error}") from error
+                raise ForeignFormatError(f"{region.location}, byte {region.start}: {error}") from error
             spans = [(offset, ends[state.name, index]) for index, offset in enumerate(state.offsets)]
             elements = _Elements(region, header.is_compressed, state.mode == "BROADCAST", roles, tuple(spans))
             slices: tuple[FileSlice, ...] = ()
@@ -639,6 +654,13 @@ class FlinkFiles(CheckpointFileSystem):
         return encode_operator_state(OwnOperatorState(tuple(states)), CANONICAL_BACKEND)
 
     # Files.
+
+    def location(self, path: str) -> str:
+        """Return the location of a file for errors. Operator state has the location of its first element."""
+        elements = self._elements.get(path) if path != METADATA_FILE_NAME else None
+        if elements is None:
+            return super().location(path)
+        return f"{elements.region.location}, byte {elements.region.start + elements.spans[0][0]}"
 
     def read_file(self, handle_or_path: FileHandle | str) -> bytes:
         """Return all bytes of a file. Operator state is returned as a Parquet file, as `read_slice` expects."""

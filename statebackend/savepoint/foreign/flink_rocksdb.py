@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import rocksdict
@@ -48,14 +48,19 @@ def is_needed(name: str, location: str) -> bool:
 
 
 class FlinkDatabase:
-    """The database in ``directory``, for exclusive use. ``location`` names it in errors.
+    """The database in ``directory``, for exclusive use.
+
+    Args:
+        directory: The directory with the files.
+        location: Names the database in errors.
+        stored: The location of each file in the savepoint, for errors.
 
     Raises:
         ForeignFormatError: The files are not a complete database.
     """
 
-    def __init__(self, directory: str, location: str) -> None:
-        self._location = location
+    def __init__(self, directory: str, location: str, stored: Mapping[str, str]) -> None:
+        self._directory, self._location, self._stored = directory, location, stored
         current = os.path.join(directory, "CURRENT")
         content = b""
         if os.path.exists(current):
@@ -79,7 +84,7 @@ class FlinkDatabase:
             )
         except Exception as error:
             # rocksdict raises nothing more specific.
-            raise ForeignFormatError(f"{location}: RocksDB cannot open the files: {error}") from error
+            raise ForeignFormatError(f"{location}: RocksDB cannot open the files: {self._text(error)}") from error
         self._names = frozenset(families)
 
     def scan(self, state_name: str, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -102,8 +107,13 @@ class FlinkDatabase:
             iterator.status()
         except Exception as error:
             raise ForeignFormatError(
-                f"{self._location}, state {state_name!r}: RocksDB cannot read the files: {error}"
+                f"{self._location}, state {state_name!r}: RocksDB cannot read the files: {self._text(error)}"
             ) from error
+
+    def _text(self, error: Exception) -> str:
+        """Return the text of an error with the files of the savepoint instead of the private copies."""
+        place = re.compile(re.escape(f"{self._directory}/") + r"([-\w.]*\w)")
+        return place.sub(lambda found: self._stored.get(found[1], found[1]), str(error))
 
 
 def _options(directory: str) -> Any:
