@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from examples.flights.flights_source import FLIGHT_SCHEMA, KEY, ORDER
+from examples.flights.flights_source import KEY, ORDER, Flight
 from examples.flights.job import VERSIONS
 from statebackend.local import LocalStreamEnvironment
 
@@ -31,9 +31,9 @@ def version_3() -> LocalStreamEnvironment:
 def _described(program: ModuleType) -> LocalStreamEnvironment:
     env = LocalStreamEnvironment()
     (
-        env.from_elements([], FLIGHT_SCHEMA)
+        env.from_elements([], Flight)
         .key_by(KEY)
-        .process(program.FollowAircraft(), uid=program.UID, schema=program.OUTPUT_SCHEMA, order_by=ORDER)
+        .process(program.FollowAircraft(), uid=program.UID, order_by=ORDER)
         .sink_to([])
     )
     return env

@@ -7,11 +7,17 @@ an aircraft.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from pyspark.sql import DataFrame, SparkSession
+from attrs import frozen
 
 from examples.data.flights_dataset import part_name
+from typeserializers import IntSerializer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 KEY = "tailnum"
 ORDER = ["departure", "origin", "carrier", "flight"]
@@ -21,11 +27,21 @@ FILE_SCHEMA = """
     dep_time int, arr_delay int
 """
 
-FLIGHT_SCHEMA = """
-    tailnum string, departure timestamp, origin string, dest string, carrier string, flight int,
-    dep_time int, arr_delay int
-"""
-"""The columns that the job sees."""
+Int32 = Annotated[int, IntSerializer()]
+
+
+@frozen
+class Flight:
+    """The columns that the job sees."""
+
+    tailnum: str
+    departure: datetime
+    origin: str
+    dest: str
+    carrier: str
+    flight: Int32
+    dep_time: Int32 | None
+    arr_delay: Int32 | None
 
 
 def flights_stream(spark: SparkSession, directory: Path) -> DataFrame:

@@ -49,7 +49,7 @@ def flights_job(
     (
         env.from_dataframe(flights_stream(spark, input_dir))
         .key_by(KEY)
-        .process(program.FollowAircraft(), uid=program.UID, schema=program.OUTPUT_SCHEMA, order_by=ORDER)
+        .process(program.FollowAircraft(), uid=program.UID, order_by=ORDER)
         .sink_to(sink(rows_dir))
     )
     return env

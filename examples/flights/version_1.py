@@ -7,10 +7,11 @@ flight counts as a flight, but only an arrived one moves the aircraft.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from datetime import datetime
 
 from attrs import evolve, frozen
 
+from examples.flights.flights_source import Flight, Int32
 from statebackend import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -18,17 +19,9 @@ from statebackend import (
     ProcessContext,
     ValueStateDescriptor,
 )
-from typeserializers import IntSerializer
 
 UID = "aircraft"
 LEGS_KEPT = 5
-
-Int32 = Annotated[int, IntSerializer()]
-
-OUTPUT_SCHEMA = """
-    tailnum string, departure timestamp, origin string, carrier string, flight int,
-    flights bigint, minutes_late bigint, last_airport string, worst_minutes bigint
-"""
 
 
 @frozen
@@ -67,26 +60,41 @@ class Leg:
     arrival_delay: int
 
 
-class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+@frozen
+class AircraftTotals:
+    """What is emitted for a flight: the flight, and the aircraft's totals with it."""
+
+    tailnum: str
+    departure: datetime
+    origin: str
+    carrier: str
+    flight: Int32
+    flights: int
+    minutes_late: int
+    last_airport: str | None
+    worst_minutes: int | None
+
+
+class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
     """Emits a row per flight, with the aircraft's totals up to and including it."""
 
     aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
     destinations = MapStateDescriptor("destinations", str, DestinationTotals)
     legs = ListStateDescriptor("legs", Leg)
 
-    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+    def process_element(self, flight: Flight, context: ProcessContext[str]) -> Iterator[AircraftTotals]:
         state = self.aircraft.value()
         state = evolve(state, flights=state.flights + 1, last_carrier=flight.carrier)
         if flight.arr_delay is not None:
             state = self.arrived(state, flight)
         self.aircraft.update(state)
-        yield (
+        yield AircraftTotals(
             *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
             *(state.flights, state.minutes_late, state.last_airport),
             state.worst.minutes if state.worst else None,
         )
 
-    def arrived(self, state: AircraftState, flight: Any) -> AircraftState:
+    def arrived(self, state: AircraftState, flight: Flight) -> AircraftState:
         """The aircraft after an arrival; notes leg and destination."""
         delay = flight.arr_delay
         late = max(delay, 0)

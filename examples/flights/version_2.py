@@ -14,10 +14,11 @@ The new totals count from the upgrade on, because version 1 did not count flight
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
 
 from attrs import evolve, field, frozen
 
+from examples.flights.flights_source import Flight, Int32
 from statebackend import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -29,11 +30,6 @@ from typeserializers import former_names
 
 UID = "aircraft"
 LEGS_KEPT = 5
-
-OUTPUT_SCHEMA = """
-    tailnum string, departure timestamp, origin string, carrier string, flight int,
-    flights bigint, minutes_late bigint, airport string, worst_minutes bigint, worst_carrier string, cancelled bigint
-"""
 
 
 @frozen
@@ -74,28 +70,45 @@ class Leg:
     arrival_delay: int
 
 
-class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+@frozen
+class AircraftTotals:
+    """What is emitted for a flight: the flight, and the aircraft's totals with it."""
+
+    tailnum: str
+    departure: datetime
+    origin: str
+    carrier: str
+    flight: Int32
+    flights: int
+    minutes_late: int
+    airport: str | None
+    worst_minutes: int | None
+    worst_carrier: str | None
+    cancelled: int
+
+
+class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
     """Emits a row per flight, with the aircraft's totals up to and including it."""
 
     aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
     destinations = MapStateDescriptor("destinations", str, DestinationTotals)
     legs = ListStateDescriptor("legs", Leg)
 
-    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+    def process_element(self, flight: Flight, context: ProcessContext[str]) -> Iterator[AircraftTotals]:
         state = self.aircraft.value()
         is_cancelled = flight.dep_time is None
         state = evolve(state, flights=state.flights + 1, cancelled=state.cancelled + is_cancelled)
         if flight.arr_delay is not None:
             state = self.arrived(state, flight)
         self.aircraft.update(state)
-        yield (
+        yield AircraftTotals(
             *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
             *(state.flights, state.minutes_late, state.airport),
             *((state.worst.minutes, state.worst.carrier) if state.worst else (None, None)),
             state.cancelled,
         )
 
-    def arrived(self, state: AircraftState, flight: Any) -> AircraftState:
+    def arrived(self, state: AircraftState, flight: Flight) -> AircraftState:
         """The aircraft after an arrival; notes leg and destination."""
         delay = flight.arr_delay
         late = max(delay, 0)

@@ -7,10 +7,10 @@ valid for a new job, so only the stored state reveals the mistake.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from attrs import field, frozen
 
+from examples.flights.flights_source import Flight
 from statebackend import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -21,8 +21,6 @@ from statebackend import (
 from typeserializers import former_names
 
 UID = "aircraft"
-
-OUTPUT_SCHEMA = "tailnum string, flights bigint"
 
 
 @frozen
@@ -63,14 +61,22 @@ class Leg:
     arrival_delay: int
 
 
-class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+@frozen
+class AircraftTotals:
+    """What is emitted for a flight."""
+
+    tailnum: str
+    flights: int
+
+
+class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
     """Counts flights; it never runs."""
 
     aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
     destinations = MapStateDescriptor("destinations", str, DestinationTotals)
     legs = ListStateDescriptor("legs", Leg)
 
-    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+    def process_element(self, flight: Flight, context: ProcessContext[str]) -> Iterator[AircraftTotals]:
         state = self.aircraft.value()
         self.aircraft.update(AircraftState(state.flights + 1))
-        yield flight.tailnum, state.flights + 1
+        yield AircraftTotals(flight.tailnum, state.flights + 1)

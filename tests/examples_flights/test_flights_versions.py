@@ -7,26 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define
 
 from examples.flights import version_1, version_2, version_3
+from examples.flights.flights_source import Flight
 from examples.flights.savepoint_contents import state_contents
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateMigrationException
 from statebackend.local import LocalJob, LocalStreamEnvironment
-
-
-@define
-class Flight:
-    tailnum: str
-    departure: datetime
-    origin: str
-    dest: str
-    carrier: str
-    flight: int
-    dep_time: int | None
-    arr_delay: int | None
-
 
 NEW_YEAR = datetime(2013, 1, 1)
 
@@ -65,7 +52,7 @@ def run(program: Any, flights: list[Flight], job_dir: Path, **options: Any) -> t
     (
         environment.from_elements(flights)
         .key_by("tailnum")
-        .process(program.FollowAircraft(), uid=program.UID, schema=program.OUTPUT_SCHEMA)
+        .process(program.FollowAircraft(), uid=program.UID)
         .sink_to(rows)
     )
     return environment.execute("flights", **options), rows

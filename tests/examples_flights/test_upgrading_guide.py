@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from examples.flights import version_1, version_2, version_3
+from examples.flights.flights_source import Flight
 from snapshots.compatibility import CompatibilityKind
 from statebackend import KeyedProcessFunction, StateMigrationException
 from statebackend.local import LocalJob, LocalStreamEnvironment
@@ -26,17 +27,11 @@ def savepoint(tmp_path: Path) -> Path:
 
 
 def run(function: KeyedProcessFunction[str, Any, Any], job_dir: Path, **options: Any) -> LocalJob:
-    flight = {"tailnum": "N1", "departure": None, "origin": "JFK", "dest": "BOS", "carrier": "UA", "flight": 1}
+    flight = Flight("N1", datetime(2013, 1, 1), "JFK", "BOS", "UA", 1, dep_time=1, arr_delay=7)
     environment = LocalStreamEnvironment(job_dir=job_dir)
-    schema = sys.modules[type(function).__module__].OUTPUT_SCHEMA
-    stream = environment.from_elements([_Flight(**flight, dep_time=1, arr_delay=7)])
-    stream.key_by("tailnum").process(function, uid="aircraft", schema=schema).sink_to([])
+    stream = environment.from_elements([flight])
+    stream.key_by("tailnum").process(function, uid="aircraft").sink_to([])
     return environment.execute("flights", **options)
-
-
-class _Flight:
-    def __init__(self, **columns: Any) -> None:
-        self.__dict__.update(columns)
 
 
 def test_the_compatibilities_of_the_guide_are_those_of_the_example(tmp_path: Path, savepoint: Path) -> None:
