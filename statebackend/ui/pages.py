@@ -398,7 +398,8 @@ def _form(action: str, parts: Sequence[Html], button: str, **attributes: str) ->
 
 def _key_form(here: Mapping[str, object], key_columns: Sequence[str], key: Sequence[str]) -> Html:
     values = [*key, *[""] * len(key_columns)]
-    fields = [_field("key", kind, value) for kind, value in zip(key_columns, values, strict=False)]
+    labels = ["binary, in hexadecimal" if kind == "binary" else kind for kind in key_columns]
+    fields = [_field("key", label, value) for label, value in zip(labels, values, strict=False)]
     return _form("/state", [*_hidden(here), *fields], "Look up")
 
 

@@ -3,7 +3,8 @@
 Every request reads the files again and holds no lock. A running job may delete a checkpoint between two reads. The
 newest state is then looked up again; a checkpoint that was chosen by its id is reported as missing.
 
-A path may also be a local directory of jobs and savepoints. Those directly inside it are shown.
+A path may also be a local directory of jobs and savepoints. Those directly inside it are shown. A path that does not
+exist or may not be read is shown too, with the reason.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ class Places:
         for index, path in enumerate(self.paths):
             directory = CheckpointFileSystem.from_uri(path)
             place = directory.local_path()
-            if place is None or _has_state(directory):
+            if place is None or not os.access(place, os.R_OK | os.X_OK) or _has_state(directory):
                 yield Place(str(index), path)
                 continue
             for name in sorted(directory.list_directories()):
-                if _has_state(CheckpointFileSystem.from_uri(os.path.join(place, name))):
-                    yield Place(f"{index}.{name}", os.path.join(place, name))
+                inside = os.path.join(place, name)
+                if not os.access(inside, os.X_OK) or _has_state(CheckpointFileSystem.from_uri(inside)):
+                    # A name of the file system may be no valid text. An address must be.
+                    yield Place(f"{index}.{name.encode(errors='backslashreplace').decode()}", inside)
 
     def find(self, place_id: str) -> Place:
         """Return the place of an id.
@@ -116,14 +119,21 @@ class Places:
         def read() -> T:
             return use(Savepoint.open(place.path, checkpoint_id, high_availability=self.services))
 
-        return _repeated(read) if checkpoint_id is None else read()
+        if checkpoint_id is None:
+            return _repeated(read)
+        try:
+            return read()
+        except (MissingFileError, CorruptFileError):
+            # If the job has deleted the checkpoint meanwhile, this raises the error that says so.
+            Savepoint.open(place.path, checkpoint_id, high_availability=self.services)
+            raise
 
 
 def _has_state(directory: CheckpointFileSystem) -> bool:
     return directory.exists(METADATA_FILE_NAME) or directory.exists(JOB_FILE_NAME)
 
 
-def _repeated(read: Callable[[], T], attempts: int = 3) -> T:
+def _repeated(read: Callable[[], T], attempts: int = 5) -> T:
     try:
         return read()
     except (MissingFileError, CorruptFileError):

@@ -13,11 +13,10 @@ Requests only read. They run in threads, so a slow one does not hold up the othe
 from __future__ import annotations
 
 import base64
-import email.parser
-import email.policy
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -72,6 +71,12 @@ MAX_UPLOAD_BYTES: Final = 1 << 20
 _FORM_BYTES: Final = 4096
 """What a form may add to the file: boundaries, names and headers."""
 
+_BOUNDARY: Final = re.compile(
+    """multipart/form-data; *boundary="?([-\\w'()+,./:=?]{1,70})"?""", re.ASCII | re.IGNORECASE
+)
+_LOCK: Final = re.compile('\r\ncontent-disposition: *form-data; *name="lock"(?:; *filename="([^"]*)")?', re.IGNORECASE)
+"""Browsers write the headers of a form's part in this form, with quotes and line ends inside a name encoded."""
+
 ENTRIES_PER_PAGE: Final = 50
 DIFFERENCES: Final = 200
 
@@ -83,6 +88,8 @@ class Access:
     allowed_hosts: Sequence[str] = ()
     token: str = field(factory=lambda: secrets.token_urlsafe(32), repr=False)
     cookie: str = field(factory=lambda: secrets.token_urlsafe(32), repr=False)
+    # Browsers send cookies to all ports of a host, so two pages on one machine need two names.
+    cookie_name: str = field(factory=lambda: f"statebackend_ui_{secrets.token_hex(4)}")
 
     def is_allowed_host(self, host: str) -> bool:
         """Whether a request may have this value of ``Host``. The port does not matter, so that tunnels work."""
@@ -102,8 +109,6 @@ class Access:
 def _is_same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
 
-
-COOKIE: Final = "statebackend_ui"
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'sha256-{style}'; form-action 'self'; base-uri 'none'; "
@@ -149,16 +154,16 @@ class _Guard:
                 error_page("This host name is not allowed: start the page with --allow-host NAME."), 403
             )
         origin = request.headers.get("origin")
-        if request.method == "POST" and origin is not None and urlsplit(origin).netloc != host:
+        if request.method == "POST" and origin is not None and origin.partition("://")[2] != host:
             return HTMLResponse(error_page("The form is of another site."), 403)
         token = request.query_params.get("token")
         if token is not None and _is_same(token, self._access.token):
             # The same page without the token. A path that begins with two slashes would be another host.
             rest = urlencode([one for one in request.query_params.multi_items() if one[0] != "token"])
             signed_in = RedirectResponse(f"/{request.url.path.lstrip('/')}?{rest}".rstrip("?"), 303)
-            signed_in.set_cookie(COOKIE, self._access.cookie, httponly=True, samesite="strict")
+            signed_in.set_cookie(self._access.cookie_name, self._access.cookie, httponly=True, samesite="strict")
             return signed_in
-        if not _is_same(request.cookies.get(COOKIE, ""), self._access.cookie):
+        if not _is_same(request.cookies.get(self._access.cookie_name, ""), self._access.cookie):
             return HTMLResponse(error_page("Open the address that the command statebackend ui printed."), 401)
         return None
 
@@ -206,7 +211,7 @@ def _number(request: Request, name: str) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise _AddressError(f"the parameter {name!r} is not a number")
     return int(text)
 
@@ -322,13 +327,14 @@ async def _uploaded(request: Request) -> tuple[str, bytes]:
         body += chunk
         if len(body) > MAX_UPLOAD_BYTES + _FORM_BYTES:
             raise StateLockError(f"a lockfile that is uploaded has at most {MAX_UPLOAD_BYTES:,} bytes")
-    head = f"Content-Type: {request.headers.get('content-type', '')}\r\n\r\n".encode("latin-1", "replace")
-    form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + bytes(body))
-    for part in form.iter_parts() if form.is_multipart() else ():
-        if part.get_param("name", header="content-disposition") == "lock":
-            data = part.get_payload(decode=True)
-            if isinstance(data, bytes) and data and len(data) <= MAX_UPLOAD_BYTES:
-                return part.get_filename() or "the lockfile", data
+    # The package `email` takes a minute for hostile headers of 1 MiB.
+    boundary = _BOUNDARY.fullmatch(request.headers.get("content-type", ""))
+    parts = (b"\r\n" + body).split(f"\r\n--{boundary[1]}".encode()) if boundary is not None else []
+    for part in parts[1:-1]:
+        head, _, data = part.partition(b"\r\n\r\n")
+        disposition = _LOCK.search(head[:_FORM_BYTES].decode("utf-8", "replace"))
+        if disposition is not None and 0 < len(data) <= MAX_UPLOAD_BYTES:
+            return disposition[1] or "the lockfile", data
     raise StateLockError(f"the form has no lockfile of 1 to {MAX_UPLOAD_BYTES:,} bytes")
 
 

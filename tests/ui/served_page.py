@@ -14,7 +14,7 @@ from attrs import field, frozen
 from page_reader import PageReader
 
 from statebackend.ui.places import Places
-from statebackend.ui.server import COOKIE, Access, application
+from statebackend.ui.server import Access, application
 
 
 @frozen
@@ -66,7 +66,7 @@ class ServedPage:
 
     @property
     def signed_in(self) -> dict[str, str]:
-        return {"Cookie": f"{COOKIE}={self.access.cookie}"}
+        return {"Cookie": f"{self.access.cookie_name}={self.access.cookie}"}
 
 
 @contextlib.contextmanager

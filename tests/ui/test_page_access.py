@@ -15,7 +15,7 @@ from served_page import ServedPage, served
 
 from statebackend.cli.main import main
 from statebackend.cli.streams import NOT_READABLE
-from statebackend.ui.server import COOKIE, MAX_UPLOAD_BYTES, Access
+from statebackend.ui.server import MAX_UPLOAD_BYTES, Access
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,14 @@ def test_the_token_is_exchanged_for_a_cookie_that_opens_the_page(page: ServedPag
     assert page.request("/", {"Cookie": cookie.partition(";")[0]}).status == 200
 
 
+def test_two_pages_of_a_machine_have_cookies_of_their_own(page: ServedPage) -> None:
+    """A browser sends the cookies of all ports of a host."""
+    other = Access()
+    assert other.cookie_name != page.access.cookie_name
+    cookies = f"{other.cookie_name}={other.cookie}; {page.signed_in['Cookie']}"
+    assert page.request("/", {"Cookie": cookies}).status == 200
+
+
 def test_signing_in_leads_to_no_other_host(page: ServedPage) -> None:
     assert page.request(f"//evil.example/?token={page.access.token}").headers["location"] == "/evil.example/"
 
@@ -44,7 +52,8 @@ def test_signing_in_leads_to_no_other_host(page: ServedPage) -> None:
     "path", ["/", "/job?at=0", "/state?at=0&operator=per+shop&state=totals", "/nothing", "/?token=no"]
 )
 def test_nothing_is_served_without_token_or_cookie(page: ServedPage, path: str) -> None:
-    for headers in ({}, {"Cookie": f"{COOKIE}=no"}, {"Cookie": f"{COOKIE}={page.access.token}"}):
+    name = page.access.cookie_name
+    for headers in ({}, {"Cookie": f"{name}=no"}, {"Cookie": f"{name}={page.access.token}"}):
         answered = page.request(path, headers)
         assert answered.status == 401
         assert "per shop" not in answered.text
@@ -95,7 +104,8 @@ def test_every_response_forbids_scripts_frames_and_caching(page: ServedPage) -> 
 def test_forms_of_other_sites_and_large_files_are_rejected(page: ServedPage) -> None:
     target = "/compatibility?at=0"
     page.upload(target, b"x", status=403, Origin="http://evil.example")
-    page.upload(target, b"x", status=403, Origin="null")
+    for origin in ("null", "http://[", "http://"):
+        page.upload(target, b"x", status=403, Origin=origin)
     assert "state.lock does not begin with" in page.upload(target, b"x", status=409, Origin=page.origin).text
     assert "of 1 to 1,048,576 bytes" in page.upload(target, b"", status=409).text
     assert "at most 1,048,576 bytes" in page.upload(target, b"x" * (MAX_UPLOAD_BYTES + 8192), status=409).text
@@ -106,6 +116,31 @@ def test_a_form_without_a_file_is_rejected(page: ServedPage) -> None:
     for kind, body in (("text/plain", b"lock=1"), ("multipart/form-data; boundary=x", b"--x--"), ("", b"")):
         answered = page.request("/compatibility?at=0", {**page.signed_in, "Content-Type": kind}, body)
         assert answered.status == 409
+
+
+@pytest.mark.parametrize(
+    ("boundary", "body"),
+    [
+        (
+            "b0",
+            b"".join(b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n" % (n, n + 1) for n in range(9999)),
+        ),
+        ("(" * 3000, b"--x"),
+        ("x", b"--x\r\nContent-Disposition: " + b"form-data; " * 50_000 + b"name=lock\r\n\r\ndata\r\n--x--"),
+        (
+            "x",
+            b'--x\r\nContent-Disposition: form-data; name="lock"; filename='
+            + b"(((" * 20_000
+            + b"\r\n\r\ndata\r\n--x--",
+        ),
+        ("x", b'--x\r\nContent-Disposition: form-data; name="lock"\r\n\r\nnot closed'),
+    ],
+)
+def test_a_hostile_form_is_rejected(page: ServedPage, boundary: str, body: bytes) -> None:
+    kind = f"multipart/form-data; boundary={boundary}"
+    answered = page.request("/compatibility?at=0", {**page.signed_in, "Content-Type": kind}, body)
+    assert answered.status == 409
+    assert "of 1 to 1,048,576 bytes" in answered.text or "does not begin with" in answered.text
 
 
 def test_paths_of_the_machine_are_not_places(page: ServedPage, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from looked_at_job import SALES, SumPerShop, run_job
 from served_page import ServedPage, served
 
 from statebackend import KeyedProcessFunction, Savepoint, ValueStateDescriptor
-from statebackend.checkpoint.errors import MissingFileError
+from statebackend.checkpoint.errors import MissingFileError, StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.lockfile import lock_to_bytes
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
@@ -202,6 +204,47 @@ def test_a_job_without_checkpoints_and_damaged_places_are_listed(directory: Path
         assert "The job has not completed a checkpoint yet." in page.get("/job?at=0.job").texts
         page.get("/job?at=0.damaged", status=409)
         page.get("/checkpoint?at=0.damaged", status=409)
+
+
+def test_paths_that_are_missing_or_have_other_names_than_text_are_listed(directory: Path, tmp_path: Path) -> None:
+    named = os.path.join(os.fsencode(tmp_path), b"\xff \xe2\x80\xae<b>")
+    shutil.copytree(os.fsencode(directory / "heap savepoint"), named)
+    with served([tmp_path, tmp_path / "missing"]) as page:
+        first = page.get("/")
+        assert "not readable" in first.texts
+        assert f"{tmp_path.name}/missing" in first.texts
+        links = [one for one in first.links if one.startswith("/job")]
+        assert len(links) == 2
+        assert "savepoint 3" in page.get(links[0]).texts
+        assert "Compare" in page.get(links[0]).text
+        page.get(links[1], status=409)
+
+
+def test_a_directory_that_may_not_be_read_does_not_hide_the_others(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "open"):
+        shutil.copytree(directory / "heap savepoint", tmp_path / name)
+    exists, accessible = CheckpointFileSystem.exists, os.access
+
+    def looked_up(directory: CheckpointFileSystem, path: str) -> bool:
+        if directory.uri.endswith("closed"):
+            raise StorageError("Permission denied")
+        return exists(directory, path)
+
+    monkeypatch.setattr(CheckpointFileSystem, "exists", looked_up)
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path) and accessible(path, mode))
+    with served([tmp_path]) as page:
+        texts = page.get("/").texts
+        assert "not readable" in texts
+        assert f"{tmp_path.name}/open" in texts
+        page.get("/job?at=0.open")
+
+
+def test_pages_beyond_the_last_entry_are_empty(page: ServedPage) -> None:
+    for more in ({"group": 128}, {"group": 9**18}, {"group": 127, "skip": 9**18}, {"key": "shop 3", "skip": 9**18}):
+        assert "Entries: none." in page.get(address("heap job", "totals", **more)).texts
+    page.get(address("heap job", "totals", skip=10**18), status=404)
 
 
 @pytest.mark.parametrize("parameters", ["", "?at=0.heap%20job&checkpoint=x", "?at=0.heap%20job&checkpoint=%C2%B2"])
