@@ -6,8 +6,9 @@ array of positions and returns the positions after it. The bytes are the same as
 | Vectorised | Converted one by one |
 |---|---|
 | booleans and numbers of fixed width, bytes, optional values, lists of numbers | |
+| unbounded integers of 64 bits | a column with a larger integer |
 | ASCII strings of at most 126 characters | a column with any other string |
-| records with a constructor that only sets fields | a field of another type |
+| tuples, and records with a constructor that only sets fields | a field of another type |
 
 Other types have no codec and are converted as objects (`statebackend.savepoint.value_forms`). If a codec does not
 accept a column, it raises `CodecMissError`; the column is then converted as objects, which reports invalid values.
@@ -136,6 +137,49 @@ class _Text(_Objects):
         return column, positions + heads
 
 
+class _BigInteger(_Objects):
+    """Unbounded integers: a 32-bit number, 1 to 3 for zero, one and ten, else the size and 4, and the bytes."""
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        try:
+            values = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:
+            return super().encode(column)
+        magnitudes = values ^ (values >> 63)
+        sizes = 1 + sum((magnitudes >> bits > 0).astype(np.int64) for bits in range(7, 63, 8))
+        heads = sizes + 4
+        for number, shortcut in _SHORTCUTS:
+            heads[values == number], sizes[values == number] = shortcut, 0
+        matrix = np.empty((len(values), 12), np.uint8)
+        matrix[:, :4] = heads.astype(">i4").view(np.uint8).reshape(-1, 4)
+        matrix[:, 4:] = values.astype(">i8").view(np.uint8).reshape(-1, 8)
+        places = np.arange(12)
+        content = matrix[(places < 4) | (places >= 12 - sizes[:, None])]
+        return _binary(content.tobytes(), sizes + 4)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        heads = _gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
+        if heads.max(initial=1) > 12:
+            return super().decode(data, positions)
+        if heads.min(initial=1) < 1 or (heads == 4).any():
+            raise CodecMissError
+        sizes = np.maximum(heads - 4, 0)
+        ends = positions + 4 + sizes
+        if ends.max(initial=0) > len(data):
+            raise CodecMissError
+        # The last eight bytes of a value, of which those before its start are shifted out.
+        padded = np.concatenate([np.zeros(8, np.uint8), data])
+        values = padded[ends[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
+        unused = 8 * (8 - sizes)
+        values = np.where(sizes > 0, values << np.minimum(unused, 63) >> np.minimum(unused, 63), 0)
+        for number, shortcut in _SHORTCUTS:
+            values[heads == shortcut] = number
+        return pa.array(values).cast(self._form.data_type), ends
+
+
+_SHORTCUTS: Final = ((0, 1), (1, 2), (10, 3))
+
+
 class _Bytes:
     """Bytes: a 32-bit length, and the bytes."""
 
@@ -209,7 +253,7 @@ class _Optional:
 
 
 class _Record:
-    """Records: the fields in order."""
+    """Records and tuples: the fields in order."""
 
     def __init__(self, parts: Sequence[_Part], accepts_null: Sequence[bool], data_type: pa.DataType) -> None:
         self._parts = parts
@@ -312,6 +356,8 @@ def _part(serializer: Any) -> _Part | None:
         return fixed
     if kind is ts.StringSerializer:
         return _Text(serializer)
+    if kind is ts.BigIntSerializer:
+        return _BigInteger(serializer)
     if kind is ts.BytesSerializer:
         return _Bytes()
     form = ColumnForms().of(serializer).data_type if kind in _COMPOSITES else None
@@ -321,19 +367,27 @@ def _part(serializer: Any) -> _Part | None:
     if kind in (ts.ListSerializer, ts.ArrayListSerializer):
         element = _FIXED.get(type(serializer.element_serializer))
         return None if element is None else _NumberList(element, form)
-    if kind is ts.AttrsSerializer and serializer.fields and settable_twin(serializer.record_class) is not None:
-        parts = [_part(part.serializer) for part in serializer.fields]
-        if not any(parts):
-            return None
-        return _Record(
-            [part or _Objects(field.serializer) for part, field in zip(parts, serializer.fields, strict=True)],
-            [isinstance(part, _Optional) for part in parts],
-            form,
-        )
+    if kind is ts.TupleSerializer:
+        return _record(serializer.field_serializers, form)
+    if kind is ts.AttrsSerializer and settable_twin(serializer.record_class) is not None:
+        return _record([part.serializer for part in serializer.fields], form)
     return None
 
 
-_COMPOSITES: Final = (ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSerializer, ts.AttrsSerializer)
+def _record(serializers: Sequence[TypeSerializer[Any]], form: pa.DataType) -> _Part | None:
+    parts = [_part(serializer) for serializer in serializers]
+    if not any(parts):
+        return None
+    return _Record(
+        [part or _Objects(serializer) for part, serializer in zip(parts, serializers, strict=True)],
+        [isinstance(part, _Optional) for part in parts],
+        form,
+    )
+
+
+_COMPOSITES: Final = (
+    ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSerializer, ts.AttrsSerializer, ts.TupleSerializer,
+)  # fmt: skip
 
 
 @frozen

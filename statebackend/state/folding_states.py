@@ -34,6 +34,7 @@ from statebackend.state.internal_states import (
     TtlState,
     fold_namespaces,
 )
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import AggregateFunction, AggregatingState, ReduceFunction, ReducingState
 from statebackend.state.value_state import InternalValueState
@@ -288,6 +289,11 @@ class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
 
     __slots__ = ()
 
+    @property
+    def values(self) -> InternalValueState[Any] | None:
+        """The value state of the accumulators, for access to their stored bytes; None if there is none."""
+        return None
+
 
 class AggregatingKind(StateKind):
     """Aggregating state: one accumulator per key, into which added values are folded."""
@@ -406,6 +412,16 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
         if folded is None:
             raise rejection(self._name, "None cannot be an accumulator")
         self._accumulators.update(folded)
+
+    @property
+    def values(self) -> InternalValueState[Any]:
+        return self._accumulators
+
+    def get_internal_many(self, keys: KeyBatch) -> list[Any]:
+        return self._accumulators.get_many(keys)
+
+    def update_internal_many(self, keys: KeyBatch, folded: Sequence[Any]) -> None:
+        self._accumulators.put_many(keys, folded)
 
     def clear(self) -> None:
         self._accumulators.clear()

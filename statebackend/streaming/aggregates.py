@@ -55,6 +55,7 @@ __all__ = [
     "first_value",
     "groups_alike",
     "in_utc",
+    "is_grouped_alike",
     "last_value",
     "max_",
     "min_",
@@ -222,6 +223,13 @@ class _Kind:
     partials: Sequence[Partial] = ()
     combine: Sequence[str] = ()
     """Folds partial results. The first is converted as a value."""
+    merge_columns: Callable[..., pa.Array] | None = None
+    """Folds columns of partial results into a column of accumulators, with nulls for new ones.
+
+    None if there is no vectorised form. Raises `pyarrow.ArrowInvalid` for a number that does not fit 64 bits.
+    """
+    result_column: Callable[[pa.Array], pa.Array] = lambda column: column
+    """Converts a column of accumulators to results. Raises `pyarrow.ArrowInvalid` as `merge_columns`."""
     bound: Mapping[str, Any] = field(factory=dict)
 
 
@@ -249,7 +257,32 @@ def _count(column: Column | None, one: Aggregate) -> _Kind:
         default=0,
         partials=[("", "count_all") if column is None else (column.name, "count")],
         combine=["{a} += {p0}"],
+        merge_columns=_sum_of_columns,
     )
+
+
+def _sum_of_columns(column: pa.Array, partial: pa.Array) -> pa.Array:
+    return pc.coalesce(pc.add_checked(column, partial), column, partial)
+
+
+def _mean_of_columns(column: pa.Array, total: pa.Array, number: pa.Array) -> pa.Array:
+    totals, numbers = column.flatten()
+    totals = _sum_of_columns(totals.cast(pa.int64()), total).fill_null(0)
+    fields = list(column.type)
+    return pa.StructArray.from_arrays([totals.cast(fields[0].type), _sum_of_columns(numbers, number)], fields=fields)
+
+
+_EXACT_IN_DOUBLES: Final = 1 << 53
+
+
+def _means(column: pa.Array) -> pa.Array:
+    """Divide sums by their counts as Python does, whose division is exact. Only for integers that doubles hold."""
+    totals, numbers = (part.cast(pa.int64()) for part in column.flatten())
+    largest = max(abs(bound or 0) for part in (totals, numbers) for bound in pc.min_max(part).as_py().values())
+    if largest > _EXACT_IN_DOUBLES:
+        raise pa.ArrowInvalid("the mean of large integers")
+    divisors = pc.if_else(pc.equal(numbers, 0), None, numbers)
+    return pc.divide(totals.cast(pa.float64()), divisors.cast(pa.float64()))
 
 
 def _added(add: str) -> Callable[[str], list[str]]:
@@ -290,6 +323,7 @@ def _sum(column: Column, one: Aggregate) -> _Kind:
         fits=f"{{a}} is None or -{_LONG_LIMIT} <= {{a}} < {_LONG_LIMIT}",
         partials=[(column.name, "sum")],
         combine=fold("{p0}"),
+        merge_columns=_sum_of_columns,
     )
 
 
@@ -313,7 +347,7 @@ def _avg(column: Column, one: Aggregate) -> _Kind:
         combine=["if {p1}:", "    {a} = " + f"({add.replace('{0}', '{p0}')}, {{a}}[1] + {{p1}})"],
     )
     if digits is None:
-        return kind
+        return evolve(kind, merge_columns=_mean_of_columns, result_column=_means)
     precision, scale = min(digits[0] + 4, _MAX_DIGITS), min(digits[1] + 4, _MAX_DIGITS)
     quantum, limit = decimal.Decimal(1).scaleb(-scale), decimal.Decimal(10) ** (precision - scale)
 
@@ -339,6 +373,7 @@ def _pair(first: TypeSerializer[Any], second: TypeSerializer[Any]) -> TypeSerial
 def _extreme(sign: str) -> Callable[[Column, Aggregate], _Kind]:
     def make(column: Column, one: Aggregate) -> _Kind:
         is_float = column.type_name in _FLOATS
+        has_columns = column.type_name in _INTEGERS or column.type_name == "string"
         # A NaN is the greatest number: it never replaces a minimum, and nothing replaces it as a maximum.
         nan = "" if not is_float else " or {a} != {a}" if sign == "<" else " or {0} != {0}"
 
@@ -354,10 +389,21 @@ def _extreme(sign: str) -> Callable[[Column, Aggregate], _Kind]:
             value=_value_of(column),
             partials=[(column.name, "min" if sign == "<" else "max")] if _has_kernel(column) else [],
             combine=fold("{p0}"),
+            merge_columns=_extreme_of_columns(pc.less if sign == "<" else pc.greater) if has_columns else None,
             bound={"UTC": timezone.utc},
         )
 
     return make
+
+
+def _extreme_of_columns(
+    is_better: Callable[[pa.Array, pa.Array], pa.Array],
+) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    def better(column: pa.Array, partial: pa.Array) -> pa.Array:
+        partial = partial.cast(column.type)
+        return pc.coalesce(pc.if_else(is_better(partial, column), partial, column), column, partial)
+
+    return better
 
 
 def _scalar(column: Column) -> TypeSerializer[Any]:
@@ -496,7 +542,8 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         pairs = [_kind_of(name, one, schema, where) for name, one in aggregates]
         self._kinds = kinds = [kind for kind, _ in pairs]
         columns = list(dict.fromkeys(column.name for _, column in pairs if column is not None))
-        self._columns = tuple(columns)
+        self.columns = tuple(columns)
+        """The columns that the aggregates read."""
         self._sources = [None if column is None else columns.index(column.name) for _, column in pairs]
         self._names = tuple(name for name, _ in aggregates)
         self.result_types = {name: kind.result_type for (name, _), kind in zip(aggregates, kinds, strict=True)}
@@ -511,6 +558,8 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """The names of the aggregates that need the records."""
         self.is_exact = not self.without_partials
         """Whether partial results may be folded in any order."""
+        self.has_columns = self.is_exact and all(kind.merge_columns is not None for kind in kinds)
+        """Whether columns of accumulators can be folded, by `merge_columns` and `result_columns`."""
         self._wide = [
             one.name
             for one in (schema.column(name) for name, function in self.partials if function == "sum")
@@ -540,14 +589,14 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """``fold(accumulators, load, keys, key_groups, *columns)`` folds records into the accumulators by key."""
         self.combine: Callable[..., None] = self._combining() if self.is_exact else self.fold
         """As `fold`, for partial results. Only if `is_exact`."""
-        self.combine_one: Callable[..., None] = self._combining_one() if self.is_exact else self.fold
-        """``combine_one(accumulators, *partials)`` folds partial results into the accumulators of one key."""
         self.unpack: Callable[[Any], list[Any]] = self._unpacking()
         """Converts a record to accumulators."""
         self.pack: Callable[[list[Any]], Any] = self._packing()
         """Converts accumulators to a record. Raises `AggregateOverflowError`."""
-        self.rows_and_records: Callable[[Mapping[Any, list[Any]], bool], tuple[list[Any], list[Any]]] = self._ending()
-        """``rows_and_records(accumulators, is_composite)``: a row of key and results, and a record, for each key.
+        self.rows_and_records: Callable[..., tuple[list[Any], list[Any]]] = self._ending()
+        """``rows_and_records(accumulators, is_composite, *between)``: a row and a record for each key.
+
+        A row has the key, the values ``between``, and the results.
 
         Raises `AggregateOverflowError` for accumulators that do not fit (`fits`).
         """
@@ -565,7 +614,7 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
 
     def arrow_columns_of(self, batch: pa.RecordBatch) -> list[list[Any]]:
         """As `columns_of`, for records in columns."""
-        return [column_values(batch.column(name)) for name in self._columns]
+        return [column_values(batch.column(name)) for name in self.columns]
 
     def partial_results(
         self, batch: pa.RecordBatch, groups: Sequence[pa.Array], beside: Sequence[tuple[str, pa.Array]] = ()
@@ -577,7 +626,7 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """
         if any(_may_overflow(batch.column(name)) for name in self._wide):
             return None
-        read = [name for name in self._columns if any(name == column for column, _ in self.partials)]
+        read = [name for name in self.columns if any(name == column for column, _ in self.partials)]
         columns = {f"group{index}": group for index, group in enumerate(groups)}
         by = list(columns)
         columns.update({f"of {name}": batch.column(name) for name in read})
@@ -587,6 +636,23 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
         results = [f"{name}_{function}" if name else function for name, function in calls]
         return table.group_by(by, use_threads=False).aggregate(calls).combine_chunks().select([*by, *results])
+
+    def merge_columns(self, accumulators: pa.StructArray, partials: Sequence[pa.Array]) -> pa.StructArray:
+        """Fold columns of partial results into stored accumulators, null if there are none. Only if `has_columns`.
+
+        Raises `pyarrow.ArrowInvalid` for a number that does not fit 64 bits.
+        """
+        merged = [
+            kind.merge_columns(column, *[partials[self.partials.index(one)] for one in kind.partials])
+            for kind, column in zip(self._kinds, accumulators.flatten(), strict=True)
+            if kind.merge_columns is not None
+        ]
+        return pa.StructArray.from_arrays(merged, fields=list(accumulators.type))
+
+    def result_columns(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
+        """Return the results of accumulators, by name. Only if `has_columns`. Raises as `merge_columns`."""
+        columns = zip(self._names, self._kinds, accumulators.flatten(), strict=True)
+        return {name: kind.result_column(column) for name, kind, column in columns}
 
     def fits(self, accumulators: list[Any]) -> bool:
         """Whether all results fit their types."""
@@ -652,18 +718,13 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
                 lines += [self._bound(function, kind, line, a=f"held[{index}]", v=value) for line in kind.fold]
             return lines
 
-        return self._loop("fold", [f"c{index}" for index in range(len(self._columns))], body)
+        return self._loop("fold", [f"c{index}" for index in range(len(self.columns))], body)
 
     def _converted(self, function: GeneratedFunction, kind: _Kind, name: str, value: str) -> list[str]:
         return [f"{name} = None if {value} is None else {self._bound(function, kind, kind.value, v=value)}"]
 
     def _combining(self) -> Any:
         return self._loop("combine", [f"p{index}" for index in range(len(self.partials))], self._combined)
-
-    def _combining_one(self) -> Any:
-        names = ", ".join(f"p{index}_value" for index in range(len(self.partials)))
-        function = GeneratedFunction("combine_one", f"held, {names}")
-        return function.compile(self._combined(function))
 
     def _combined(self, function: GeneratedFunction) -> list[str]:
         lines = []
@@ -687,7 +748,7 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         return function.compile([*lines, f"return {self._record_of(function)}"])
 
     def _ending(self) -> Any:
-        function = GeneratedFunction("rows_and_records", "accumulators, is_composite")
+        function = GeneratedFunction("rows_and_records", "accumulators, is_composite, *between")
         results = [
             self._bound(function, kind, kind.result, a=f"held[{index}]")
             for index, kind in zip(self._items, self._kinds, strict=True)
@@ -698,9 +759,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
             [
                 *(["for held in accumulators.values():", *indented(checks)] if checks else []),
                 "if is_composite:",
-                f"    rows = [(*key, {row}) for key, held in accumulators.items()]",
+                f"    rows = [(*key, *between, {row}) for key, held in accumulators.items()]",
                 "else:",
-                f"    rows = [(key, {row}) for key, held in accumulators.items()]",
+                f"    rows = [(key, *between, {row}) for key, held in accumulators.items()]",
                 f"return rows, [{self._record_of(function)} for held in accumulators.values()]",
             ]
         )
@@ -760,7 +821,12 @@ _GROUPED_ALIKE: Final[Sequence[Callable[[pa.DataType], bool]]] = (
 
 def groups_alike(columns: Sequence[pa.Array]) -> bool:
     """Whether Arrow, which compares bytes, groups by these columns as Python does. It differs for floats."""
-    return all(any(is_type(column.type) for is_type in _GROUPED_ALIKE) for column in columns)
+    return is_grouped_alike([column.type for column in columns])
+
+
+def is_grouped_alike(types: Iterable[pa.DataType]) -> bool:
+    """As `groups_alike`, for types of columns."""
+    return all(any(is_type(data_type) for is_type in _GROUPED_ALIKE) for data_type in types)
 
 
 @lru_cache(maxsize=64)

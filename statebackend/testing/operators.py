@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import define, frozen
 
 from statebackend.checkpoint.state_handles import KeyedStateHandle, SubtaskState
@@ -22,6 +23,7 @@ from statebackend.streaming.operators.operator import ObjectBatch, Operator
 from statebackend.streaming.operators.subtask_backends import SubtaskBackends
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.row_reader import RowReader
 from statebackend.streaming.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -69,6 +71,7 @@ class HarnessContext(RuntimeContext):
     ) -> None:
         self.backend = self.keyed = backend
         self.equal_keys_have_equal_bytes = backend.key_serializer.equal_values_have_equal_bytes
+        self.access_in_bulk = lambda: setattr(backend, "is_bulk", True)
         self.backends = SubtaskBackends(backend, operator_state)
         self.input_schemas = schemas
         self.current = TimerKey()
@@ -134,6 +137,8 @@ class RecordingEmitter:
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
         times = [None] * len(rows) if timestamps is None else timestamps
+        if isinstance(rows, pa.RecordBatch):
+            rows = RowReader(rows.schema).rows(rows)
         for row, time in zip(rows, times, strict=True):
             self.emitted.append(EmittedRow(tag, row, time, self.watermark()))
 

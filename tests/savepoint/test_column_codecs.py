@@ -46,6 +46,11 @@ class Checked:
 
 
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
+BIG = (
+    LONG
+    | st.sampled_from([0, 1, 10, -1, 127, 128, -128, -129, (1 << 63) - 1, -(1 << 63)])
+    | st.integers(-(10**38) + 1, 10**38 - 1)
+)
 TEXT = st.text(max_size=6) | st.text("abc", max_size=200)
 FIXED = st.builds(Fixed, LONG, st.integers(-(1 << 15), (1 << 15) - 1), st.floats(), st.booleans())
 MIXED = st.builds(
@@ -64,6 +69,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "bytes": (bytes, st.binary(max_size=6)),
     "int | None": (ts.NullableSerializer(ts.LongSerializer(), pad_null_value=True), LONG),
     "list[float]": (list[float], st.lists(st.floats(), max_size=4)),
+    "big integers": (ts.BigIntSerializer(), BIG),
+    "tuple": (ts.TupleSerializer((ts.BigIntSerializer(), ts.LongSerializer())), st.tuples(BIG, LONG)),
     "fixed record": (Fixed, FIXED),
     "record": (Mixed, MIXED),
 }
@@ -118,6 +125,8 @@ def test_null_in_a_field_that_is_not_optional_is_left_to_the_object_path() -> No
         codec.encode(pa.array([{"count": 1, "small": None, "share": 1.0, "is_new": True}], form))
 
 
-@pytest.mark.parametrize("hint", [Checked, dict[str, int], datetime.datetime, int | str, list[str], tuple[int, str]])
+@pytest.mark.parametrize(
+    "hint", [Checked, dict[str, int], datetime.datetime, int | str, list[str], tuple[datetime.datetime, datetime.date]]
+)
 def test_other_types_have_no_codec(hint: Any) -> None:
     assert column_codec(ValueStateDescriptor("state", hint).serializer) is None

@@ -481,7 +481,7 @@ def test_partial_results_are_compared_as_instants() -> None:
         column = pa.array([time], pa.timestamp("us", "Europe/Zurich"))
         batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int32()), column], names=["card", "at"])
         _, *partials = [column.to_pylist() for column in aggregates.partial_results(batch, [batch.column("card")])]
-        aggregates.combine_one(held, *[partial for [partial] in partials])
+        aggregates.combine({None: held}, None, [None], [None], *partials)
     assert held[1:] == times
 
 

@@ -164,16 +164,18 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
         return evolve(node, operator_inputs=(read,))
     if key_types is None:
         raise JobDefinitionError(f"{where}: the type of a key is not known; pass key_by(function, key_type=...)")
-    columns = list(zip(_key_names(read.keys, schema), key_types, strict=True))
-    if isinstance(node.function, WindowDefinition) and not isinstance(node.function.assigner, GlobalWindows):
+    function, key_names = node.function, _key_names(read.keys, schema)
+    columns = list(zip(key_names, key_types, strict=True))
+    if isinstance(function, WindowDefinition) and not isinstance(function.assigner, GlobalWindows):
         columns.append(("window", "struct<start: timestamp, end: timestamp>"))
+        function = evolve(function, key_names=tuple(key_names))
     columns += bound.result_types.items()
     names = [name.lower() for name, _ in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise JobDefinitionError(f"{where}: its result has two columns {twice!r}; give the aggregate another name")
     ddl = ", ".join(f"`{name.replace('`', '``')}` {type_name}" for name, type_name in columns)
-    return evolve(node, operator_inputs=(read,), schema=ddl)
+    return evolve(node, operator_inputs=(read,), schema=ddl, function=function)
 
 
 def aggregates_of(function: Any) -> NamedAggregates | None:

@@ -6,23 +6,25 @@ registered if it was empty. The result is the same: such a window emits nothing 
 records in order. This requires `EventTimeTrigger` and contents without timestamps. Records of closed windows are
 processed one by one.
 
-Batches in columns are counted by key and tumbling window without creating records. Arrow groups by the bytes of keys
-and window starts, which equals Python's grouping for integers, strings, dates and similar types. Python groups other
-types (a double has two zeros and many NaNs) and times near the limits of the range.
+Batches in columns are counted, or folded into built-in aggregates, by key and tumbling window without creating records.
+Arrow groups by the bytes of keys and window starts, which equals Python's grouping for integers, strings, dates and
+similar types. Python groups other types (a double has two zeros and many NaNs) and times near the limits of the range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.key_context import KeySetter
-from statebackend.streaming.aggregates import BoundAggregates, groups_alike
+from statebackend.streaming.aggregates import groups_alike
 from statebackend.streaming.operators.operator import BatchPlaces, InputBatch, ObjectBatch
-from statebackend.streaming.operators.window_state import FoldedWindows, WindowState
+from statebackend.streaming.operators.window_state import ColumnAggregatedWindows, FoldedWindows, WindowState
 from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
 from statebackend.streaming.time.internal_timer_service import InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
@@ -75,16 +77,7 @@ def counts_by_start(places: BatchPlaces, starts: pa.Array) -> Iterator[WindowCou
 
 
 WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
-"""The start of a window, the keys, their key groups, and for each key records, a count, or partial results."""
-
-
-def _partials_by_start(table: pa.Table, key_count: int) -> Iterator[WindowPart]:
-    for start in pc.unique(table.column(0)).to_pylist():
-        of_window = table.filter(pc.equal(table.column(0), start)).combine_chunks()
-        columns = [column.chunk(0) for column in of_window.columns[1:]]
-        keys = keys_of_columns(columns[:key_count])
-        key_groups, *partials = map(column_values, columns[key_count:])
-        yield start, keys, key_groups, list(zip(*partials, strict=True))
+"""The start of a window, the keys, their key groups, and for each key its records or their number."""
 
 
 _MOST_CHANGED: Final = 1 << 16
@@ -156,11 +149,23 @@ class ChangedWindows:
             del self._windows[window]
 
 
+def _distinct(keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter) -> KeyBatch:
+    group_of = dict(zip(keys, key_groups, strict=True))
+    return KeyBatch(list(group_of), list(group_of.values()), set_key)
+
+
+def _selected(keys: KeyBatch, selection: Sequence[bool]) -> tuple[Sequence[Any], Sequence[int]]:
+    if all(selection):
+        return keys.keys, keys.key_groups
+    return list(compress(keys.keys, selection)), list(compress(keys.key_groups, selection))
+
+
 class AlignedBatches:
     """Adds batches to aligned windows.
 
     ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record with the starts of its
     closed windows; ``has_open`` is True if another of its windows was open. With ``changed``, values are kept there.
+    With ``aggregates``, which is ``state``, the windows of a batch are read and written together.
     """
 
     def __init__(
@@ -171,6 +176,7 @@ class AlignedBatches:
         lateness_ms: int,
         add_closed: Callable[[Any, Any, int, Any, list[int], bool], None],
         changed: ChangedWindows | None = None,
+        aggregates: ColumnAggregatedWindows | None = None,
     ) -> None:
         self._windows = windows
         self._state = state
@@ -178,34 +184,35 @@ class AlignedBatches:
         self._lateness_ms = lateness_ms
         self._add_closed = add_closed
         self._changed = changed
+        self._aggregates = aggregates
         self.at: tuple[Any, Sequence[Any]] = (None, ())
         """The key that is being processed and, if known, the record; for error messages."""
 
     def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
         """Process a batch. All records must have timestamps."""
+        self.at = None, ()
         is_tumbling = self._windows.slide_ms == self._windows.size_ms
-        aggregates = self._state.aggregates
-        combines = aggregates is not None and aggregates.is_exact
-        places = batch.places if is_tumbling and (self._state.counts or combines) else None
+        aggregates = self._aggregates
+        places = batch.places if is_tumbling and (self._state.counts or aggregates is not None) else None
         if places is not None and can_be_counted(places):
             if aggregates is None:
                 self._add_to_windows(self._counted(places), self._state.add_counted, set_key)
-                return
-            assert batch.columns is not None
-            parts = self._combined(batch.columns, places, aggregates)
-            if parts is not None:
-                self._add_to_windows(parts, self._state.add_partial, set_key)
-                return
+            else:
+                assert batch.columns is not None
+                self._add_columns(aggregates, batch.columns, places, set_key)
+            return
         by_start = self._tumbled(batch, timestamps) if is_tumbling else self._slid(batch, timestamps)
         key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True)).__getitem__
         parts = (
             (start, list(of_key), list(map(key_group_of, of_key)), list(of_key.values()))
             for start, of_key in by_start.items()
         )
-        if self._changed is None:
-            self._add_to_windows(parts, self._state.add_all, set_key)
-        else:
+        if self._changed is not None:
             self._fold_into(self._changed, parts, set_key)
+        elif aggregates is not None:
+            self._add_records(aggregates, parts, set_key)
+        else:
+            self._add_to_windows(parts, self._state.add_all, set_key)
 
     def _fold_into(self, changed: ChangedWindows, parts: Iterable[WindowPart], set_key: KeySetter) -> None:
         fold = changed.fold
@@ -246,18 +253,46 @@ class AlignedBatches:
         if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
             self._timers.register_event_time_timers(window, cleanup_ms, keys, key_groups)
 
-    def _combined(
-        self, columns: pa.RecordBatch, places: BatchPlaces, aggregates: BoundAggregates
-    ) -> Iterator[WindowPart] | None:
-        """Return the partial results of a batch, window by window; None if Arrow cannot compute them."""
+    def _add_columns(
+        self, state: ColumnAggregatedWindows, columns: pa.RecordBatch, places: BatchPlaces, set_key: KeySetter
+    ) -> None:
+        """Add records to windows of aggregates. Arrow aggregates them first, if it can."""
+        aggregates = state.aggregates
         starts = starts_of(self._windows, places.timestamps)
-        table = aggregates.partial_results(columns, [starts, *places.keys, places.key_groups])
+        parts = [starts, *places.keys, places.key_groups]
+        table = aggregates.partial_results(columns, parts) if aggregates.is_exact else None
+        is_combined = table is not None
         if table is None:
-            return None
+            parts += map(columns.column, aggregates.columns)
+            table = pa.Table.from_arrays(parts, names=list(map(str, range(len(parts)))))
         until = clamped(self._closed_until())
         self._without_closed(places, starts, until)
         table = table.filter(pc.greater(table.column(0), until))
-        return _partials_by_start(table, len(places.keys))
+        for start in pc.unique(table.column(0)).to_pylist():
+            of_window = table.filter(pc.equal(table.column(0), start)).combine_chunks()
+            _, *found = [column.chunk(0) for column in of_window.columns]
+            keys = keys_of_columns(found[: len(places.keys)])
+            key_groups, values = column_values(found[len(places.keys)]), found[len(places.keys) + 1 :]
+            window = self._windows.window(start)
+            state.enter(window)
+            if is_combined:
+                of_keys = KeyBatch(keys, key_groups, set_key)
+                are_new = state.add_partials(of_keys, values)
+            else:
+                of_keys = _distinct(keys, key_groups, set_key)
+                are_new = state.add_rows(aggregates.fold, of_keys, keys, list(map(column_values, values)))
+            self._register(window, *_selected(of_keys, are_new))
+
+    def _add_records(self, state: ColumnAggregatedWindows, parts: Iterable[WindowPart], set_key: KeySetter) -> None:
+        aggregates = state.aggregates
+        for start, keys, key_groups, contents in parts:
+            window = self._windows.window(start)
+            state.enter(window)
+            of_keys = KeyBatch(keys, key_groups, set_key)
+            row_keys = [key for key, records in zip(keys, contents, strict=True) for _ in records]
+            columns = aggregates.columns_of(list(chain.from_iterable(contents)))
+            are_new = state.add_rows(aggregates.fold, of_keys, row_keys, columns)
+            self._register(window, *_selected(of_keys, are_new))
 
     def _counted(self, places: BatchPlaces) -> Iterator[WindowPart]:
         starts = starts_of(self._windows, places.timestamps)

@@ -31,16 +31,21 @@ from operator import attrgetter
 from types import GeneratorType
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import evolve, frozen
 
+from statebackend.savepoint.errors import ColumnValueError
+from statebackend.savepoint.value_forms import ColumnForm, ColumnForms
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import InternalState, MergingState
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.key_context import KeySetter
 from statebackend.state.list_state import ListStateDescriptor
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
-from statebackend.streaming.errors import StreamJobError, format_value
+from statebackend.streaming.aggregates import in_utc, is_grouped_alike
+from statebackend.streaming.errors import AggregateOverflowError, StreamJobError, format_value
 from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
 from statebackend.streaming.operators.aligned_batches import AlignedBatches, ChangedValue, ChangedWindows
 from statebackend.streaming.operators.element_form import element_form
@@ -53,12 +58,17 @@ from statebackend.streaming.operators.function_calls import (
     of_record,
 )
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
-from statebackend.streaming.operators.window_state import FoldedWindows, FoldError, window_state
+from statebackend.streaming.operators.window_state import (
+    ColumnAggregatedWindows,
+    FoldedWindows,
+    FoldError,
+    window_state,
+)
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
-from statebackend.streaming.windows.window_definition import WindowDefinition
+from statebackend.streaming.windows.window_definition import ColumnAggregates, WindowDefinition
 from statebackend.streaming.windows.window_functions import (
     ProcessWindowFunction,
     WindowContext,
@@ -66,6 +76,7 @@ from statebackend.streaming.windows.window_functions import (
     WindowStateStore,
 )
 from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
 
 __all__ = [
@@ -405,6 +416,26 @@ class FunctionContext(WindowContext[Any]):
             self._output.add(tag, value, self.window.max_timestamp)
 
 
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+
+
+def _key_form(serializer: TypeSerializer[Any]) -> ColumnForm | None:
+    """Return the form of keys as output columns, or None if they are emitted as objects."""
+    form = ColumnForms().of(serializer)
+    data_type = form.data_type
+    types = [part.type for part in data_type] if isinstance(serializer, TupleSerializer) else [data_type]
+    return form if is_grouped_alike(types) else None
+
+
+def _key_columns(form: ColumnForm, keys: Sequence[Any]) -> list[pa.Array] | None:
+    try:
+        column = form.array(keys)
+    except ColumnValueError:
+        return None
+    columns: list[pa.Array] = column.flatten() if pa.types.is_struct(column.type) else [column]
+    return columns
+
+
 _STORED: Final[ChangedValue] = (None, 0, True)
 
 TIMERS_NAME: Final = "window-timers"
@@ -434,6 +465,7 @@ class WindowOperator(Operator):
         def register(descriptor: StateDescriptor) -> Any:
             return context.register(descriptor, serializer)
 
+        self._emitter = emitter
         self._output = OrderedOutput(emitter)
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
@@ -444,8 +476,13 @@ class WindowOperator(Operator):
             element_form(serializer, schema, where, "its windows keep", "element_type")
             for serializer, schema in zip(given, schemas, strict=True)
         ]
+        is_bulk = self._is_bulk(context)
+        if is_bulk:
+            context.access_in_bulk()
         self._state = window_state(definition, forms, register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
+        self._bulk = self._state if is_bulk and isinstance(self._state, ColumnAggregatedWindows) else None
+        self._key_form = _key_form(context.keyed.key_serializer) if definition.key_names else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
         self._changed = self._changed_windows(context)
@@ -466,9 +503,12 @@ class WindowOperator(Operator):
         if self._batches is not None and timestamps is not None and None not in timestamps:
             try:
                 self._batches.process(batch, timestamps, self._set_key)
+            except AggregateOverflowError as error:
+                raise AggregateOverflowError(f"operator {self._uid!r}, {error}") from None
             except Exception as error:
                 key, records = self._batches.at
-                raise self._failure(error, of_key(self._uid, key), *records) from error
+                where = f"operator {self._uid!r}" if key is None else of_key(self._uid, key)
+                raise self._failure(error, where, *records) from error
             if self._changed is not None:
                 self._changed.relieve(self._set_key)
         else:
@@ -487,7 +527,10 @@ class WindowOperator(Operator):
         for (time, window), timers in groupby(due, lambda one: (one[0].timestamp, one[0].namespace)):
             places = [(timer.key, key_group) for timer, key_group in timers]
             if time == window.max_timestamp:
-                self._fire_once(window, places)
+                if self._bulk is None:
+                    self._fire_once(window, places)
+                else:
+                    self._fire_aggregates(self._bulk, window, places)
                 continue
             self._store_changed()
             for key, key_group in places:
@@ -528,16 +571,33 @@ class WindowOperator(Operator):
             return None
         return ChangedWindows(state, state.exact) if context.equal_keys_have_equal_bytes else None
 
+    def _is_bulk(self, context: Any) -> bool:
+        """Whether the accumulators of many keys are accessed together. No user function then has state here."""
+        windows, definition = self._assigner.aligned, self._definition
+        return (
+            isinstance(definition.contents, ColumnAggregates)
+            and definition.window_function is None
+            and self._has_default_trigger
+            and windows is not None
+            and windows.slide_ms == windows.size_ms
+            and context.equal_keys_have_equal_bytes
+        )
+
+    @property
+    def _has_default_trigger(self) -> bool:
+        return self._is_event_time and type(self._trigger) is EventTimeTrigger and self._definition.evictor is None
+
     def _store_changed(self) -> None:
         if self._changed is not None:
             self._changed.store(self._set_key)
 
     def _aligned_batches(self) -> AlignedBatches | None:
         windows = self._assigner.aligned
-        is_default = type(self._trigger) is EventTimeTrigger and self._definition.evictor is None
-        if windows is None or not self._is_event_time or not is_default:
+        if windows is None or not self._has_default_trigger:
             return None
-        return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed, self._changed)
+        return AlignedBatches(
+            windows, self._state, self._timers, self._lateness_ms, self._add_closed, self._changed, self._bulk
+        )
 
     def _process_each(self, batch: InputBatch) -> None:
         timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
@@ -707,6 +767,33 @@ class WindowOperator(Operator):
                 changed.forget(window)
         except Exception as error:
             raise self._timer_failure(error, window, window.max_timestamp) from error
+
+    def _fire_aggregates(self, state: ColumnAggregatedWindows, window: Any, places: list[tuple[Any, int]]) -> None:
+        """As `_fire_once`, for built-in aggregates: all keys at once, in columns if possible."""
+        keys = KeyBatch([key for key, _ in places], [key_group for _, key_group in places], self._set_key)
+        self._output.flush()
+        try:
+            state.enter(window)
+            bounds = in_utc(window.start), in_utc(window.end)
+            key_columns = None if self._key_form is None else _key_columns(self._key_form, keys.keys)
+            taken = None if key_columns is None else state.take_columns(keys)
+            if taken is None or key_columns is None:
+                rows = state.take_rows(keys, keys.keys[0].__class__ is tuple, bounds)
+                encoder = self._emitter.encoder(None)
+                rows = rows if tuple in encoder.unchanged else list(map(encoder.encode, rows))
+            else:
+                is_present, results = taken
+                columns = [column.filter(is_present) for column in key_columns]
+                count = is_present.true_count
+                times = [pa.repeat(pa.scalar(bound, _TIMESTAMP), count) for bound in bounds]
+                rows = pa.RecordBatch.from_arrays(
+                    [*columns, pa.StructArray.from_arrays(times, names=["start", "end"]), *results.values()],
+                    names=[*self._definition.key_names, "window", *results],
+                )
+        except Exception as error:
+            where = f"operator {self._uid!r}, window {window}, timers at {window.max_timestamp}"
+            raise self._failure(error, where) from error
+        self._emitter.emit(None, rows, [window.max_timestamp] * len(rows))
 
     def _timer_failure(self, error: Exception, window: Any, timestamp_ms: int) -> Exception:
         return self._failure(error, f"{of_key(self._uid, self._key)}, window {window}, timer at {timestamp_ms}")

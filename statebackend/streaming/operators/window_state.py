@@ -6,19 +6,32 @@ Records are stored with their serializer (`ElementForm`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from operator import is_, is_not
 from typing import Any, Final
 
-from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
+import pyarrow as pa
+
+from statebackend.savepoint.column_codecs import CodecMissError, column_codec
+from statebackend.state.folding_states import (
+    AggregatingStateDescriptor,
+    InternalAggregatingState,
+    ReducingStateDescriptor,
+)
 from statebackend.state.internal_states import FoldingState, MergingState
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.list_state import InternalListState, ListStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import AggregateFunction
 from statebackend.state.value_forms import compile_exact
 from statebackend.streaming.aggregates import BoundAggregates
+from statebackend.streaming.errors import AggregateOverflowError, format_value
 from statebackend.streaming.operators.element_form import ElementForm
+from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.windows.evictors import Evictor, TimestampedValue
 from statebackend.streaming.windows.window_definition import (
     AggregatedContents,
@@ -33,7 +46,7 @@ from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
-__all__ = ["CONTENTS_NAME", "FoldError", "FoldedWindows", "WindowState", "window_state"]
+__all__ = ["CONTENTS_NAME", "ColumnAggregatedWindows", "FoldError", "FoldedWindows", "WindowState", "window_state"]
 
 CONTENTS_NAME: Final = "window-contents"
 
@@ -85,15 +98,6 @@ class WindowState(ABC):
         """As `add_all`, for this number of records."""
         raise NotImplementedError(f"{type(self).__name__} holds records")
 
-    @property
-    def aggregates(self) -> BoundAggregates | None:
-        """The built-in aggregates, if accumulators of them are stored. `add_partial` may then be used."""
-        return None
-
-    def add_partial(self, partial: Sequence[Any]) -> bool:
-        """As `add_all`, for partial results of the aggregates."""
-        raise NotImplementedError(f"{type(self).__name__} holds records")
-
     @abstractmethod
     def fire(self, window: Any, fire: Fire) -> None:
         """Call ``fire`` with the contents of the current window, unless it is empty."""
@@ -143,10 +147,6 @@ class FoldedWindows(WindowState):
         """As `fold`, for this number of records."""
         raise NotImplementedError(f"{type(self).__name__} holds more than a number")
 
-    def fold_partial(self, value: Any, partial: Sequence[Any]) -> Any:
-        """As `fold`, for partial results of the aggregates."""
-        raise NotImplementedError(f"{type(self).__name__} holds no accumulators of built-in aggregates")
-
     def add(self, element: Any, timestamp_ms: int | None) -> None:
         self.update(self.fold(self.get(), (element,)))
 
@@ -155,9 +155,6 @@ class FoldedWindows(WindowState):
 
     def add_counted(self, count: int) -> bool:
         return self._add(self.fold_count, count)
-
-    def add_partial(self, partial: Sequence[Any]) -> bool:
-        return self._add(self.fold_partial, partial)
 
     def fire(self, window: Any, fire: Fire) -> None:
         value = self.get()
@@ -249,32 +246,79 @@ class AggregatedWindows(FoldedWindows):
 
 
 class ColumnAggregatedWindows(AggregatedWindows):
-    """The accumulators of built-in aggregates for each window."""
+    """The accumulators of built-in aggregates for each window.
+
+    Methods with a `KeyBatch` access the current window of many distinct keys. With a codec, accumulators are columns
+    between the stored bytes and the results.
+    """
 
     def __init__(
-        self, state: FoldingState[Any], exact: Callable[[Any], Any] | None, aggregates: BoundAggregates
+        self,
+        state: InternalAggregatingState[Any, Any],
+        exact: Callable[[Any], Any] | None,
+        aggregates: BoundAggregates,
     ) -> None:
         super().__init__(state, exact, aggregates)
-        self._aggregates = aggregates
-
-    @property
-    def aggregates(self) -> BoundAggregates:
-        return self._aggregates
+        self.aggregates = aggregates
+        self._get_many, self._put_many = state.get_internal_many, state.update_internal_many
+        self._values: Any = state.values
+        serializer = None if state.values is None else state.values.row_serializer
+        self._codec = None if serializer is None or not aggregates.has_columns else column_codec(serializer)
 
     def fold(self, value: Any, elements: Sequence[Any]) -> Any:
-        held = self._unpacked(value)
+        held = self.aggregates.unpack(self.aggregates.create_accumulator() if value is None else value)
         no_keys = (None,) * len(elements)
-        columns = self._aggregates.columns_of(elements)
-        self._aggregates.fold({None: held}, None, no_keys, no_keys, *columns)
-        return self._aggregates.pack(held)
+        self.aggregates.fold({None: held}, None, no_keys, no_keys, *self.aggregates.columns_of(elements))
+        return self.aggregates.pack(held)
 
-    def fold_partial(self, value: Any, partial: Sequence[Any]) -> Any:
-        held = self._unpacked(value)
-        self._aggregates.combine_one(held, *partial)
-        return self._aggregates.pack(held)
+    def add_partials(self, keys: KeyBatch, partials: Sequence[pa.Array]) -> list[bool]:
+        """Fold a partial result for each key; returns whether its window was empty. Raises `AggregateOverflowError`."""
+        if self._codec is not None:
+            with contextlib.suppress(CodecMissError, pa.ArrowInvalid):
+                rows = self._values.get_rows(keys)
+                merged = self.aggregates.merge_columns(self._codec.decode(rows), partials)
+                self._values.put_rows(keys, self._codec.encode(merged))
+                return list(map(is_, rows, repeat(None)))
+        return self.add_rows(self.aggregates.combine, keys, keys.keys, list(map(column_values, partials)))
 
-    def _unpacked(self, value: Any) -> list[Any]:
-        return self._aggregates.unpack(self._aggregates.create_accumulator() if value is None else value)
+    def add_rows(
+        self, fold: Callable[..., None], keys: KeyBatch, row_keys: Sequence[Any], columns: Sequence[Sequence[Any]]
+    ) -> list[bool]:
+        """As `add_partials`, for a function of `BoundAggregates` and the keys and columns of rows."""
+        records, unpack, new = self._get_many(keys), self.aggregates.unpack, self.aggregates.create_accumulator()
+        held = {key: unpack(new if record is None else record) for key, record in zip(keys.keys, records, strict=True)}
+        fold(held, None, row_keys, row_keys, *columns)
+        try:
+            folded = list(map(self.aggregates.pack, held.values()))
+        except AggregateOverflowError as error:
+            wrong = next(key for key, one in held.items() if not self.aggregates.fits(one))
+            raise AggregateOverflowError(f"key {format_value(wrong, 80)}: {error}") from None
+        self._put_many(keys, folded)
+        return list(map(is_, records, repeat(None)))
+
+    def take_columns(self, keys: KeyBatch) -> tuple[pa.Array, dict[str, pa.Array]] | None:
+        """Clear the windows; returns which keys had one, and the results of these keys as columns by name.
+
+        None, without changes, if that needs objects.
+        """
+        if self._codec is None:
+            return None
+        try:
+            rows = self._values.get_rows(keys)
+            present = [row for row in rows if row is not None]
+            results = self.aggregates.result_columns(self._codec.decode(present))
+        except (CodecMissError, pa.ArrowInvalid):
+            return None
+        self._values.put_rows(keys, [None] * len(keys))
+        return pa.array(map(is_not, rows, repeat(None)), pa.bool_()), results
+
+    def take_rows(self, keys: KeyBatch, is_composite: bool, window: Any) -> list[Any]:
+        """Clear the windows; returns a row of key, window and results for each key that had one."""
+        records, unpack = self._get_many(keys), self.aggregates.unpack
+        held = {key: unpack(record) for key, record in zip(keys.keys, records, strict=True) if record is not None}
+        self._put_many(keys, [None] * len(keys))
+        rows, _ = self.aggregates.rows_and_records(held, is_composite, window)
+        return rows
 
 
 class ListedWindows(WindowState):

@@ -124,6 +124,8 @@ class WindowDefinition:
     late_data_tag: OutputTag[Any] | None = None
     element_serializer: TypeSerializer[Any] | None = None
     """The serializer of the records. If None, it follows from the schema of the input."""
+    key_names: tuple[str, ...] = ()
+    """The names of the key columns in the rows of built-in aggregates."""
 
     @property
     def needs_timestamps(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from attrs import evolve
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from statebackend.spark.tasks.arrow_rows import (
 )
 from statebackend.state.state_backend import state_backend
 from statebackend.streaming.aggregates import checked_aggregates
+from statebackend.streaming.errors import AggregateOverflowError
 from statebackend.streaming.operators.aligned_batches import can_be_counted, counts_by_start, starts_of
 from statebackend.streaming.operators.operator import BatchPlaces
 from statebackend.streaming.operators.window_operator import WindowOperator
@@ -158,6 +160,80 @@ def test_columns_and_objects_give_the_same_rows_late_ones_too(
         emitted.append([(one.tag, tuple(one.row), one.timestamp_ms, one.watermark) for one in run.emitted])
         assert run.entries() == {}
     assert emitted[0] == emitted[1]
+
+
+WIDE = ColumnAggregates(
+    checked_aggregates(
+        {
+            "rows": count(),
+            "values": count("n"),
+            "total": sum_("n"),
+            "mean": avg("n"),
+            "low": min_("n"),
+            "high": max_("n"),
+            "first": min_("name"),
+            "last": max_("name"),
+        }
+    )
+)
+LARGE = st.sampled_from([1, 10, (1 << 53) + 1, -(1 << 55), (1 << 57) - 1])
+WIDE_RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "ü"]),
+        st.none() | st.integers(-300, 300) | LARGE,
+        st.none() | st.sampled_from(["", "x", "ÿ", "y" * 130]),
+        st.integers(-20, 40),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@given(st.lists(st.tuples(st.lists(WIDE_RECORDS, max_size=2), st.integers(-20, 40)), max_size=4))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_keys(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any]
+) -> None:
+    given_schema = parsed_schema("key string, n bigint, name string", "here")
+    reader = InputReader(InputColumns(("key", "n", "name"), ("key",), has_time=True), "windows")
+    runs, harness = [], BackendHarness(Path(tmp_path_factory.mktemp("bytes")))
+    for is_bulk, key_names in ((True, ("key",)), (True, ()), (False, ())):
+        operator = WindowOperator(evolve(definition(WIDE, 0), late_data_tag=None, key_names=key_names), "windows")
+        if not is_bulk:
+            operator._is_bulk = lambda context: False  # type: ignore[method-assign]
+        runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(given_schema,)))
+    of_columns, of_objects, of_single_keys = runs
+    for batches, watermark in epochs:
+        for records in batches:
+            if records:
+                columns = [[record[index] for record in records] for index in range(3)]
+                arrays = [
+                    pa.array(column, kind) for column, kind in zip(columns, given_schema.arrow.types, strict=True)
+                ]
+                groups = pa.array([harness.key_group(record[0]) for record in records], pa.int32())
+                times = time_of_emitted([record[-1] for record in records], len(records), False)
+                names = [*given_schema.names, KEY_GROUP_COLUMN, TIME_COLUMN]
+                [batch] = reader.batches(pa.RecordBatch.from_arrays([*arrays, groups, times], names))
+                of_columns.operator.process_batch(0, batch)
+            for run in (of_objects, of_single_keys):
+                run.records(*[(record[0], record[:-1], record[-1]) for record in records])
+        for run in runs:
+            run.watermark(watermark)
+            run.snapshot()
+        rows = [[(tuple(one.row), one.timestamp_ms) for one in run.emitted] for run in runs]
+        assert rows[0] == rows[1] == rows[2]
+        stored = [list(run.backend.export_state("window-contents")) for run in runs]
+        assert stored[0] == stored[1] == stored[2]
+    assert of_objects.entries() == of_columns.entries() == of_single_keys.entries()
+
+
+def test_an_overflow_in_a_window_names_the_key(tmp_path: Path) -> None:
+    operator = WindowOperator(definition(ColumnAggregates(checked_aggregates({"total": sum_("n")})), 0), "windows")
+    schemas = (parsed_schema("key string, n bigint", "here"),)
+    run = OperatorTestHarness(BackendHarness(str(tmp_path)), state_backend("rocksdb"), operator, schemas=schemas)
+    run.records(("a", ("a", 1), 5), ("b", ("b", (1 << 63) - 1), 5))
+    with pytest.raises(AggregateOverflowError, match="operator 'windows', key 'b': the aggregate 'total' does not fit"):
+        run.records(("a", ("a", 1), 5), ("b", ("b", 1), 5))
 
 
 def test_batches_are_put_together_up_to_a_bound_and_keep_their_order() -> None:
