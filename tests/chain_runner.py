@@ -1,4 +1,4 @@
-"""Runs a small chain over given batches on a real Spark session, for tests of what surrounds the operators."""
+"""Runs a small chain over given batches on a real Spark session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CountPerKey(KeyedProcessFunction[Any, Any, Any]):
-    """Emits ``(str(key), how often it was seen)``."""
+    """Emits ``(str(key), count)``."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
@@ -35,7 +35,7 @@ COUNTED = "key string, count bigint"
 
 
 def write_batches(directory: Path, batches: Sequence[Sequence[dict[str, Any]]]) -> Path:
-    """A directory with one file of JSON for every batch."""
+    """Write one JSON file per batch into a directory."""
     source = directory / "source"
     source.mkdir(parents=True, exist_ok=True)
     for number, rows in enumerate(batches):
@@ -51,7 +51,7 @@ def run_chain(
     chain: Callable[[DataStream], None],
     **options: Any,
 ) -> SparkJob:
-    """Runs the job that ``chain`` builds, one epoch for every batch; returns it when it has ended."""
+    """Run the job that ``chain`` builds, one epoch per batch, and return the ended job."""
     with travelling_by_value(__name__, chain.__module__):
         job = _start(spark, directory, schema, batches, chain, options)
         job.await_termination()
@@ -60,7 +60,7 @@ def run_chain(
 
 @contextlib.contextmanager
 def travelling_by_value(*modules: str) -> Iterator[None]:
-    """Lets the functions of these modules travel to workers that cannot import them."""
+    """Pickle the functions of these modules by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 
     for name in set(modules):

@@ -1,4 +1,4 @@
-"""Settings for all tests, one small Spark session, and how long the slowest files took.
+"""Settings for all tests, one small Spark session, and the durations of the slowest files.
 
 Hypothesis draws new examples in every run, and prints how to repeat one that fails. Where ``CI`` is set it draws the
 same ones each time: whether a change may land must not hang on a coin. No test may fail because the machine is slow or
@@ -140,7 +140,7 @@ def _nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def own_registrations() -> Iterator[None]:
-    """What the test registers for the process, and modules that it has written and imported, go with it."""
+    """Reverts registrations and removes imported modules that the test created."""
     with surroundings.own_registrations():
         yield
 
@@ -220,7 +220,7 @@ def bucket(object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
-    """What stands before that store and can make it fail."""
+    """The proxy of that store, which can make it fail."""
     from object_store import faulty_proxy
 
     with faulty_proxy(object_store) as proxy:
@@ -229,7 +229,7 @@ def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server of ZooKeeper for all tests of this process, which have nodes of their own; none may stop it."""
+    """A ZooKeeper server for all tests of this process, with separate nodes; no test may stop it."""
     from zookeeper_server import running_server
 
     with running_server(tmp_path_factory.mktemp("zookeeper") / "server") as server:
@@ -238,7 +238,7 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files first that take longest: what is short fills up the end of all processes.
+    """Puts the slowest files first, so that short ones fill up the end of all processes.
 
     Whatever takes a session, or a server of ZooKeeper, is a test with Spark, whether its file says so or not:
     `-m "not spark"` starts no JVM.
@@ -256,14 +256,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _set_aside() -> Iterator[None]:
-    """Sets what a file has left for good aside from the garbage collector, which looks through all that there is."""
+    """Freezes the objects of a file, so that the garbage collector does not visit them again."""
     yield
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_finish() -> None:
-    """Sets what the collection has left, some million objects, aside from the garbage collector."""
+    """Freezes the million objects of the collection, so that the garbage collector does not visit them."""
     gc.collect()
     gc.freeze()
     # A test's own objects are few, and looking through them after every few hundred is a twentieth of its time.
@@ -271,7 +271,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints the files that took longest, summed over their tests: the next one to look at when a run takes long."""
+    """Prints the slowest files, summed over their tests."""
     seconds: dict[str, float] = defaultdict(float)
     tests: dict[str, int] = defaultdict(int)
     for reports in terminalreporter.stats.values():

@@ -1,4 +1,4 @@
-"""Lets a function emit objects of any kind in this process, for tests that look at them.
+"""Lets a function emit objects of any kind in this process, for tests that inspect them.
 
 Records have a schema, which says what a column may hold. What is emitted here is kept aside, and only its number goes
 through the job.
@@ -18,7 +18,7 @@ _emitted: list[Any] = []
 
 
 def emitting_objects(function: KeyedProcessFunction[Any, Any, Any]) -> KeyedProcessFunction[Any, Any, Any]:
-    """The function, of a class of the same name, whose emitted objects are kept aside."""
+    """The function, in a class of the same name, whose emitted objects are collected."""
     kind = type(function)
 
     def process_element(self: Any, value: Any, context: ProcessContext[Any]) -> Any:
@@ -38,5 +38,5 @@ def _numbered(value: Any) -> tuple[int]:
 
 
 def collecting(results: list[Any]) -> Callable[[Any], None]:
-    """A sink that puts the objects into a list."""
+    """A sink that appends the objects to a list."""
     return lambda row: results.append(_emitted[row["object"]])

@@ -1,4 +1,4 @@
-"""What windows and timers of event time come to, told from the epochs of a stream alone: for jobs in any runtime.
+"""A model of windows and timers in event time, computed from the epochs of a stream: for jobs in any runtime.
 
 A record is (key, event time, value). Windows are tumbling; each record also sets a timer `DELAY` behind its own time.
 """
@@ -48,12 +48,12 @@ class SetsTimers(KeyedProcessFunction[Any, Any, Any]):
 
 
 def bounded(column: Any = "t") -> WatermarkStrategy[Any]:
-    """Event time in that column, which is at most `BOUND` late."""
+    """Event time in that column, at most `BOUND` late."""
     return WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps(column)
 
 
 def model(epochs: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any]]:
-    """The sums of all windows when everything has fired, and the late records."""
+    """The sums of all fired windows, and the late records."""
     sums: dict[tuple[str, int], int] = defaultdict(int)
     late = []
     for watermark, records in zip(_watermarks(epochs), epochs, strict=False):
@@ -67,7 +67,7 @@ def model(epochs: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any]]:
 
 
 def fired_timers(epochs: Sequence[Sequence[Record]]) -> list[Any]:
-    """The timers, when everything has fired: one that is set again behind its time fires with the next watermark."""
+    """All fired timers: one that is set again after its time fires with the next watermark."""
     fired: list[tuple[str, int]] = []
     pending: set[tuple[str, int]] = set()
     before = None
@@ -82,7 +82,7 @@ def fired_timers(epochs: Sequence[Sequence[Record]]) -> list[Any]:
 
 
 def _watermarks(epochs: Sequence[Sequence[Record]]) -> list[int]:
-    """That of each epoch, and of the one behind the last."""
+    """The watermark of each epoch, and of the one after the last."""
     watermarks = [-(1 << 63)]
     largest: int | None = None
     for records in epochs:

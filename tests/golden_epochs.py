@@ -1,4 +1,4 @@
-"""Flink's traces cut into epochs, as Spark can be given them.
+"""Flink's traces cut into epochs for Spark.
 
 In a trace one event is fully processed before the next. An epoch on Spark is "watermark W, then the records", where W
 follows from what the epochs before have brought. So a trace becomes epochs by these rules:
@@ -51,7 +51,7 @@ def left_out(scenario: Given) -> str | None:
 
 
 def is_playable(scenario: Given) -> bool:
-    """Whether a trace of any kind is one of operators that `golden_jobs` builds, and is played here."""
+    """Whether `golden_jobs` builds the operators of a trace, and the trace is played here."""
     is_of_job = "operator" in scenario and operators_of(scenario)[0]["type"] in PLAYED
     return is_of_job and "quirk" not in scenario and left_out(scenario) is None
 
@@ -103,7 +103,7 @@ def epochs_of(scenario: Given, inputs: Sequence[int]) -> Epochs:
 
 
 def _place(kind: str, index: int) -> int:
-    """The place of an input among those of its operator in an epoch."""
+    """The position of an input among those of its operator in an epoch."""
     return -index if kind in ("broadcast", "keyed_broadcast") else index
 
 
@@ -115,7 +115,7 @@ def _record(given: Given, is_element: bool) -> Row:
 
 
 def expected_outputs(scenario: Given) -> dict[str, list[Any]]:
-    """What each output gives, in order, as `ordered` leaves it."""
+    """The rows of each output, in the order of `ordered`."""
     outputs: dict[str, list[Given]] = {}
     for entry in scenario["expected"]:
         if "out" in entry:
@@ -124,7 +124,7 @@ def expected_outputs(scenario: Given) -> dict[str, list[Any]]:
 
 
 def ordered(out: Sequence[Any], entries: Sequence[Given], scenario: Given) -> list[Any]:
-    """What came out, where Flink defines no order in one order; ``entries`` are those that the trace has."""
+    """Output in one order where Flink defines none; ``entries`` are those of the trace."""
     shown = [_without_order(one) if scenario.get("values_unordered", False) else one for one in out]
     start = 0
     while start < len(entries):

@@ -1,4 +1,4 @@
-"""How many items the containers hold that hang on an object, by where they hang: what grows, grows there."""
+"""Counts the items of containers that an object refers to, by path: a leak is a path that grows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EMPTY_CELL = types.CellType()
 
 
 def held_items(*roots: Any) -> Counter[str]:
-    """The number of items by place. What has a greatest length of its own, as a ring has, is left out."""
+    """The number of items by path. Containers with a maximal length are left out."""
     sizes: Counter[str] = Counter()
     seen: dict[int, Any] = {}
     waiting = deque((type(root).__name__, root) for root in roots)
@@ -33,7 +33,7 @@ def held_items(*roots: Any) -> Counter[str]:
 
 
 def grown(before: Counter[str], after: Counter[str], by: int) -> dict[str, tuple[int, int]]:
-    """The places that hold so many items more than before, or more than that."""
+    """The paths that have so many more items than before, or more than the limit."""
     return {place: (before[place], size) for place, size in after.items() if size - before[place] >= by}
 
 

@@ -1,4 +1,4 @@
-"""What JVMs are told that live for seconds: those of the tests, and of jobs that are killed again and again.
+"""JVM options for short-lived JVMs: those of the tests, and of jobs that are killed repeatedly.
 
 Compiling hot code twice, collecting garbage on all cores, and a helper process to start each `chmod` cost more than
 they bring. Loading Spark's classes costs most; `make` prepares them (`scripts/environment/archive_classes.py`).
@@ -21,7 +21,7 @@ PREPARED_CLASSES: Final = f'"-XX:SharedArchiveFile={_ARCHIVE}" -Xlog:cds=off -Xl
 
 
 def use_short_lived_java() -> None:
-    """Lets the Spark of programs that this process starts be such JVMs; whoever has set it otherwise is heard."""
+    """Set the options for Spark programs that this process starts, unless the user has set others."""
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIVED)
     options = f"{SHORT_LIVED} {PREPARED_CLASSES}" if _ARCHIVE.exists() else SHORT_LIVED
     os.environ.setdefault("SPARK_SUBMIT_OPTS", options)

@@ -1,4 +1,4 @@
-"""The source of a test on Spark: a directory of files of JSON, which Spark reads in the order of their times."""
+"""The source of a Spark test: a directory of JSON files, which Spark reads in order of their times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST_S = 1_000_000_000
 
 
 def add_file(directory: Path, number: int, rows: Iterable[object]) -> Path:
-    """Writes a file with a line for each row; it appears whole, and is as old as its number says."""
+    """Write a file with one line per row atomically, with an age by its number."""
     directory.mkdir(parents=True, exist_ok=True)
     # Spark reads no file whose name begins so.
     staged, path = directory / f"_{number:05d}.json", directory / f"{number:05d}.json"
@@ -22,5 +22,5 @@ def add_file(directory: Path, number: int, rows: Iterable[object]) -> Path:
 
 
 def padded(rows: Sequence[Any], size: int) -> list[Any]:
-    """As many rows as an epoch in this process has: the last is repeated."""
+    """As many rows as an epoch of the local runtime has: the last is repeated."""
     return [*rows, *[rows[-1]] * (size - len(rows))]

@@ -1,4 +1,4 @@
-"""Contenders take turns, and a disturbed round does not move what is reported."""
+"""Contenders take turns, and one disturbed round does not change the reported median."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def recording(name: str, order: list[str], values: list[float]) -> Callable[[], 
     return run
 
 
-def test_every_round_runs_each_contender_once_and_begins_with_another() -> None:
+def test_each_round_runs_each_contender_once_in_rotated_order() -> None:
     order: list[str] = []
     contenders = {name: recording(name, order, [1.0] * 3) for name in "abc"}
     measure_alternating(contenders, rounds=3)
@@ -39,7 +39,7 @@ def test_one_disturbed_round_does_not_move_the_median() -> None:
     assert measurement.spread == pytest.approx(0.99)
 
 
-def test_what_a_contender_raises_ends_the_run() -> None:
+def test_an_error_of_a_contender_ends_the_run() -> None:
     def fail() -> float:
         raise RuntimeError("no such column")
 

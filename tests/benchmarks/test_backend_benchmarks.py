@@ -1,4 +1,4 @@
-"""The suite `backends` runs whole at a small scale, and its lines say what was asked for."""
+"""The suite `backends` runs at a small scale and reports every required line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_group_measures_both_sides_and_removes_its_files(name: str, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_every_line_that_was_asked_for_has_its_aim(tmp_path: Path) -> None:
+def test_every_required_line_has_its_aim(tmp_path: Path) -> None:
     results = list(suite.run(arguments(tmp_path, "--only", "rocksdb_value", "heap_value", "rocksdb_map")))
     aims = {result.aim for result in results if "each once" in result.name and "RocksDB" in result.name}
     assert aims == {0.5}

@@ -1,4 +1,4 @@
-"""A benchmark's line says which side is faster, in whatever unit it was measured."""
+"""The line of a benchmark says which side is faster, in any unit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_fewer_milliseconds_are_faster() -> None:
 
 
 @pytest.mark.parametrize(("ours", "peer"), [(None, 1.0), (1.0, None), (1.0, 0.0)])
-def test_without_two_sides_there_is_no_ratio(ours: float | None, peer: float | None) -> None:
+def test_there_is_no_ratio_without_two_sides(ours: float | None, peer: float | None) -> None:
     assert Result("count", ours, peer, "theirs", "rows/s").ratio is None
 
 
@@ -42,7 +42,7 @@ def test_an_aim_is_met_by_a_ratio_that_reaches_it(ours: float | None, met: bool)
     assert Result("count", ours, 100.0, "theirs", "rows/s", aim=0.5).met is met
 
 
-def test_a_line_with_an_aim_says_it_and_whether_it_is_met() -> None:
+def test_a_line_with_an_aim_shows_it_and_whether_it_is_met() -> None:
     line = json.loads(Result("pause", 25.0, 20.0, "required", "ms", aim=1.0).as_json())
     assert (line["aim"], line["met"], line["ratio"]) == (1.0, False, 0.8)
 
@@ -56,7 +56,7 @@ def test_the_table_shows_aims_if_any_result_has_one() -> None:
     assert without[-3:] == ["2.00", "-", "-"]
 
 
-def test_the_table_shows_a_dash_for_what_was_not_measured() -> None:
+def test_the_table_shows_a_dash_for_missing_measurements() -> None:
     out = io.StringIO()
     print_table([Result("count", None, 30_000.0, "theirs", "rows/s")], out)
     header, line = out.getvalue().splitlines()
@@ -67,5 +67,5 @@ def test_the_table_shows_a_dash_for_what_was_not_measured() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [(None, "-"), (0.123456, "0.1235"), (88.5, "88.5"), (281_689.7, "281,690")]
 )
-def test_values_are_shown_without_noise(value: float | None, shown: str) -> None:
+def test_values_are_rounded(value: float | None, shown: str) -> None:
     assert format_value(value) == shown

@@ -1,4 +1,4 @@
-"""The suite `inprocess` runs whole at a small scale, and its contenders count the same."""
+"""The suite `inprocess` runs at a small scale, and its contenders return the same counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statebackend.local import LocalStreamEnvironment
 RECORDS = records_of(300, 10)
 
 
-def test_each_contender_is_measured_and_what_was_asked_for_is_said() -> None:
+def test_each_contender_is_measured_and_each_setting_is_reported() -> None:
     pytest.importorskip("bytewax.dataflow", reason="bytewax has no build for this Python")
     parser = argparse.ArgumentParser()
     suite.add_arguments(parser)
@@ -31,7 +31,7 @@ def test_each_contender_is_measured_and_what_was_asked_for_is_said() -> None:
 
 
 @pytest.mark.parametrize("has_checkpoints", [True, False])
-def test_ours_is_measured_with_and_without_checkpoints(has_checkpoints: bool) -> None:
+def test_our_job_is_measured_with_and_without_checkpoints(has_checkpoints: bool) -> None:
     assert our_count(RECORDS, has_checkpoints=has_checkpoints, clock=time.perf_counter) > 0
 
 

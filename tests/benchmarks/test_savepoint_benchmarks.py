@@ -1,4 +1,4 @@
-"""The suite about savepoints runs, and says of every operation what it is beside its peer."""
+"""The suite `savepoints` runs and compares each operation with its peer."""
 
 from __future__ import annotations
 

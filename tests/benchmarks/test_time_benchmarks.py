@@ -1,4 +1,4 @@
-"""The suite `time`: its group of timers runs whole at a small scale; processor time is that of this process tree."""
+"""The suite `time`: timers at a small scale, and processor time of this process tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_timers_are_measured_on_both_backends_and_levels() -> None:
         assert result.aim == 0.25
 
 
-def test_processor_time_counts_children_and_nobody_else() -> None:
+def test_processor_time_counts_child_processes_only() -> None:
     # As long as its own clock says, which counts as that of /proc does.
     program = "import os\nwhile sum(os.times()[:2]) < 0.1: pass\nprint(flush=True)\ninput()"
     before = processor_ticks()

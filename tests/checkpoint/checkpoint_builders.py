@@ -1,4 +1,4 @@
-"""Small valid values for the tests of this room."""
+"""Small valid values for the tests of this package."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Puts this directory in the path, where the builders of small values are, for the tests of all rooms."""
+"""Adds this directory to the path, so that the tests below can import its modules."""

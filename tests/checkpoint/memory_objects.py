@@ -1,4 +1,4 @@
-"""Conditional writes in memory, for tests that play several drivers and what is between them and the store."""
+"""Conditional writes in memory, for tests with several drivers and faults between them and the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statebackend.checkpoint.fs.conditional_objects import VersionedObject
 
 @define
 class StoredObjects:
-    """What the store has. Every write makes a version that there never was."""
+    """The content of the store. Every write creates a new version."""
 
     by_path: dict[str, VersionedObject] = field(factory=dict)
     lock: threading.Lock = field(factory=threading.Lock)
@@ -23,7 +23,7 @@ class StoredObjects:
 
 @define
 class MemoryObjects:
-    """A driver's way to the store; a `ConditionalObjects`.
+    """The connection of one driver to the store; a `ConditionalObjects`.
 
     ``before_write`` is called with path and content; ``loses`` says of how many writes the answer gets lost for good.
     ``is_cut_off`` lets nothing through.

@@ -1,4 +1,4 @@
-"""Files of the current format versions are read, and written byte for byte. They are never regenerated."""
+"""Files of the current format versions are read and written byte for byte. They are never regenerated."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_metadata_of_version_6_is_read_and_written_byte_for_byte(name: str, meta
 
 
 def record_in(data: bytes) -> bytes:
-    """The record of a file before it is compressed: how small a library makes it is not part of the format."""
+    """The decompressed record: compression is not part of the format."""
     source = io.BytesIO(data)
     fastavro.schemaless_reader(source, fastavro.parse_schema(HEADER_SCHEMA), None)
     block = fastavro.schemaless_reader(source, fastavro.parse_schema(BLOCK_SCHEMA), None)

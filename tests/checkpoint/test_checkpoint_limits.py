@@ -1,4 +1,4 @@
-"""Every limit of a checkpoint's parts from both sides: what just fits is taken, what is just beyond is rejected."""
+"""Limits of the parts of a checkpoint from both sides: the limit is accepted, one more is rejected."""
 
 from __future__ import annotations
 
@@ -214,17 +214,17 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("build", FITS)
-def test_what_just_fits_is_taken(build: Callable[[], object]) -> None:
+def test_values_at_the_limit_are_accepted(build: Callable[[], object]) -> None:
     build()
 
 
 @pytest.mark.parametrize("build", DOES_NOT_FIT)
-def test_what_is_just_beyond_is_rejected(build: Callable[[], object]) -> None:
+def test_values_beyond_the_limit_are_rejected(build: Callable[[], object]) -> None:
     with pytest.raises((InvariantViolationError, UnsafePathError)):
         build()
 
 
-def test_an_acknowledgement_may_be_as_long_as_the_limit_and_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_has_at_most_the_maximal_length(monkeypatch: pytest.MonkeyPatch) -> None:
     one = acknowledgement()
     data = one.encode()
     monkeypatch.setattr(acknowledgements, "MAX_ACKNOWLEDGEMENT_BYTES", len(data))
@@ -236,7 +236,7 @@ def test_an_acknowledgement_may_be_as_long_as_the_limit_and_not_longer(monkeypat
         Acknowledgement.decode(data)
 
 
-def test_an_acknowledgement_says_in_which_way_it_is_too_short() -> None:
+def test_the_error_of_a_short_acknowledgement_names_what_is_missing() -> None:
     data = acknowledgement().encode()
     for length in range(5, 13):
         with pytest.raises(MalformedAcknowledgementError, match=f"ends after {length} bytes, within its header"):
@@ -245,20 +245,20 @@ def test_an_acknowledgement_says_in_which_way_it_is_too_short() -> None:
         Acknowledgement.decode(data[:13])
 
 
-def test_a_name_is_cut_only_if_it_is_too_long_for_a_segment() -> None:
+def test_a_name_is_shortened_only_if_it_is_too_long_for_a_segment() -> None:
     assert path_segment("a" * 150) == "a" * 150
     cut = path_segment("a" * 151)
     assert (len(cut), cut[:117]) == (150, "a" * 117)
     assert cut[117] == "~"
 
 
-def test_one_file_may_be_described_twice_alike_by_equal_handles() -> None:
+def test_equal_handles_may_describe_one_file_twice() -> None:
     ours, theirs = (operator_state(uid, (file_handle("shared/x", b"1"),)) for uid in ("one", "two"))
     assert ours.subtasks[0].files[0] is not theirs.subtasks[0].files[0]
     check_operator_states([ours, theirs])
 
 
-def test_errors_of_limits_are_errors_of_checkpoints() -> None:
+def test_limit_errors_are_checkpoint_errors() -> None:
     assert issubclass(InvariantViolationError, CheckpointError)
     assert issubclass(UnsafePathError, CheckpointError)
 
@@ -267,6 +267,6 @@ def test_errors_of_limits_are_errors_of_checkpoints() -> None:
     ("path", "match"),
     [("/é", "absolute"), ("/a", "absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
 )
-def test_a_rejected_path_says_why(path: str, match: str) -> None:
+def test_a_rejected_path_has_a_reason(path: str, match: str) -> None:
     with pytest.raises(UnsafePathError, match=match):
         checked_relative_path(path)

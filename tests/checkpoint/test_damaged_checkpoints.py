@@ -1,4 +1,4 @@
-"""Whatever byte of a durable file is changed, also under a seal that fits, ends in an error of this library or a value.
+"""Any changed byte of a durable file, even with a valid checksum, yields an error of this library or a value.
 
 All changes instead of a sample: ``STATEBACKEND_FUZZ=all``.
 """
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_any_byte_changed_gives_an_error_of_this_library_or_a_value(name: str) -> None:
+def test_any_changed_byte_yields_an_error_of_this_library_or_a_value(name: str) -> None:
     data, read = CASES[name]
     read(data)
     for damaged in damaged_everywhere(data, limit=800):
@@ -80,7 +80,7 @@ def test_any_byte_changed_gives_an_error_of_this_library_or_a_value(name: str) -
             read(damaged)
 
 
-def test_bytes_behind_a_state_handle_are_rejected() -> None:
+def test_bytes_after_a_state_handle_are_rejected() -> None:
     data = CASES["state handle"][0]
     with pytest.raises(CheckpointError, match="bytes follow a state handle"):
         decode_keyed_state_handle(data + b"\0")

@@ -1,4 +1,4 @@
-"""Programs whose state the tests of this folder lock and check; imported only by their names."""
+"""Programs whose state the tests of this folder lock and check; imported by name only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typeserializers import reads_fields
 
 
 def totals_class() -> type:
-    """The class of the totals as it was."""
+    """The earlier class of the totals."""
     return _totals()
 
 

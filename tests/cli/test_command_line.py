@@ -1,4 +1,4 @@
-"""The command `statebackend`: what it prints for people and for programs, and how it ends."""
+"""The command `statebackend`: its output for people and programs, and its exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A savepoint, and the directory of the job that it was taken of."""
+    """A savepoint, and the directory of its job."""
     directory = tmp_path_factory.mktemp("state")
     run_job("rocksdb", directory / "job").savepoint(directory / "savepoint")
     return str(directory / "savepoint"), str(directory / "job")
@@ -51,7 +51,7 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) 
     return capsys.readouterr().out.splitlines()
 
 
-def test_inspecting_tells_job_operators_entries_and_timers(
+def test_inspect_shows_job_operators_entries_and_timers(
     places: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place, kind in zip(places, ("savepoint", "checkpoint"), strict=True):
@@ -100,7 +100,7 @@ def test_entries_are_shown_by_key_by_condition_and_up_to_a_limit(
 
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
-def test_entries_are_told_while_they_are_read(count: int, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_are_printed_while_they_are_read(count: int, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     reported: list[str] = []
 
     def entries() -> Iterator[dict[str, Any]]:
@@ -127,9 +127,7 @@ def test_entries_are_told_while_they_are_read(count: int, as_json: bool, capsys:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 1001, 2500])
-def test_differences_are_told_a_piece_at_a_time_and_as_one_document(
-    count: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_differences_are_printed_one_by_one_and_as_one_document(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     reported: list[str] = []
 
     def differences() -> Iterator[dict[str, Any]]:
@@ -151,7 +149,7 @@ def test_differences_are_told_a_piece_at_a_time_and_as_one_document(
     assert rows[0] == ("operator\tstate\tchange\tkey\tbefore\tafter" if count else "no difference")
 
 
-def test_no_entry_is_read_behind_the_last_that_is_wanted(
+def test_no_entry_is_read_after_the_limit(
     places: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, read = EntryReader.entries, list[StateEntry]()
@@ -167,7 +165,7 @@ def test_no_entry_is_read_behind_the_last_that_is_wanted(
     assert len(read) < len(SALES)
 
 
-def test_answers_that_are_spooled_come_as_they_went(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spooled_answers_come_back_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spooled_answers_module, "_IN_MEMORY_BYTES", 100)
     given = [{"n": number, "text": "\ud800ä\n", "none": None, "large": 2**70} for number in range(20)]
     with spooled_answers() as spooled:
@@ -177,14 +175,14 @@ def test_answers_that_are_spooled_come_as_they_went(monkeypatch: pytest.MonkeyPa
         assert list(spooled) == list(spooled) == given
 
 
-def test_that_there_is_no_entry_is_said_in_words(places: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_result_is_reported_in_words(places: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     show = ("show", places[0], "per shop", "by amount", "--where", "user_key>1000", "--where", "value=x")
     said = "state 'by amount' of operator 'per shop' has no entry that fits --where 'user_key>1000' --where 'value=x'"
     assert lines(capsys, *show) == [said]
     assert answer(capsys, *show) == []
 
 
-def test_an_older_checkpoint_of_a_job_is_asked_for_by_its_id(
+def test_an_older_checkpoint_of_a_job_is_chosen_by_its_id(
     places: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, job = places
@@ -205,7 +203,7 @@ def test_the_schema_names_fields_types_and_defaults(
     assert "      note: str | None = None" in lines(capsys, "schema", places[0])
 
 
-def test_what_differs_is_told_and_ends_with_a_status_of_its_own(
+def test_differences_are_printed_and_have_their_own_exit_status(
     places: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     savepoint, job = places
@@ -263,7 +261,7 @@ def test_what_differs_is_told_and_ends_with_a_status_of_its_own(
         (["report", "SAVEPOINT", "/nowhere/page"], NOT_READABLE, "/nowhere: there is no directory to write page in"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line_of_the_error_output(
+def test_errors_are_one_line_on_standard_error(
     places: tuple[str, str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -298,7 +296,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_names_and_values_that_a_terminal_would_obey_are_shown_as_they_are(stream: type[io.StringIO]) -> None:
+def test_terminal_control_characters_in_names_and_values_are_escaped(stream: type[io.StringIO]) -> None:
     hostile = "[red]a[/red]\x1b[2Jb\nc\x9bd"
     shown = "[red]a[/red]\\x1b[2Jb\\nc\\x9bd"
     target = stream()
@@ -313,14 +311,14 @@ def test_names_and_values_that_a_terminal_would_obey_are_shown_as_they_are(strea
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_what_is_zero_is_shown_and_what_is_not_there_is_left_out(stream: type[io.StringIO]) -> None:
+def test_zero_is_shown_and_missing_values_are_left_out(stream: type[io.StringIO]) -> None:
     target = stream()
     printer_for(target).pairs({"a": 0, "b": None, "c": "", "d": False, "e": [], "f": "text"})
     found = re.sub("\x1b\\[[0-9;]*m", "", target.getvalue())
     assert found.split() == ["a", "0", "d", "false", "e", "[]", "f", "text"]
 
 
-def test_sizes_are_shown_in_units_that_fit() -> None:
+def test_sizes_have_fitting_units() -> None:
     assert [shown_bytes(size) for size in (0, 1023, 1 << 20, 3 << 29, 5 << 30)] == [
         "0 B",
         "1,023 B",
@@ -340,7 +338,7 @@ def test_without_its_packages_the_command_says_how_to_install_them(tmp_path: Pat
     )
 
 
-def test_a_reader_that_has_enough_changes_nothing_of_how_the_command_ends(tmp_path: Path) -> None:
+def test_a_closed_pipe_does_not_change_the_exit_status(tmp_path: Path) -> None:
     program = "import sys; from statebackend.cli import run; run('ends_with_2')"
     (tmp_path / "ends_with_2.py").write_text(
         "def main():\n    for _ in range(2):\n        print('x' * 100_000, flush=True)\n    return 2\n"
@@ -361,7 +359,7 @@ def test_a_reader_that_has_enough_changes_nothing_of_how_the_command_ends(tmp_pa
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("flush", [True, False])
-def test_an_answer_that_could_not_be_written_is_told_and_no_success(tmp_path: Path, flush: bool) -> None:
+def test_a_failed_write_is_reported_and_is_no_success(tmp_path: Path, flush: bool) -> None:
     program = "import sys; from statebackend.cli import run; run('prints_and_ends_with_0')"
     (tmp_path / "prints_and_ends_with_0.py").write_text(
         "import typer\n"
@@ -385,14 +383,12 @@ def test_an_answer_that_could_not_be_written_is_told_and_no_success(tmp_path: Pa
     assert "No space left on device" in line
 
 
-def test_a_stream_that_was_closed_before_takes_what_is_written() -> None:
+def test_output_to_a_closed_stream_is_accepted() -> None:
     with lenient_stream(None) as stream:
         printer_for(stream).line("nobody reads this")
 
 
-def test_what_the_encoding_of_a_stream_has_not_is_shown_by_an_escape(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_outside_of_the_encoding_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"encoded": "\u00e9", "beyond": "\u20ac", "half": "\ud800"}
     with open(tmp_path / "shown", "w+", encoding="latin-1") as file, lenient_stream(file) as stream:
         monkeypatch.setattr(sys, "stdout", stream)

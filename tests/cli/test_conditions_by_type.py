@@ -250,7 +250,9 @@ def test_a_namespace_is_given_as_its_type(tmp_path: Path, capsys: pytest.Capture
     assert "'one' is not of type decimal" in capsys.readouterr().err
 
 
-def test_a_state_without_namespaces_is_not_searched_for_one(payments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_without_namespaces_rejects_a_namespace_filter(
+    payments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", payments, "payments", "last", "--namespace", "eu"]) == 64
     assert "--namespace 'eu': the entries have no 'namespace'" in capsys.readouterr().err
 

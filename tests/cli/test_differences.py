@@ -1,4 +1,4 @@
-"""What differs between two savepoints, entry by entry: timers and state without keys among it."""
+"""Differences between two savepoints, entry by entry, including timers and operator state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_timers(*times: tuple[str, int]) -> Plan:
     return Plan().add_operator("one", "string").add_timers("one", times, time="event")
 
 
-def test_each_timer_of_a_key_is_there_or_not(tmp_path: Path) -> None:
+def test_each_timer_of_a_key_is_compared(tmp_path: Path) -> None:
     old = savepoint_of(tmp_path / "old", with_timers(("a", 1), ("a", 2), ("a", 3), ("b", 1)))
     new = savepoint_of(tmp_path / "new", with_timers(("a", 3), ("a", 4), ("b", 1)))
     found = differences(old, new)
@@ -53,7 +53,7 @@ def with_elements(descriptor: OperatorStateDescriptor, elements: Any, parallelis
 
 
 @pytest.mark.parametrize("kind", [SplitListStateDescriptor, UnionListStateDescriptor])
-def test_elements_of_a_list_without_keys_are_compared_wherever_they_are(tmp_path: Path, kind: Any) -> None:
+def test_elements_of_an_operator_list_are_compared_without_their_subtask(tmp_path: Path, kind: Any) -> None:
     list_ = kind("list", int)
     old = savepoint_of(tmp_path / "old", with_elements(list_, [1, 1, 2, 3], 3))
     same = savepoint_of(tmp_path / "same", with_elements(list_, [3, 1, 2, 1], 1))
@@ -65,7 +65,7 @@ def test_elements_of_a_list_without_keys_are_compared_wherever_they_are(tmp_path
     ]
 
 
-def test_entries_of_broadcast_state_are_compared_once_for_all_copies(tmp_path: Path) -> None:
+def test_broadcast_state_is_compared_once_for_all_copies(tmp_path: Path) -> None:
     prices = BroadcastStateDescriptor("prices", str, int)
     old = savepoint_of(tmp_path / "old", with_elements(prices, {"same": 1, "other": 2, "gone": 3}, 3))
     new = savepoint_of(tmp_path / "new", with_elements(prices, {"new": 4, "other": 5, "same": 1}, 2))
@@ -76,7 +76,7 @@ def test_entries_of_broadcast_state_are_compared_once_for_all_copies(tmp_path: P
     ]
 
 
-def test_a_list_that_has_become_broadcast_state_differs_in_its_schema(tmp_path: Path) -> None:
+def test_a_list_that_became_broadcast_state_is_a_schema_difference(tmp_path: Path) -> None:
     old = savepoint_of(tmp_path / "old", with_elements(SplitListStateDescriptor("one", int), [7], 1))
     new = savepoint_of(tmp_path / "new", with_elements(BroadcastStateDescriptor("one", str, int), {"a": 1}, 1))
     assert differences(old, new) == differences(new, old) == []
@@ -85,7 +85,7 @@ def test_a_list_that_has_become_broadcast_state_differs_in_its_schema(tmp_path: 
     )
 
 
-def test_another_type_of_state_without_keys_is_another_schema(
+def test_another_type_of_operator_state_is_a_schema_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = savepoint_of(tmp_path / "old", with_elements(BroadcastStateDescriptor("prices", str, int), {}, 1))

@@ -1,4 +1,4 @@
-"""`statebackend lock` and `check`: what they write and say, and how they end."""
+"""`statebackend lock` and `check`: their files, output and exit status."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def locked(capsys: pytest.CaptureFixture[str], factory: str = "as_it_was", *argu
     run(capsys, "lock", "--job", f"programs:{factory}", *arguments)
 
 
-def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program(
+def test_the_lock_depends_on_the_state_and_not_on_the_order_of_the_program(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     assert run(capsys, "lock", "--job", "programs:as_it_was") == ["state.lock: written"]
@@ -134,7 +134,7 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         ("other_key_groups", REJECTED, "has max_parallelism 128, the job 64"),
     ],
 )
-def test_check_tells_a_change_by_its_status_and_says_what_to_do(
+def test_check_reports_a_change_by_its_status_and_gives_advice(
     capsys: pytest.CaptureFixture[str], factory: str, status: int, line: str
 ) -> None:
     locked(capsys)
@@ -155,7 +155,7 @@ def test_check_tells_a_change_by_its_status_and_says_what_to_do(
         ("another_uid", "rejected_unless_allowed", _UNLESS_ALLOWED),
     ],
 )
-def test_what_every_start_loses_is_told_from_what_a_start_rejects_unless_it_is_allowed(
+def test_losses_of_every_start_and_losses_that_need_permission_are_distinct(
     capsys: pytest.CaptureFixture[str], factory: str, outcome: str, headline: str
 ) -> None:
     locked(capsys)
@@ -165,7 +165,7 @@ def test_what_every_start_loses_is_told_from_what_a_start_rejects_unless_it_is_a
     assert answer(capsys, *check, status=status)[0]["outcome"] == outcome
 
 
-def test_keys_whose_types_are_not_known_are_not_taken_for_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_key_types_are_not_taken_for_compatible(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
     assert "not known without a record" in failure(capsys, "check", "state.lock", "--job", "programs:keys_unknown")
 
@@ -186,7 +186,7 @@ def test_rejections_are_red_and_losses_yellow() -> None:
     assert (printed.styles[".sales:"], printed.styles[".note:"]) == ("red", "yellow")
 
 
-def test_other_key_groups_hide_nothing_else_that_is_to_be_mended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_key_groups_hide_no_other_issue(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
     reported = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REJECTED)
     assert reported[0] == "state.lock: does not restore"
@@ -211,11 +211,11 @@ def test_json_has_every_issue_with_its_rule_and_fix(capsys: pytest.CaptureFixtur
     assert "converted_by" in issue["fix"]
 
 
-def test_what_a_program_prints_does_not_come_between_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_program_is_not_mixed_into_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "lock", "--job", "programs:prints")["changed"] is True
 
 
-def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureFixture[str]) -> None:
+def test_writing_a_lock_reports_the_changes_from_the_former(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
     reported = run(capsys, "lock", "--job", "programs:without_a_field")
     assert reported[:3] == [
@@ -226,9 +226,7 @@ def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureF
     run(capsys, "check", "state.lock", "--job", "programs:without_a_field")
 
 
-def test_a_lock_that_is_not_that_of_the_job_can_be_told_without_writing(
-    capsys: pytest.CaptureFixture[str], directory: Path
-) -> None:
+def test_an_outdated_lock_is_reported_without_writing(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     run(capsys, "lock", "--check", "--job", "programs:as_it_was", status=DIFFERENT)
     assert not (directory / "state.lock").exists()
     locked(capsys)
@@ -238,7 +236,7 @@ def test_a_lock_that_is_not_that_of_the_job_can_be_told_without_writing(
     assert (directory / "state.lock").read_bytes() == before
 
 
-def test_a_damaged_lock_is_rejected_by_check_and_put_right_by_lock(
+def test_a_damaged_lock_is_rejected_by_check_and_repaired_by_lock(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     locked(capsys)
@@ -249,9 +247,7 @@ def test_a_damaged_lock_is_rejected_by_check_and_put_right_by_lock(
     run(capsys, "check", "state.lock", "--job", "programs:as_it_was")
 
 
-def test_a_history_without_locks_is_not_taken_for_one_that_restores(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_empty_history_is_not_taken_for_a_compatible_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "1.lock").write_text("no file of a history has this name")
     for history in ("empty", "missing"):
@@ -260,7 +256,7 @@ def test_a_history_without_locks_is_not_taken_for_one_that_restores(
 
 
 @pytest.mark.parametrize("option", ["--backend=heap", "--parallelism=2", "--checkpoint=5", "--zookeeper=host:1"])
-def test_what_a_lock_does_not_know_is_not_asked_of_it(capsys: pytest.CaptureFixture[str], option: str) -> None:
+def test_a_lock_is_not_asked_for_what_it_does_not_contain(capsys: pytest.CaptureFixture[str], option: str) -> None:
     locked(capsys)
     for place in (["state.lock"], ["--lock", "state.lock"]):
         assert main(["check", *place, "--job", "programs:as_it_was", option]) == MISUSED
@@ -275,7 +271,9 @@ def test_a_parallelism_beyond_the_key_groups_is_rejected(capsys: pytest.CaptureF
     assert "too few for a parallelism of 129" in reported[1]
 
 
-def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_lock_of_a_history_is_checked_and_the_first_failure_is_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for factory in ("narrower", "as_it_was", "without_a_field"):
         locked(capsys, factory, "--history", "locks")
     reported = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
@@ -293,7 +291,7 @@ def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(caps
 @pytest.mark.parametrize(
     ("output", "history"), [("state.lock", "a file"), ("a file", "locks"), ("no/state.lock", "locks")]
 )
-def test_a_lock_that_cannot_be_written_with_its_history_leaves_all_as_it_was(
+def test_a_lock_that_cannot_be_written_with_its_history_leaves_all_files_unchanged(
     capsys: pytest.CaptureFixture[str], directory: Path, output: str, history: str
 ) -> None:
     (directory / "a file").write_text("of somebody's")
@@ -301,7 +299,7 @@ def test_a_lock_that_cannot_be_written_with_its_history_leaves_all_as_it_was(
     assert [(path.name, path.read_text()) for path in directory.iterdir()] == [("a file", "of somebody's")]
 
 
-def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_compare_with_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--lock FILE" in failure(capsys, "check", "--job", "programs:as_it_was", status=MISUSED)
 
 
@@ -327,7 +325,7 @@ def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: py
         ("programs:keys_unknown", "operator 'totals': the types of its keys are not known without a record"),
     ],
 )
-def test_a_program_that_gives_no_job_is_told_in_one_line(
+def test_a_program_without_a_job_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], job: str, said: str
 ) -> None:
     assert said in failure(capsys, "lock", "--job", job)
@@ -342,14 +340,14 @@ def test_a_program_that_gives_no_job_is_told_in_one_line(
         ("def build(:", "importing broken raised SyntaxError"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_told_in_one_line(
+def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], directory: Path, text: str, said: str
 ) -> None:
     (directory / "broken.py").write_text(text)
     assert said in failure(capsys, "lock", "--job", "broken:build")
 
 
-def test_the_program_of_this_directory_comes_before_one_of_its_name_elsewhere(
+def test_the_program_of_the_current_directory_has_precedence(
     directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -359,7 +357,7 @@ def test_the_program_of_this_directory_comes_before_one_of_its_name_elsewhere(
     assert list(load_job("twice_there:build").operators) == list(load_job("programs:as_it_was").operators)
 
 
-def test_an_environment_is_a_job_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_is_accepted_as_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
     run(capsys, "check", "state.lock", "--job", "programs:made")
 
@@ -393,7 +391,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_lock_is_the_same_in_every_process(directory: Path) -> None:
+def test_a_lock_is_equal_in_every_process(directory: Path) -> None:
     default = "words: frozenset[str] = frozenset({'a', 'bb', 'ccc', 'dddd', 'eeeee'})"
     (directory / "sales.py").write_text(SCRIPT.replace("sales: int = 0", default))
     locks = []
@@ -407,7 +405,7 @@ def test_a_lock_is_the_same_in_every_process(directory: Path) -> None:
 
 
 def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own in that directory."""
+    """Run Python in a new process in that directory."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=directory,
@@ -418,7 +416,7 @@ def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
+def test_state_of_a_script_is_checked_by_a_process_that_never_ran_it(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     (directory / "sales.py").write_text(SCRIPT)
@@ -431,7 +429,7 @@ def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
     assert any("incompatible [field-type-changed]" in line for line in reported)
 
 
-def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_are_named(
+def test_backend_and_parallelism_default_to_those_of_the_state(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     kept = LocalStreamEnvironment(job_dir=directory / "job", backend="rocksdb")
@@ -458,7 +456,7 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     assert "'points:PointSerializerSnapshot' names a class that this process has not defined" in done.stdout
 
 
-def test_state_of_a_serializer_of_a_script_is_told_how_to_be_found_again(
+def test_the_error_for_a_serializer_of_a_script_says_how_to_find_it(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     (directory / "script.py").write_text(POINTS)

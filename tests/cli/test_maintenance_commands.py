@@ -1,4 +1,4 @@
-"""`statebackend gc`, `fall-back` and `du` on job directories: what they remove, reject, begin and count."""
+"""`statebackend gc`, `fall-back` and `du` on job directories: what they remove, reject, start and count."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def files_of(job: Path) -> set[str]:
     return {str(path.relative_to(job)) for path in job.rglob("*") if path.is_file()}
 
 
-def test_what_no_checkpoint_needs_is_named_and_removed_and_nothing_else(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_unneeded_files_are_named_and_removed(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_of(job)
     answer(capsys, "roll-back", job, "previous")
     kept = files_of(job)
@@ -106,9 +104,7 @@ def test_what_no_checkpoint_needs_is_named_and_removed_and_nothing_else(
     assert run(job, "c") == [("c", 1)]
 
 
-def test_files_stay_that_a_checkpoint_may_need_which_cannot_be_read(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_stay_that_an_unreadable_checkpoint_may_need(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (job / "shared" / "left").write_bytes(b"123")
     [oldest, *_] = sorted((job / "checkpoints").iterdir())
     (oldest / "_metadata").write_bytes(b"damaged")
@@ -119,7 +115,7 @@ def test_files_stay_that_a_checkpoint_may_need_which_cannot_be_read(
 
 
 @pytest.mark.parametrize("command", [["gc"], ["roll-back", "previous"]])
-def test_what_is_no_job_directory_is_told_for_what_it_is(
+def test_other_places_are_reported_for_what_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     (tmp_path / "savepoint").mkdir()
@@ -138,7 +134,7 @@ def test_what_is_no_job_directory_is_told_for_what_it_is(
 
 
 @pytest.mark.parametrize("command", [["gc"], ["gc", "--dry-run"], ["roll-back", "previous"]])
-def test_a_job_that_runs_is_left_alone_and_its_driver_named(
+def test_a_running_job_is_left_unchanged_and_its_driver_named(
     job: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     before = files_of(job)
@@ -148,12 +144,14 @@ def test_a_job_that_runs_is_left_alone_and_its_driver_named(
     assert files_of(job) == before
 
 
-def test_a_checkpoint_that_is_none_is_rejected(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_checkpoint_is_rejected(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there are: 0, 1, 2" in answer(capsys, "roll-back", job, "7", status=NOT_READABLE)
     assert "neither" in answer(capsys, "roll-back", job, "latest", status=MISUSED)
 
 
-def test_a_job_goes_on_from_what_it_was_sent_back_to(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_continues_from_the_checkpoint_it_was_rolled_back_to(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = files_of(job)
     planned = answer(capsys, "roll-back", job, "0", "--dry-run")
     assert (planned["status"], planned["abandoned"], files_of(job)) == ("planned", [1, 2], before)
@@ -163,7 +161,7 @@ def test_a_job_goes_on_from_what_it_was_sent_back_to(job: Path, capsys: pytest.C
     assert run(job, "ab") == [("a", 2), ("b", 1)]
 
 
-def test_what_only_its_program_can_roll_back_is_rejected_in_one_process(
+def test_sinks_that_only_their_program_can_roll_back_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path / "job", "abc", Staged())
@@ -174,7 +172,7 @@ def test_what_only_its_program_can_roll_back_is_rejected_in_one_process(
 
 
 @pytest.mark.parametrize(("has_sink", "status"), [(True, NOT_READABLE), (False, 0)])
-def test_what_is_abandoned_unread_is_taken_to_have_been_written_by_the_sinks_of_the_job(
+def test_an_unreadable_abandoned_checkpoint_is_assumed_to_have_output_of_all_sinks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], has_sink: bool, status: int
 ) -> None:
     run(tmp_path / "job", "abc", Staged() if has_sink else None)
@@ -188,7 +186,7 @@ def test_what_is_abandoned_unread_is_taken_to_have_been_written_by_the_sinks_of_
         assert (reported["status"], reported["abandoned"]) == ("done", [2])
 
 
-def test_on_spark_it_is_begun_and_no_other_start_is_possible(
+def test_on_spark_a_roll_back_is_started_and_other_starts_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, file_system = tmp_path / "job", CheckpointFileSystem.from_uri(tmp_path / "job")
@@ -225,7 +223,9 @@ def test_on_spark_it_is_begun_and_no_other_start_is_possible(
     assert files_of(job) == before | {"fall-back.json"}
 
 
-def test_a_job_on_an_object_store_is_led_as_it_was(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_on_an_object_store_keeps_its_leadership_service(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = bucket.uri("job")
     run(uri, "ab")
     bucket.write("job/shared/left", b"123")
@@ -234,7 +234,7 @@ def test_a_job_on_an_object_store_is_led_as_it_was(bucket: Bucket, capsys: pytes
     assert run(uri, "b") == [("b", 1)]
 
 
-def test_a_job_is_led_as_it_was_and_in_no_other_way(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_cannot_change_its_leadership_service(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nobody = "--zookeeper=127.0.0.1:1/jobs"
     assert services_of(nobody.partition("=")[2], stands_by=False) == ZooKeeperHighAvailability(
         "127.0.0.1:1", "/jobs", stand_by_timeout_s=0.0
@@ -249,7 +249,7 @@ def test_a_job_is_led_as_it_was_and_in_no_other_way(job: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_bytes_are_told_by_state_and_what_checkpoints_share(
+def test_du_shows_bytes_by_state_and_shared_bytes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
     run(tmp_path / "job", "abcabc", backend=backend)

@@ -1,4 +1,4 @@
-"""`statebackend migrate`: state in the types of a program before that is deployed."""
+"""`statebackend migrate`: state in the types of a program before its deployment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """What the job of `programs.as_it_was` would have stored."""
+    """The state that the job of `programs.as_it_was` would have stored."""
     totals: Any = programs.totals_class()
     plan = Plan().add_operator("totals", "string").change_parallelism(2)
     plan.add_state("totals", ValueStateDescriptor("count", int), [(f"shop {one}", one) for one in range(50)])
@@ -32,7 +32,7 @@ def migrated(stored: Path, factory: str, *options: str) -> tuple[int, Path]:
     return main(["migrate", str(stored), str(new), "--job", f"programs:{factory}", *options]), new
 
 
-def test_state_is_in_the_types_of_the_program(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_has_the_types_of_the_program(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, new = migrated(stored, "wider", "--json")
     assert status == 0
     reported = json.loads(capsys.readouterr().out)
@@ -56,7 +56,7 @@ def test_state_is_in_the_types_of_the_program(stored: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(("factory", "status"), [("narrower", REJECTED), ("without_a_field", LOSES)])
-def test_what_a_start_would_reject_or_lose_is_not_written(
+def test_incompatible_state_and_data_loss_are_not_written(
     stored: Path, capsys: pytest.CaptureFixture[str], factory: str, status: int
 ) -> None:
     ended, new = migrated(stored, factory)
@@ -65,7 +65,7 @@ def test_what_a_start_would_reject_or_lose_is_not_written(
     assert not new.exists()
 
 
-def test_what_is_lost_is_lost_on_request(stored: Path) -> None:
+def test_data_loss_is_accepted_on_request(stored: Path) -> None:
     status, new = migrated(stored, "without_a_field", "--allow-loss")
     assert status == 0
     [record] = Savepoint.open(new).schema("totals", "totals").types["value"].records

@@ -1,4 +1,4 @@
-"""``statebackend report`` tells what the metadata of checkpoints says, in a process that knows none of the program."""
+"""``statebackend report`` shows the metadata of checkpoints in a process without the program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reported(path: Path, target: Path) -> PageReader:
     return PageReader(target.read_text("utf-8"))
 
 
-def test_a_job_directory_is_reported_by_another_process_with_all_its_checkpoints(job_dir: Path, tmp_path: Path) -> None:
+def test_a_job_directory_is_reported_by_another_process_with_all_checkpoints(job_dir: Path, tmp_path: Path) -> None:
     read = reported(job_dir, tmp_path / "report.html")
     figures = checkpoint_sizes(Savepoint.open(job_dir).metadata)
     [operator] = figures.operators
@@ -73,9 +73,7 @@ def test_a_savepoint_and_a_single_checkpoint_are_reported(job_dir: Path, tmp_pat
     assert f"State in checkpoint {int(newest.name[4:])}" in reported(newest, tmp_path / "checkpoint.html").texts
 
 
-def test_a_report_can_be_asked_for_as_every_answer_by_a_program(
-    job_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_is_available_as_json(job_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = str(tmp_path / "report.html")
     assert main(["report", str(job_dir), target, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -92,7 +90,7 @@ def test_a_report_can_be_asked_for_as_every_answer_by_a_program(
     )
 
 
-def test_what_cannot_be_read_or_written_is_said_and_leaves_no_file(job_dir: Path, tmp_path: Path) -> None:
+def test_unreadable_input_and_failed_writes_are_reported_and_leave_no_file(job_dir: Path, tmp_path: Path) -> None:
     for path, target in ((tmp_path / "nothing", tmp_path / "out.html"), (job_dir, tmp_path / "no" / "out.html")):
         command = [sys.executable, "-m", "statebackend.cli", "report", str(path), str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -101,6 +99,6 @@ def test_what_cannot_be_read_or_written_is_said_and_leaves_no_file(job_dir: Path
         assert not list(tmp_path.glob("*.html*"))
 
 
-def test_skew_is_the_largest_over_the_mean() -> None:
+def test_skew_is_maximum_over_mean() -> None:
     sizes = ([], [0, 0], [5], [1, 1], [3, 1], [4, 0, 0, 0])
     assert [skew_of(one) for one in sizes] == [1.0, 1.0, 1.0, 1.0, 1.5, 4.0]

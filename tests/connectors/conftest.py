@@ -20,7 +20,7 @@ def _need_servers() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server for all tests of this process, which have databases of their own; none may stop it."""
+    """A server for all tests of this process, with separate databases; no test may stop it."""
     _need_servers()
     from postgres_server import running_server
 
@@ -30,7 +30,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    """A broker for all tests of this process, which have topics of their own; none may stop it."""
+    """A broker for all tests of this process, with separate topics; no test may stop it."""
     _need_servers()
     from kafka_server import running_broker
 

@@ -90,7 +90,7 @@ class KafkaServer:
 
 
 def binary() -> str:
-    """The program, from the environment that `make test-connectors` makes; pip does not make it executable."""
+    """The program from the environment of `make test-connectors`; pip does not make it executable."""
     path = os.environ["STATEBACKEND_KAFKA_BROKER"]
     Path(path).chmod(0o755)
     return path

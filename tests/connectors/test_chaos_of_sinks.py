@@ -41,7 +41,7 @@ def test_a_job_that_is_killed_twice_loses_and_repeats_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("kafka_server", "postgres_server")
-def test_a_row_that_is_doubled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_row_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sinks._Job.rows
 
     def doubled(self: Any) -> Any:

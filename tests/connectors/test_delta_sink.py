@@ -256,7 +256,7 @@ def test_the_last_timestamp_is_written(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == rows
 
 
-def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(tmp_path: Path) -> None:
+def test_a_parent_that_continued_after_the_savepoint_is_an_error(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path)
     for epoch_id in range(3):
         write(sink, epoch_id, numbers(epoch_id))
@@ -266,7 +266,7 @@ def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(tmp_path: Path) ->
     DeltaSink(tmp_path).recover(SinkLineage("out", "child", SavepointIdentity("job", 2, 1)), 2)
 
 
-def test_a_job_directory_that_is_older_than_the_table_is_an_error(tmp_path: Path) -> None:
+def test_a_job_directory_older_than_the_table_is_an_error(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path)
     for epoch_id in range(3):
         write(sink, epoch_id, numbers(epoch_id))

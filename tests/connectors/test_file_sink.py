@@ -103,7 +103,7 @@ def test_maps_with_text_as_keys_are_objects_in_json(tmp_path: Path) -> None:
 
 
 def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) -> None:
-    """A parent job that ran on after the savepoint has committed epoch 1."""
+    """A parent job that continued after the savepoint has committed epoch 1."""
     parent = SinkLineage("out", "parent")
     for epoch_id in range(2):
         epoch = SinkEpoch(parent, epoch_id, "run")

@@ -213,7 +213,7 @@ def test_a_rollback_of_rewritten_files_is_an_error_and_changes_nothing(target: P
     assert numbers_in(target) == [0, 1, 2, 3]
 
 
-def test_an_epoch_is_known_after_its_snapshot_has_expired(target: Path) -> None:
+def test_an_epoch_is_recognised_after_its_snapshot_has_expired(target: Path) -> None:
     sink = sink_of(target)
     write(sink, 0, numbers(0))
     committable = stage(sink, 1, numbers(1))
@@ -232,7 +232,7 @@ def test_an_epoch_is_known_after_its_snapshot_has_expired(target: Path) -> None:
         sink_of(target).roll_back(LINEAGE, 0)
 
 
-def test_a_table_that_was_rolled_back_can_get_its_epochs_again(target: Path) -> None:
+def test_a_rolled_back_table_accepts_its_epochs_again(target: Path) -> None:
     sink = sink_of(target)
     for epoch_id in range(3):
         write(sink, epoch_id, numbers(epoch_id))
@@ -366,7 +366,7 @@ def test_a_table_that_was_replaced_or_dropped_is_an_error(target: Path) -> None:
         sink.commit(epoch, [committable])
 
 
-def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(target: Path) -> None:
+def test_a_parent_that_continued_after_the_savepoint_is_an_error(target: Path) -> None:
     sink = sink_of(target)
     for epoch_id in range(3):
         write(sink, epoch_id, numbers(epoch_id))

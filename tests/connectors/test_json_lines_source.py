@@ -110,6 +110,6 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         numbers(tmp_path / "none")
 
 
-def test_a_pattern_is_one_of_file_names(tmp_path: Path) -> None:
+def test_a_pattern_matches_file_names(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match="pattern"):
         JsonLinesSource(tmp_path, Payment, pattern="*/a.jsonl")

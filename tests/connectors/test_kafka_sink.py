@@ -32,7 +32,7 @@ UTC = datetime.timezone.utc
 
 
 class Target:
-    """A topic, and a lineage of its own."""
+    """A topic with its own lineage."""
 
     def __init__(self, server: KafkaServer, partitions: int = 1) -> None:
         self.server = server
@@ -59,7 +59,7 @@ class Target:
 
 
 def staged(sink: KafkaSink, epoch: SinkEpoch, subtasks: Sequence[Sequence[Any]], schema: pa.Schema = SCHEMA) -> Any:
-    """What the subtasks stage, with the copies of the sink that tasks have."""
+    """Stage as the subtasks do, with the copies of the sink that tasks have."""
     committables = []
     for index, rows in enumerate(subtasks):
         arrays = [pa.array([row[place] for row in rows], one.type) for place, one in enumerate(schema)]
@@ -332,7 +332,7 @@ def test_a_key_has_the_partition_that_java_clients_choose(kafka_server: KafkaSer
 
 
 @pytest.mark.parametrize("time_ms", [0, -1, -(10**15)])
-def test_a_timestamp_that_kafka_cannot_store_fails_the_epoch(time_ms: int) -> None:
+def test_an_invalid_timestamp_for_kafka_fails_the_epoch(time_ms: int) -> None:
     sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, "t", timestamp="n")
     epoch = SinkEpoch(SinkLineage("alerts", "job"), 1, "run")
     with pytest.raises(SinkError, match=f"'n' is {time_ms} ms, and Kafka stores 1 ms or later"):
@@ -356,7 +356,7 @@ def test_errors_name_target_and_fix(target: Target) -> None:
         pickle.loads(pickle.dumps(target.sink())).recover(target.lineage, None)
 
 
-def test_settings_that_do_not_fit_are_rejected() -> None:
+def test_invalid_settings_are_rejected() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     for given, message in [
         ({"value": "xml"}, "pass 'json', 'avro' or 'bytes'"),
@@ -377,7 +377,7 @@ def test_settings_that_do_not_fit_are_rejected() -> None:
             staged(KafkaSink(settings, "t", **given), epoch, [[("a", 1)]])
 
 
-def test_secrets_are_nowhere() -> None:
+def test_secrets_are_never_shown() -> None:
     sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "s3cret"}, "t", timeout_s=0.1)
     epoch = SinkEpoch(SinkLineage("a", "b"), 1, "r")
     [committable] = staged(sink, epoch, [[("a", 1)]])
@@ -388,7 +388,7 @@ def test_secrets_are_nowhere() -> None:
 
 
 class Running(KeyedProcessFunction[str, Any, Any]):
-    """Emits the number of each record of a key. The 30th fails if it is poisonous."""
+    """Emits the record count of a key. The 30th record fails if it is poisonous."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))

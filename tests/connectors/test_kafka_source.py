@@ -1,4 +1,4 @@
-"""`KafkaSource` against a real broker: where it starts, that it goes on after a failure, and what is an error."""
+"""`KafkaSource` against a real broker: its start, its continuation after a failure, and its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POISON = -1
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits the key, its number of records so far, and the record."""
+    """Emits the key, its record count so far, and the record."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))
@@ -55,7 +55,7 @@ def values(*numbers: int, key: str = "a") -> list[bytes]:
 
 
 def read_all(source: KafkaSource) -> dict[str, list[Any]]:
-    """The records of a source with an end."""
+    """The records of a bounded source."""
     positions, found = dict(source.splits()), dict[str, list[Any]]()
     for split, position in positions.items():
         is_at_end = False
@@ -114,7 +114,7 @@ def test_a_job_takes_the_records_as_rows_with_timestamps(kafka_server: KafkaServ
 
 
 @pytest.mark.parametrize("how", [{"epoch_size": 500}, {"checkpoint_interval": 1}], ids=["by records", "by the clock"])
-def test_a_job_that_fails_goes_on_where_its_checkpoint_ends(
+def test_a_failed_job_continues_after_its_checkpoint(
     kafka_server: KafkaServer, tmp_path: Path, how: dict[str, Any]
 ) -> None:
     topic, out = kafka_server.new_topic(3), []
@@ -133,7 +133,7 @@ def test_a_job_that_fails_goes_on_where_its_checkpoint_ends(
     assert len(set(out)) == 9001, "each count was emitted once: state and offsets belong together"
 
 
-def test_it_goes_on_from_a_savepoint(kafka_server: KafkaServer, tmp_path: Path) -> None:
+def test_a_job_continues_from_a_savepoint(kafka_server: KafkaServer, tmp_path: Path) -> None:
     topic, out = kafka_server.new_topic(2), []
     source = KafkaSource(kafka_server.settings, topic, until="latest", decode=decoded)
     kafka_server.produce(topic, values(1, 2))
@@ -326,7 +326,7 @@ def test_the_timestamp_of_a_record_has_every_millisecond(time_ms: int) -> None:
     assert (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1) == time_ms
 
 
-def test_settings_that_do_not_fit_are_rejected(kafka_server: KafkaServer) -> None:
+def test_invalid_settings_are_rejected(kafka_server: KafkaServer) -> None:
     topic = kafka_server.new_topic(2)
     settings = kafka_server.settings
     for kwargs, message in [
@@ -349,7 +349,7 @@ def test_settings_that_do_not_fit_are_rejected(kafka_server: KafkaServer) -> Non
 
 
 @pytest.mark.parametrize("offset", [-1, -2, 1.0, True, "latest"])
-def test_a_start_that_is_no_offset_is_rejected(offset: Any) -> None:
+def test_a_start_that_is_not_an_offset_is_rejected(offset: Any) -> None:
     with pytest.raises(JobDefinitionError, match="offsets are integers of 0 or more"):
         KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", start={"t-0": offset})
 
@@ -365,7 +365,7 @@ def test_secrets_are_not_in_errors() -> None:
 
 
 @pytest.mark.parametrize("name", ["_AUTHENTICATION", "TOPIC_AUTHORIZATION_FAILED", "_ALL_BROKERS_DOWN", "_FENCED"])
-def test_errors_that_the_broker_of_tests_cannot_report_have_a_fix(name: str) -> None:
+def test_errors_that_the_test_broker_cannot_report_have_a_fix(name: str) -> None:
     from confluent_kafka import KafkaError
 
     problem = KafkaError(getattr(KafkaError, name))

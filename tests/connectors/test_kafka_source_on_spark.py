@@ -21,7 +21,7 @@ RECORD = "key string, n bigint"
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits the key, the number of the record, and how many records the key has had."""
+    """Emits the key, the number of the record, and the record count of the key."""
 
     count = ValueStateDescriptor("count", int, default=0)
 
@@ -43,7 +43,7 @@ class Job:
         self.spark, self.server, self.directory = spark, server, directory
 
     def run(self, *topics: str, job: str = "job", epoch_size: int | None = None, **options: Any) -> Any:
-        """Run over all records that there are; returns the ended job."""
+        """Run over all available records; returns the ended job."""
         from statebackend.spark import SparkStreamEnvironment
 
         environment = SparkStreamEnvironment(
@@ -131,7 +131,7 @@ def test_positions_survive_a_change_of_runtime(job: Job, kafka_server: KafkaServ
 
 
 @pytest.mark.spark
-def test_topics_that_are_gone_are_errors(job: Job, kafka_server: KafkaServer) -> None:
+def test_deleted_topics_are_errors(job: Job, kafka_server: KafkaServer) -> None:
     topic, other = kafka_server.new_topic(), kafka_server.new_topic()
     produce(kafka_server, topic, 0, 0, 10)
     produce(kafka_server, other, 0, 0, 1)
@@ -148,7 +148,7 @@ def test_topics_that_are_gone_are_errors(job: Job, kafka_server: KafkaServer) ->
 
 
 @pytest.mark.spark
-def test_a_source_that_does_not_fit_is_rejected(spark: Any, tmp_path: Path) -> None:
+def test_an_invalid_source_is_rejected(spark: Any, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     environment = SparkStreamEnvironment(spark, job_dir=tmp_path / "job")

@@ -1,4 +1,4 @@
-"""The demonstration of examples/payments from start to end, and its parts that need no server."""
+"""The demonstration of examples/payments, and its parts that need no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.payments.expected import expected_rows
 from examples.payments.payments import payments
 
 
-def test_the_payments_are_the_same_for_every_run_and_damaged_here_and_there() -> None:
+def test_the_payments_are_equal_in_every_run_and_some_are_damaged() -> None:
     made = payments(500)
     assert made == payments(500)
     assert made[:100] != sorted(made, key=lambda one: one["at"])[:100]

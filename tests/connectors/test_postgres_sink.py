@@ -33,7 +33,7 @@ def epoch_of(epoch_id: int, run_id: str = "run-1", lineage: SinkLineage = LINEAG
 
 
 def staged(sink: PostgresSink, epoch: SinkEpoch, subtasks: Sequence[Sequence[Any]], schema: pa.Schema = SCHEMA) -> Any:
-    """What the subtasks stage, with the copies of the sink that tasks have."""
+    """Stage as the subtasks do, with the copies of the sink that tasks have."""
     committables = []
     for index, rows in enumerate(subtasks):
         arrays = [pa.array([row[place] for row in rows], one.type) for place, one in enumerate(schema)]
@@ -102,7 +102,7 @@ def test_a_repeated_commit_changes_nothing(database: Database, append: PostgresS
 
 
 def test_an_older_epoch_changes_nothing(database: Database, append: PostgresSink) -> None:
-    """A driver that lost the leadership commits after its successor has gone on."""
+    """A driver that lost the leadership commits after its successor has continued."""
     first = staged(append, epoch_of(1), [[("a", 1)]])
     append.commit(epoch_of(1), first)
     database.write(append, 2, [("b", 2)])
@@ -197,7 +197,7 @@ def test_rows_with_a_true_delete_field_delete_their_key(database: Database) -> N
 
 
 def test_subtasks_with_other_columns_are_merged_in_one_epoch(database: Database, upsert: PostgresSink) -> None:
-    """A job whose rows have one more field than those that are staged."""
+    """A job whose rows have one more field than the staged ones."""
     epoch = epoch_of(1)
     accounts = pa.schema([("account", pa.string())])
     committables = [*staged(upsert, epoch, [[("a", 1)]]), *staged(upsert, epoch, [[("b",), ("a",)]], accounts)]
@@ -233,7 +233,7 @@ VALUES: dict[str, tuple[pa.Array, str]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_come_back(database: Database, name: str) -> None:
+def test_values_round_trip(database: Database, name: str) -> None:
     values, column = VALUES[name]
     database.execute(f"CREATE TABLE vals (position bigint, v {column})")
     schema = pa.schema([("v", values.type), ("position", pa.int64())])
@@ -247,7 +247,7 @@ def test_values_come_back(database: Database, name: str) -> None:
 
 
 def test_a_column_of_nulls_alone_comes_back(database: Database, append: PostgresSink) -> None:
-    """The lines of the CSV are empty then."""
+    """The lines of the CSV are empty."""
     epoch = epoch_of(1)
     append.commit(epoch, staged(append, epoch, [[(None,), ("",), (None,)]], pa.schema([("account", pa.string())])))
 
@@ -393,7 +393,7 @@ def test_a_user_needs_no_right_to_create_a_table_that_exists(database: Database,
     assert database.rows("SELECT * FROM payments") == [("a", 1)]
 
 
-def test_secrets_are_nowhere(database: Database) -> None:
+def test_secrets_are_never_shown(database: Database) -> None:
     conninfo = database.conninfo.replace("a password of tests", "s3cret")
     sink = PostgresSink(conninfo, "payments", password=lambda: "an0ther")
     [committable] = staged(sink, epoch_of(1), [[("a", 1)]])
@@ -405,7 +405,7 @@ def test_secrets_are_nowhere(database: Database) -> None:
     assert raised.value.__suppress_context__
 
 
-def test_the_password_is_asked_for_each_connection(database: Database) -> None:
+def test_the_password_is_read_for_each_connection(database: Database) -> None:
     given: Iterator[str] = iter(["a password of tests", "a password of tests"])
     without = f"host=127.0.0.1 port={database.server.port} dbname={database.name} user=admin"
     sink = PostgresSink(without, "payments", password=lambda: next(given))
@@ -416,7 +416,7 @@ def test_the_password_is_asked_for_each_connection(database: Database) -> None:
     assert next(given, None) is None
 
 
-def test_settings_that_do_not_fit_are_rejected() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(TypeError, match="key is a list of columns"):
         PostgresSink("", "t", key="account")
     with pytest.raises(ValueError, match="delete_field needs key"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Table:
-    """A table of a server, in a database of its own."""
+    """A table of a server, in its own database."""
 
     server: PostgresServer
     database: str
@@ -39,7 +39,7 @@ class Table:
 
 
 class PostgresContract(SinkContract):
-    """What an append and an upsert have in common."""
+    """The common part of append and upsert."""
 
     can_roll_back = False
     secrets = ("a password of tests", "s3cret")
@@ -110,7 +110,7 @@ def connection_breaks_after_the_commit() -> Iterator[None]:
 
 @frozen
 class Topic:
-    """A topic, with a topic of epochs of its own: the contract uses the same job ids in all tests."""
+    """A topic with its own topic of epochs: the contract uses the same job ids in all tests."""
 
     server: KafkaServer
     name: str

@@ -1,4 +1,4 @@
-"""The tour in examples/tour.ipynb runs from top to bottom, and its outputs are those that it shows."""
+"""The tour in examples/tour.ipynb runs, and its outputs are the ones it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorials do what they show: their files are written, their commands are run, and their output is compared.
+"""The tutorials do what they show: files are written, commands are run, and output is compared.
 
 A block with a title is a file. A second block with the same title changes the file: its classes and functions replace
 those of the same name, and its imports are added. In the output of a command, a line of dots stands for any lines.

@@ -1,4 +1,4 @@
-"""Staged parts stand before a file stream in time order, complete, and once."""
+"""Staged parts are complete, once, and in time order."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_a_range_leaves_out_its_last_part_and_copies_content(tmp_path: Path) -> 
     assert staged[0].read_bytes() == part_path(3).read_bytes()
 
 
-def test_parts_staged_later_sort_behind_those_staged_earlier(tmp_path: Path) -> None:
+def test_parts_staged_later_sort_after_those_staged_earlier(tmp_path: Path) -> None:
     stage_flights(tmp_path, 0, 2)
     stage_flights(tmp_path, 2, 4)
     assert by_modification_time(tmp_path) == [part_name(index) for index in range(4)]
 
 
-def test_a_part_that_is_already_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_part_is_left_unchanged(tmp_path: Path) -> None:
     first = stage_flights(tmp_path, 0, 2)
     before = [path.stat() for path in first]
     assert stage_flights(tmp_path, 0, 2) == first
@@ -57,7 +57,7 @@ def test_an_interrupted_copy_leaves_no_visible_part(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_is_hidden_until_it_has_its_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_hidden_until_its_date_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def look_at_the_directory(path: Path, times: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""A driver whose epochs write nothing: it says where it stands as a `SupervisedSink` does, and when one is over."""
+"""A driver whose epochs write nothing: it reports its progress like a `SupervisedSink`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration's judges find every kind of difference."""
+"""The comparison of the demonstration finds every kind of difference."""
 
 from __future__ import annotations
 

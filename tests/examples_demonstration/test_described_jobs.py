@@ -1,4 +1,4 @@
-"""What the demo's jobs are said to store without Spark is what they store on Spark, to the byte of the lock."""
+"""The jobs of the demonstration store on Spark what their description without Spark says, to the byte of the lock."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_weather_on_spark_has_the_lock_of_its_description(
         (described_weather.version_1, described_weather.version_2, Outcome.RESTORES),
     ],
 )
-def test_the_versions_of_the_demo_are_told_by_the_lock_as_the_demo_shows_them(
+def test_the_locks_report_the_same_changes_as_the_demonstration(
     older: Callable[[], Any], newer: Callable[[], Any], outcome: Outcome
 ) -> None:
     assert CompatibilityChecker(newer().described(), older().described().lock()).compare().outcome is outcome

@@ -1,4 +1,4 @@
-"""A driver is killed in the epoch that is asked for, where it stands, and otherwise runs to its end."""
+"""A driver is killed in the requested epoch, and otherwise runs to its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def started(tmp_path: Path, lines: list[str], *arguments: str) -> DriverProcess:
     return DriverProcess(MODULE, arguments, lines.append, job_dir=tmp_path / "job", log=tmp_path / "logs" / "log")
 
 
-def test_a_driver_is_killed_before_the_checkpoint_of_the_epoch_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_driver_is_killed_before_the_checkpoint_of_the_requested_epoch(tmp_path: Path) -> None:
     lines: list[str] = []
     driver = started(tmp_path, lines, "5")
     assert driver.kill_in_epoch_after(1) == 2
@@ -24,13 +24,13 @@ def test_a_driver_is_killed_before_the_checkpoint_of_the_epoch_that_is_asked_for
         driver.wait()
 
 
-def test_a_driver_that_is_waited_for_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_driver_with_a_waiting_supervisor_does_not_wait(tmp_path: Path) -> None:
     lines: list[str] = []
     started(tmp_path, lines, "3").wait()
     assert lines == ["epoch 0", "epoch 1", "epoch 2"]
 
 
-def test_a_driver_that_nobody_listens_to_says_behind_its_last_line_that_it_has_ended(tmp_path: Path) -> None:
+def test_a_driver_reports_its_end_after_its_last_line_even_without_a_reader(tmp_path: Path) -> None:
     said: list[str] = []
     driver = DriverProcess(
         MODULE, ["2"], said.append, job_dir=tmp_path / "job", log=tmp_path / "log", on_end=lambda: said.append("end")
@@ -41,14 +41,14 @@ def test_a_driver_that_nobody_listens_to_says_behind_its_last_line_that_it_has_e
     assert driver.ends_within(0)
 
 
-def test_a_driver_that_ends_before_it_could_be_killed_has_failed(tmp_path: Path) -> None:
+def test_a_driver_that_ends_before_the_kill_has_failed(tmp_path: Path) -> None:
     driver = started(tmp_path, [], "2")
     with pytest.raises(DriverFailedError, match="status 0"):
         driver.kill_in_epoch_after(1)
 
 
 @pytest.mark.parametrize("way", [DriverProcess.wait, lambda driver: driver.kill_in_epoch_after(0)])
-def test_a_driver_that_fails_is_reported_with_its_last_words(tmp_path: Path, way: object) -> None:
+def test_the_failure_of_a_driver_is_reported_with_its_last_output(tmp_path: Path, way: object) -> None:
     driver = started(tmp_path, [], "five")
     assert callable(way)
     with pytest.raises(DriverFailedError, match=r"status 1(.|\n)*invalid literal for int"):

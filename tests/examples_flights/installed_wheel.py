@@ -1,4 +1,4 @@
-"""The project as a user installs it: built as a wheel, unpacked in a virtual environment of its own, elsewhere."""
+"""The project as a user installs it: a wheel in a new virtual environment in another directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def python_with_wheel(directory: Path) -> Path:
-    """The interpreter of a new environment below ``directory`` that has this project's wheel, and its dependencies.
+    """Create an environment below ``directory`` with this project's wheel and its dependencies; return its interpreter.
 
     The dependencies are those of the interpreter that runs the tests, found over a path; the project itself is not:
     an editable installation counts only in the environment that it was made in.

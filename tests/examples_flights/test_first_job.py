@@ -32,12 +32,12 @@ def test_the_readme_shows_the_program_as_it_is() -> None:
     assert PROGRAM.read_text("utf-8") in readme_blocks()
 
 
-def test_the_program_has_twenty_five_lines_beside_its_imports() -> None:
+def test_the_program_has_twenty_five_lines_without_imports() -> None:
     lines = [line for line in PROGRAM.read_text("utf-8").splitlines() if line.strip()]
     assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= 25
 
 
-def test_the_upgrade_in_the_readme_takes_over_what_the_program_stores() -> None:
+def test_the_upgrade_of_the_readme_restores_the_state_of_the_program() -> None:
     before: dict[str, Any] = {"attrs": attrs}
     after: dict[str, Any] = {"attrs": attrs, "former_names": former_names}
     (old,) = re.findall(r"@attrs\.frozen\nclass Aircraft:\n(?:    .*\n)+", PROGRAM.read_text("utf-8"))
@@ -54,7 +54,7 @@ def test_the_upgrade_in_the_readme_takes_over_what_the_program_stores() -> None:
 
 
 def run_elsewhere(python: Path, *arguments: str | Path, directory: Path) -> str:
-    """What the interpreter prints, with nothing of the repository on its path."""
+    """Output of the interpreter without the repository on its path."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     command = [str(python), *map(str, arguments)]
@@ -64,7 +64,7 @@ def run_elsewhere(python: Path, *arguments: str | Path, directory: Path) -> str:
 
 
 @pytest.mark.spark
-def test_the_program_follows_every_aircraft_and_continues_with_new_files_from_an_installed_wheel(
+def test_the_program_follows_each_aircraft_and_continues_with_new_files_from_an_installed_wheel(
     tmp_path: Path,
 ) -> None:
     python = python_with_wheel(tmp_path / "installed")

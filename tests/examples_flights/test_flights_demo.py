@@ -1,4 +1,4 @@
-"""The demonstration, on some parts of the year, and how it ends when something is wrong."""
+"""The demonstration on some parts of the year, and its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.spark
-def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
+def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-m", "examples.flights", "--parts", "6"],
@@ -64,7 +64,7 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for everything temporary: the demonstration changes where that is, for its process alone."""
+    """A directory for all temporary files of the demonstration, which changes the setting for its process only."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -72,7 +72,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("failure", [DifferenceError("N1 is missing"), DriverFailedError("the driver process ended")])
-def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_what_it_wrote(
+def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_its_files(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
 ) -> None:
     def fail(story: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_what_it_wr
 
 
 @pytest.mark.parametrize(("arguments", "count"), [([], 0), (["--keep"], 1)])
-def test_the_directory_is_removed_in_the_end_unless_it_is_to_be_kept(
+def test_the_directory_is_removed_at_the_end_unless_it_is_to_be_kept(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], count: int
 ) -> None:
     monkeypatch.setattr(demo, "run_steps", lambda story: None)

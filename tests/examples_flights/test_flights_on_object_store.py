@@ -30,7 +30,7 @@ KILLED_AFTER = 1
 
 
 class Drivers:
-    """Driver processes of one job, and what they say."""
+    """Driver processes of one job, and their output."""
 
     def __init__(self, directory: Path, bucket: Bucket, port: int) -> None:
         self.incoming, self.logs = directory / "incoming", directory / "logs"
@@ -57,7 +57,7 @@ class Drivers:
 
 
 @pytest.mark.spark
-def test_the_job_is_killed_on_the_store_and_all_rows_and_state_are_those_of_a_batch_query(
+def test_a_job_killed_on_the_store_has_all_rows_and_state_of_a_batch_query(
     spark: SparkSession, bucket: Bucket, faulty_store: FaultyProxy, tmp_path: Path
 ) -> None:
     drivers = Drivers(tmp_path, bucket, faulty_store.port)

@@ -1,4 +1,4 @@
-"""What docs/upgrading-a-job.md shows as output is what comes out."""
+"""The output that docs/upgrading-a-job.md shows is the real one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def delay_in_hours() -> type:
 @pytest.mark.parametrize(
     ("record_class", "rule"), [(delay_as_text(), "field-converted"), (delay_in_hours(), "record-converted")]
 )
-def test_the_converters_of_the_guide_take_over_what_no_rule_covers(record_class: type, rule: str) -> None:
+def test_the_converters_of_the_guide_convert_what_no_rule_covers(record_class: type, rule: str) -> None:
     assert rule.startswith("record") or f"`{rule}`" in (DOCS / "evolving-a-record.md").read_text("utf-8")
     stored = AttrsSerializer(Delay).snapshot_configuration()
     compatibility = stored.resolve_schema_compatibility(AttrsSerializer(record_class))

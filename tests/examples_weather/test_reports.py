@@ -1,4 +1,4 @@
-"""The reports are the whole year, each once, in the order in which they arrive, and some are late."""
+"""The reports are all flights of the year, each once, in order of arrival; some are late."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_every_flight_is_reported_once_and_the_same_way_each_time(flights: pa.Ta
     assert flights.equals(reported_flights())
 
 
-def test_one_report_in_fifty_is_held_up(flights: pa.Table) -> None:
+def test_one_report_in_fifty_is_delayed(flights: pa.Table) -> None:
     delays_us = pc.multiply(pc.fill_null(flights["dep_delay"], 0).cast(pa.int64()), 60_000_000)
     left_us = pc.add(flights["departure"].cast(pa.int64()), delays_us)
     held_up = pc.greater(flights["reported_at"].cast(pa.int64()), left_us)
     assert 0.019 < pc.sum(held_up).as_py() / ROW_COUNT < 0.021
 
 
-def test_files_hold_what_arrives_in_their_stretch_in_order(tmp_path: Path, flights: pa.Table) -> None:
+def test_each_file_contains_the_arrivals_of_its_period_in_order(tmp_path: Path, flights: pa.Table) -> None:
     stage_reports(tmp_path, 0, EPOCHS)
     files = sorted((tmp_path / "flights").iterdir())
     assert len(files) == len(list((tmp_path / "weather").iterdir())) == EPOCHS * FILES_PER_EPOCH

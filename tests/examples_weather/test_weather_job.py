@@ -71,7 +71,7 @@ def hours(rows: list[Any], *columns: str) -> list[tuple[Any, ...]]:
 CLEAR = [weather(hour, float(hour)) for hour in range(0, 60, 10)]
 
 
-def test_an_hour_is_told_at_its_end_and_again_for_what_comes_within_its_lateness(airlines: AirlineServer) -> None:
+def test_an_hour_is_emitted_at_its_end_and_again_for_late_records_within_its_lateness(airlines: AirlineServer) -> None:
     flights = [flight(0, 5), flight(0.5, -3), flight(20), flight(20.5), flight(0.25, 7), flight(0.75, None)]
     _, outputs = run(airlines, flights, CLEAR)
     columns = ("flights", "cancelled", "minutes_late", "longest_delay", "temp")
@@ -79,7 +79,7 @@ def test_an_hour_is_told_at_its_end_and_again_for_what_comes_within_its_lateness
     assert outputs.late == []
 
 
-def test_what_comes_later_still_is_told_with_the_name_of_its_airline(airlines: AirlineServer) -> None:
+def test_later_records_are_emitted_with_the_name_of_their_airline(airlines: AirlineServer) -> None:
     flights = [flight(0), flight(0.5), flight(50), flight(50), flight(0.25, 1), flight(10)]
     _, outputs = run(airlines, flights, CLEAR)
     # Answers come in no order.
@@ -90,7 +90,7 @@ def test_what_comes_later_still_is_told_with_the_name_of_its_airline(airlines: A
     assert hours(outputs.delays, "flights") == [(0, 2)]
 
 
-def test_delays_wait_for_weather_that_comes_later_and_not_for_ever(airlines: AirlineServer) -> None:
+def test_delays_wait_for_later_weather_for_a_limited_time(airlines: AirlineServer) -> None:
     flights = [flight(0), flight(1), flight(20), flight(20), flight(60), flight(60), flight(60), flight(60)]
     # Hour 0 has its weather when its delays were told, hour 1 has none, and time goes on by both streams.
     observed = [weather(30, 3.0), weather(31, 3.0), weather(32, 3.0), weather(0, 7.0), weather(60, 3.0)]
@@ -98,7 +98,7 @@ def test_delays_wait_for_weather_that_comes_later_and_not_for_ever(airlines: Air
     assert hours(outputs.delays, "flights", "temp") == [(0, 1, 7.0), (1, 1, None), (20, 2, None)]
 
 
-def test_an_aircraft_is_silent_once_for_each_gap_whatever_the_order_of_its_reports(airlines: AirlineServer) -> None:
+def test_an_aircraft_is_silent_once_per_gap_in_any_order_of_reports(airlines: AirlineServer) -> None:
     week = 7 * 24
     plane = [flight(24 * day, tailnum="N1", dest=dest) for day, dest in ((0, "A"), (3, "B"), (11, "C"), (13, "D"))]
     others = [flight(4 * week), flight(4 * week)]
@@ -111,7 +111,7 @@ def test_an_aircraft_is_silent_once_for_each_gap_whatever_the_order_of_its_repor
     assert [tuple(row) for row in outputs.silent] == silent
 
 
-def test_version_2_takes_over_open_windows_with_their_timers(airlines: AirlineServer, tmp_path: Path) -> None:
+def test_version_2_restores_open_windows_with_their_timers(airlines: AirlineServer, tmp_path: Path) -> None:
     job, outputs = run(airlines, [flight(0, 50, "N1"), flight(0.5, 9)], CLEAR[:1], version_1, tmp_path / "1")
     assert outputs.delays == []
     job.savepoint(tmp_path / "savepoint")
@@ -128,7 +128,7 @@ def test_version_2_takes_over_open_windows_with_their_timers(airlines: AirlineSe
     assert {(issue.rule, issue.path) for issue in compatibility.issues} == {("field-added", ".longest_delay")}
 
 
-def test_a_busy_server_is_asked_again(airlines: AirlineServer) -> None:
+def test_a_busy_server_is_retried(airlines: AirlineServer) -> None:
     asked, rejected = airlines.requests, airlines.rejected
     flights = [flight(0), flight(0), flight(100), flight(100), *(flight(hour) for hour in range(3 * BUSY_EVERY))]
     _, outputs = run(airlines, flights, CLEAR)
@@ -137,7 +137,7 @@ def test_a_busy_server_is_asked_again(airlines: AirlineServer) -> None:
     assert (airlines.requests - asked) - (airlines.rejected - rejected) == 3 * BUSY_EVERY
 
 
-def test_a_carrier_that_the_server_does_not_know_fails_the_epoch_with_what_it_said(airlines: AirlineServer) -> None:
+def test_an_unknown_carrier_fails_the_epoch_with_the_answer_of_the_server(airlines: AirlineServer) -> None:
     unknown = ("JFK", at(0), "??", 1, None, "BOS", 0)
     with pytest.raises(UserFunctionError, match=r"airlines/%3F%3F was answered with the status 404"):
         run(airlines, [flight(100), flight(100), unknown], CLEAR)

@@ -1,4 +1,4 @@
-"""What the golden files hold, as plain data: written down from what the job was given, not from what was read."""
+"""The expected content of the golden files as plain data, derived from the input of the job."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ UNION: dict[int, Any] = {
 
 @frozen
 class Lasting:
-    """State that expires: the last number, the list, the numbers of the map's entries, the sum and the average."""
+    """State with TTL: the last number, the list, the map entries, the sum and the average."""
 
     last: int | None = None
     numbers: list[int] = field(factory=list)
@@ -88,7 +88,7 @@ class Lasting:
 
 @frozen
 class Held:
-    """All state of a key: the last number, whether it has its record, and so on as in `Lasting`."""
+    """All state of a key: the last number, whether its record exists, and further as in `Lasting`."""
 
     last: int | None = None
     has_record: bool = False
@@ -104,7 +104,7 @@ KEYS = ["ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal", "ivy", "lou", "n
 
 
 def _once(number: int) -> Held:
-    """A key with one number, of which nothing was taken away and nothing has expired."""
+    """A key with one number, without removals or expiry."""
     alone = [number]
     return Held(number, True, alone, alone, number, number, Lasting(number, alone, alone, number, number))
 
@@ -174,7 +174,7 @@ BROADCAST: dict[str, int | None] = {"epoch 0": 0, "epoch 3": 3, "nothing": None}
 
 
 def visit(key: str, number: int, version: int) -> tuple[Any, ...]:
-    """The record of a number, as each version of the program sees it."""
+    """The record of a number in each version of the program."""
     colour, quay, depth, tags, note = VISITS[number]
     if version == 1:
         return "VisitV1", f"port of {key}", number, colour, ("BerthV1", quay, depth), [key] * tags, note
@@ -182,7 +182,7 @@ def visit(key: str, number: int, version: int) -> tuple[Any, ...]:
 
 
 def content(key: str, held: Held, version: int) -> dict[str, Any]:
-    """Everything that the job has for a key, by name of the state."""
+    """All state of a key, by state name."""
 
     def record(number: int | None) -> Any:
         return None if number is None else visit(key, number, version)

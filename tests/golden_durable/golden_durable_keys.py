@@ -1,4 +1,4 @@
-"""A job whose key has a column of every type: what the hash of a key and the bytes of keys must stay.
+"""A job whose key has a column of every type: hashes and bytes of keys must not change.
 
 Each record is the row of `ROWS` of that number; the state of its key is the number. A key that were hashed to another
 key group, or written as other bytes, would not be found.
@@ -38,7 +38,7 @@ COLUMNS = [column.split()[0] for column in SCHEMA.split(", ")]
 
 
 class Remember(KeyedProcessFunction[Any, Any, Any]):
-    """Stores the number of each key if it is to write, and emits the number and what was stored before."""
+    """Stores the number of each key in the writing version; emits the number and the stored one."""
 
     def __init__(self, writes: bool) -> None:
         self.writes = writes
@@ -55,7 +55,7 @@ class Remember(KeyedProcessFunction[Any, Any, Any]):
 def run(
     job_dir: str | os.PathLike[str], backend: str, parallelism: int, *, writes: bool = False, **execute: Any
 ) -> tuple[Any, dict[int, int | None]]:
-    """Runs the job over all rows; also returns what was stored of each before."""
+    """Run the job over all rows; also returns the stored number of each."""
     environment = LocalStreamEnvironment(job_dir=job_dir, backend=backend, parallelism=parallelism, max_parallelism=16)
     found: list[Any] = []
     records = [dict(zip(COLUMNS, row, strict=True), number=number) for number, row in enumerate(ROWS)]

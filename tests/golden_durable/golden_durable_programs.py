@@ -1,4 +1,4 @@
-"""The job whose durable files are kept under `tests/golden/durable`: its records, and its function in two versions.
+"""The job of the files under `tests/golden/durable`: its records, and its function in two versions.
 
 Everything in the state is named here by a stable name (``golden.Visit`` and so on), so the module may move; what is
 stored under which name may not change, since the files are never rewritten. Classes ending in ``V1`` are what was
@@ -57,7 +57,7 @@ class ColourV1(enum.Enum):
 
 
 class ColourV2(enum.Enum):
-    """Another order, and one more."""
+    """Another order, and one more constant."""
 
     GREEN = "green"
     BLUE = "blue"
@@ -72,7 +72,7 @@ class BerthV1:
 
 @attrs.frozen
 class BerthV2:
-    """A field removed, and one that may be a fraction."""
+    """A field removed, and one widened to float."""
 
     depth: float
 
@@ -119,7 +119,7 @@ class PlaceV1:
 
 @attrs.define
 class TownV1(PlaceV1):
-    """A subclass that nobody registers."""
+    """A subclass that is not registered."""
 
     __pojo_class__ = "golden.Town"
     area: Int = 0
@@ -146,7 +146,7 @@ VISIT_V2 = AttrsSerializer(VisitV2, name="golden.Visit")
 
 
 def visit_v1(key: str, number: int) -> VisitV1:
-    """The record that a number is stored as."""
+    """The record that is stored for a number."""
     return VisitV1(
         port=f"port of {key}",
         tons=number,
@@ -158,7 +158,7 @@ def visit_v1(key: str, number: int) -> VisitV1:
 
 
 class _Average(AggregateFunction[int, Any, float]):
-    """The average of what was added; also takes the accumulator for what comes later."""
+    """The average of the added numbers; also reads the accumulator of the next version."""
 
     def get_result(self, accumulator: Any) -> float:
         total: float = accumulator.total if isinstance(accumulator, MeanV1) else accumulator.sum
@@ -186,7 +186,7 @@ class AverageV2(_Average):
 
 @attrs.frozen
 class Schemas:
-    """What differs between the versions of the program."""
+    """The differences between the versions of the program."""
 
     visit: Any
     place: Any
@@ -211,7 +211,7 @@ def schemas_of(version: int) -> Schemas:
 
 
 class _WithEveryState(KeyedProcessFunction[str, Any, Any]):
-    """Registers state of every kind that a function can have, under the schemas of a version of the program."""
+    """Registers state of every kind in the schemas of one version of the program."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
@@ -255,7 +255,7 @@ class _WithEveryState(KeyedProcessFunction[str, Any, Any]):
 
 
 class Write(_WithEveryState):
-    """What wrote the golden files; see the module."""
+    """Writes the golden files."""
 
     def open(self, context: RuntimeContext) -> None:
         self.register(context)
@@ -300,7 +300,7 @@ class Write(_WithEveryState):
 
 
 class Collected:
-    """Where a function puts what it found in its subtask: the same object for all copies of the function."""
+    """Collects the findings of all subtasks: shared by all copies of the function."""
 
     def __init__(self) -> None:
         self.operator_state: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The job on Spark whose savepoint and job directory are kept under `tests/golden/durable`.
+"""The Spark job of the savepoint and job directory under `tests/golden/durable`.
 
 It counts words from files. Spark writes absolute paths of the files that it has read into its log, and a job goes on
 only with the very source that its state has read; so the source is read through a mount: ``viewfs://golden/source``
@@ -42,7 +42,7 @@ MORE = [("ada", 11), ("bob", 12), ("lou", 13)]
 
 
 class Keep(KeyedProcessFunction[str, Any, Any]):
-    """Keeps every number, and emits as JSON what was kept of the key before."""
+    """Keeps every number, and emits the former numbers of the key as JSON."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
@@ -71,7 +71,7 @@ class Keep(KeyedProcessFunction[str, Any, Any]):
 
 
 def add_file(directory: Path, index: int, rows: list[tuple[str, int]]) -> None:
-    """Adds a file to the source, whole at once; it becomes one micro-batch."""
+    """Add a file to the source atomically; it becomes one micro-batch."""
     directory.mkdir(parents=True, exist_ok=True)
     staged = directory.parent / f"{index}.json"
     staged.write_text("".join(json.dumps({"word": word, "number": number}) + "\n" for word, number in rows))
@@ -80,7 +80,7 @@ def add_file(directory: Path, index: int, rows: list[tuple[str, int]]) -> None:
 
 
 def mounted(directory: Path) -> Mapping[str, str]:
-    """Settings of a session in which `SOURCE` is this directory."""
+    """Session settings by which `SOURCE` is this directory."""
     return {
         "fs.viewfs.mounttable.golden.link./source": directory.as_uri(),
         "fs.viewfs.impl.disable.cache": "true",
@@ -88,7 +88,7 @@ def mounted(directory: Path) -> Mapping[str, str]:
 
 
 def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
-    """Starts the job in ``workplace/job`` over all files that are there."""
+    """Start the job in ``workplace/job`` over all present files."""
     from statebackend.spark import SparkStreamEnvironment
 
     environment = SparkStreamEnvironment(
@@ -107,7 +107,7 @@ def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: A
 
 @contextmanager
 def travelling_by_value() -> Iterator[None]:
-    """Lets the functions and records of these modules travel to workers that cannot import them."""
+    """Pickle functions and records of these modules by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 
     modules = (programs, sys.modules[__name__])

@@ -1,4 +1,4 @@
-"""An operator with what functions cannot reach: state with namespaces, and priority queues; and its small runtime.
+"""An operator with state that functions cannot use: namespaces and priority queues; and a small runtime for it.
 
 It is run at the level of the backends: each subtask has a backend, checkpoints go through the coordinator into the
 store of a job directory. `HARBOURS` writes; `everything_in` tells all that is in the restored backends. Names in the
@@ -48,7 +48,7 @@ PROCESSING_TIMERS: PriorityQueueDescriptor[Any] = PriorityQueueDescriptor(
 
 
 def namespaced(version: int = 1) -> list[tuple[Any, Sequence[Any], StateDescriptor]]:
-    """The states of the operator with the serializer of their namespaces, and the namespaces that were used."""
+    """The states of the operator with the serializer of their namespaces, and the used namespaces."""
     schemas = schemas_of(version)
     panes, windows = (StringSerializer(), PANES), (TimeWindowSerializer(), WINDOWS)
     return [
@@ -64,7 +64,7 @@ def namespaced(version: int = 1) -> list[tuple[Any, Sequence[Any], StateDescript
 
 
 def key_group(key: int) -> int:
-    """The key group of a key, which tests can foresee; every third group has no key."""
+    """The key group of a key, predictable for tests; every third group has no key."""
     return (key * 4 // 3) % MAX_PARALLELISM
 
 
@@ -77,7 +77,7 @@ def opened(
     local_directory: str | os.PathLike[str],
     clock: Callable[[], int],
 ) -> Iterator[list[KeyedStateBackend]]:
-    """The backends of all subtasks, restored from a checkpoint or savepoint in the store, if there is one."""
+    """The backends of all subtasks, restored from a checkpoint or savepoint if the store has one."""
     handles: tuple[KeyedStateHandle, ...] = ()
     if metadata is not None:
         [one] = [one for one in metadata.operators if one.uid == UID]
@@ -151,7 +151,7 @@ def _store(handles: dict[str, Any], key: int, number: int) -> None:
 
 
 def everything_in(backends: list[KeyedStateBackend], version: int = 1) -> dict[str, Any]:
-    """By name of the state: ``{(key, namespace): content}``, or all elements of a queue in the order of polling.
+    """By state name: ``{(key, namespace): content}``, or all elements of a queue in polling order.
 
     Takes the queues' elements out. The elements of all subtasks come as from one queue.
     """

@@ -50,12 +50,12 @@ EPOCH_1_EXPIRED_MS = 1_015_000
 
 
 def copied(tmp_path: Path, name: str, written_as: str = "v6") -> Path:
-    """A copy of a golden directory, which a job may write to."""
+    """A writable copy of a golden directory."""
     return Path(shutil.copytree(GOLDEN / written_as / name, tmp_path / name))
 
 
 class Job:
-    """The job of `golden_durable_programs`, which reads what it was restored from."""
+    """The job of `golden_durable_programs` that reads its restored state."""
 
     def __init__(self, job_dir: Path, backend: str, parallelism: int, version: int, now_ms: int, **execute: Any):
         function = Read(version)
@@ -74,7 +74,7 @@ class Job:
         self.parallelism = parallelism
 
     def check(self, held: dict[str, Held], epochs: int) -> None:
-        """Compares all state with what is held, and operator state with what that many epochs have put there."""
+        """Compare all state with the expected content, and operator state with that of so many epochs."""
         self.check_keyed(held)
         assert sorted(self.operator_state) == list(range(self.parallelism))
         added = [one for epoch in expected.ADDED[:epochs] for one in epoch]
@@ -99,11 +99,11 @@ def _sorted(values: list[Any]) -> list[Any]:
 
 
 def saved(lasting: dict[str, Lasting]) -> dict[str, Held]:
-    """The newest checkpoint with other contents of what expires."""
+    """The newest checkpoint with other content of the state that expires."""
     return {key: evolve(held, ttl=lasting.get(key, Lasting())) for key, held in CHECKPOINTS[2].items()}
 
 
-def test_no_golden_file_was_changed() -> None:
+def test_no_golden_file_has_changed() -> None:
     sums = dict(reversed(line.split("  ")) for line in (GOLDEN / "SHA256SUMS").read_text().splitlines())
     files = [path for path in GOLDEN.glob("v*/**/*") if path.is_file()]
     assert sums == {
@@ -113,7 +113,9 @@ def test_no_golden_file_was_changed() -> None:
 
 @pytest.mark.parametrize(("parallelism", "version"), RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, parallelism: int, version: int) -> None:
+def test_a_job_continues_from_its_newest_checkpoint(
+    tmp_path: Path, backend: str, parallelism: int, version: int
+) -> None:
     job_dir = copied(tmp_path, f"job-{backend}")
     job = Job(job_dir, backend, parallelism, version, ALIVE_MS)
     job.check(CHECKPOINTS[2], 3)
@@ -123,7 +125,7 @@ def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, 
 
 @pytest.mark.parametrize("checkpoint_id", [0, 1])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_falls_back_to_each_retained_checkpoint(tmp_path: Path, backend: str, checkpoint_id: int) -> None:
+def test_a_job_rolls_back_to_each_retained_checkpoint(tmp_path: Path, backend: str, checkpoint_id: int) -> None:
     job_dir = copied(tmp_path, f"job-{backend}")
     job = Job(job_dir, backend, 3, 1, ALIVE_MS, roll_back_to=checkpoint_id)
     job.check(CHECKPOINTS[checkpoint_id], checkpoint_id + 1)
@@ -132,7 +134,7 @@ def test_a_job_falls_back_to_each_retained_checkpoint(tmp_path: Path, backend: s
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("written_by", BACKENDS)
-def test_a_job_is_begun_from_a_savepoint_of_either_backend(
+def test_a_job_starts_from_a_savepoint_of_either_backend(
     tmp_path: Path, written_by: str, backend: str, parallelism: int, version: int
 ) -> None:
     savepoint = copied(tmp_path, f"savepoint-{written_by}")
@@ -145,7 +147,7 @@ def test_a_job_is_begun_from_a_savepoint_of_either_backend(
     ("now_ms", "lasting"),
     [(EPOCH_0_EXPIRED_MS, expected.WITHOUT_EPOCH_0), (EPOCH_1_EXPIRED_MS, expected.WITHOUT_EPOCH_1)],
 )
-def test_state_with_a_time_to_live_expires_by_the_time_it_was_written_at(
+def test_state_with_a_time_to_live_expires_by_its_stored_time(
     tmp_path: Path, name: str, now_ms: int, lasting: dict[str, Lasting]
 ) -> None:
     job = Job(copied(tmp_path, name), name.removeprefix("job-"), 3, 1, now_ms)
@@ -153,7 +155,7 @@ def test_state_with_a_time_to_live_expires_by_the_time_it_was_written_at(
 
 
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
-def test_a_job_that_was_begun_from_a_savepoint_goes_on(tmp_path: Path, parallelism: int, version: int) -> None:
+def test_a_job_that_started_from_a_savepoint_continues(tmp_path: Path, parallelism: int, version: int) -> None:
     job_dir = copied(tmp_path, "begun-rocksdb")
     origin = read_origin(CheckpointFileSystem.from_uri(str(job_dir)))
     assert origin is not None
@@ -163,7 +165,7 @@ def test_a_job_that_was_begun_from_a_savepoint_goes_on(tmp_path: Path, paralleli
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_that_never_had_a_checkpoint_begins_from_the_savepoint_it_remembers(
+def test_a_job_without_a_checkpoint_starts_from_its_recorded_savepoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     job_dir = copied(tmp_path, "begun-only")
@@ -173,7 +175,7 @@ def test_a_job_that_never_had_a_checkpoint_begins_from_the_savepoint_it_remember
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
-def test_keys_of_every_type_are_found_where_they_were_put(tmp_path: Path, parallelism: int) -> None:
+def test_keys_of_every_type_are_found_in_a_job(tmp_path: Path, parallelism: int) -> None:
     _, found = keys.run(copied(tmp_path, "keys-heap"), "heap", parallelism)
     assert found == {number: number for number in range(len(keys.ROWS))}
 
@@ -185,7 +187,7 @@ def test_keys_of_every_type_are_found_in_a_savepoint(tmp_path: Path, backend: st
     assert found == {number: number for number in range(len(keys.ROWS))}
 
 
-def test_the_metadata_of_a_job_directory_is_what_was_written(tmp_path: Path) -> None:
+def test_the_metadata_of_a_job_directory_is_as_expected(tmp_path: Path) -> None:
     with opened_store(copied(tmp_path, "timers-heap")) as (store, directory):
         assert (directory.identity.job_name, directory.identity.max_parallelism) == ("golden timers", 16)
         retained = store.all()
@@ -204,7 +206,7 @@ def test_the_metadata_of_a_job_directory_is_what_was_written(tmp_path: Path) -> 
             assert (harbours.uid, harbours.name, harbours.parallelism) == ("harbours", "harbours of the world", 3)
 
 
-def test_the_metadata_of_a_savepoint_is_what_was_written() -> None:
+def test_the_metadata_of_a_savepoint_is_as_expected() -> None:
     _, one = read_savepoint(GOLDEN / "v6" / "timers-savepoint-rocksdb")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden timers")
     assert (one.max_parallelism, one.parent_checkpoint_id, one.parent_digest) == (16, None, None)
@@ -223,7 +225,7 @@ def opened_store(job_dir: Path) -> Iterator[tuple[CompletedCheckpointStore, JobD
 def check_timers(
     tmp_path: Path, file_system: Any, metadata: CheckpointMetadata, backend: str, parallelism: int, version: int
 ) -> None:
-    """Compares all state of the operator `harbours` with what the epochs up to the checkpoint's have left."""
+    """Compare all state of the operator `harbours` with that after the epochs up to the checkpoint."""
     local = tmp_path / "local"
     with timers.opened(backend, file_system, metadata, parallelism, local, lambda: ALIVE_MS) as backends:
         assert timers.everything_in(backends, version) == harbours(metadata.checkpoint_id, version)
@@ -284,7 +286,7 @@ def test_state_with_namespaces_and_a_time_to_live_expires(tmp_path: Path, backen
 
 
 def harbours(checkpoint_id: int, version: int) -> dict[str, Any]:
-    """What the operator `harbours` holds at a checkpoint.
+    """The content of the operator `harbours` at a checkpoint.
 
     Each key stored its number in the first of two namespaces, and 10 more in the second; the even ones again, 100 more,
     in epoch 1. In epoch 2 the first namespace of the keys 2 and 3 was cleared, and timers up to 0 were polled.

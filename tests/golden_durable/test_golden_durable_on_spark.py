@@ -1,4 +1,4 @@
-"""Jobs on Spark that go on from the savepoint and the job directory of an earlier build, from its source positions."""
+"""Jobs on Spark that continue from the savepoint and the job directory of an earlier build."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kept(version: int) -> dict[str, Any]:
 
 @pytest.fixture
 def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """A place with the source as it was, and one file more."""
+    """A directory with the former source and one more file."""
     from statebackend.spark.session import configured
 
     for index, rows in enumerate([*words.BATCHES, words.MORE]):
@@ -52,7 +52,7 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 
 def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any) -> dict[str, Any]:
-    """What the job emits for what it reads, by word: only the new file, once."""
+    """The output of the job by word: the new file only, once."""
     from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()
@@ -63,7 +63,7 @@ def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any)
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("written_as", "version"), [("v6", 1), ("v6", 2)])
-def test_a_job_on_spark_is_begun_from_a_savepoint_and_reads_on_where_that_had_read_to(
+def test_a_job_on_spark_starts_from_a_savepoint_and_continues_at_its_source_position(
     spark: SparkSession, workplace: Path, written_as: str, version: int
 ) -> None:
     savepoint = shutil.copytree(GOLDEN / written_as / "spark-savepoint", workplace / "savepoint")
@@ -72,13 +72,13 @@ def test_a_job_on_spark_is_begun_from_a_savepoint_and_reads_on_where_that_had_re
 
 @pytest.mark.spark
 @pytest.mark.parametrize("written_as", ["v6"])
-def test_a_job_directory_on_spark_goes_on(spark: SparkSession, workplace: Path, written_as: str) -> None:
+def test_a_job_directory_on_spark_continues(spark: SparkSession, workplace: Path, written_as: str) -> None:
     shutil.copytree(GOLDEN / written_as / "spark-job", workplace / "job")
     assert found_by(spark, workplace, 1) == kept(1)
 
 
 @pytest.mark.spark
-def test_an_epoch_that_was_complete_when_the_driver_died_is_committed_by_its_sink_and_not_processed_again(
+def test_an_epoch_completed_before_the_driver_died_is_committed_and_not_processed_again(
     spark: SparkSession, workplace: Path
 ) -> None:
     job_dir = Path(shutil.copytree(GOLDEN / "v6" / "spark-job", workplace / "job"))
@@ -106,7 +106,7 @@ def test_a_savepoint_from_spark_is_restored_without_it(
 
 
 @pytest.mark.parametrize("written_as", SAVEPOINTS)
-def test_the_metadata_of_a_savepoint_from_spark_is_what_was_written(written_as: str) -> None:
+def test_the_metadata_of_a_savepoint_from_spark_is_as_expected(written_as: str) -> None:
     _, one = read_savepoint(GOLDEN / written_as / "spark-savepoint")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden words")
     assert one.source_positions is not None

@@ -1,4 +1,4 @@
-"""The smallest function with state, for tests of what runs it: the records of each key, counted."""
+"""The smallest function with state: counts the records of each key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, V
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits, for each record, its key and how many there have been of it."""
+    """Emits, for each record, its key and the count of the key."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, default=0))

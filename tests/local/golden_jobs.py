@@ -1,4 +1,4 @@
-"""Flink's traces as jobs: each scenario is built with the interface of users, and played by the job test harness."""
+"""Flink's traces as jobs: each scenario is built with the public API, and played by the job test harness."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OUT = "out"
 
 
 def operators_of(scenario: Given) -> Sequence[Given]:
-    """The operators of a scenario, one behind the other."""
+    """The operators of a scenario in order."""
     given = scenario["operator"]
     return given if isinstance(given, list) else [given]
 
 
 class Punctuated(WatermarkGenerator[Any]):
-    """By the key of the record: a watermark, or a status, or nothing."""
+    """By the key of the record: a watermark, a status, or nothing."""
 
     def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
         if event.key == "w":
@@ -102,7 +102,7 @@ STRATEGIES: Mapping[str, Callable[[Given], WatermarkStrategy[Any]]] = {
 
 
 def strategy_of(given: Given) -> WatermarkStrategy[Any]:
-    """The strategy of a trace."""
+    """The watermark strategy of a trace."""
     strategy = STRATEGIES[given["type"]](given)
     return strategy.with_idleness(given["idleness"]) if "idleness" in given else strategy
 
@@ -132,17 +132,17 @@ PLAYED = ("window", *BUILDERS)
 
 
 class TracedJob(Protocol):
-    """What plays the sources of a scenario and shows its outputs."""
+    """Plays the sources of a scenario and records its outputs."""
 
     def source(self, name: str, schema: str) -> DataStream:
         """A stream that is played."""
 
     def output(self, name: str, stream: DataStream) -> None:
-        """Lets a stream be seen."""
+        """Records a stream as output."""
 
 
 def build(scenario: Given, job: TracedJob, uid: str = "operator") -> None:
-    """The job of a scenario; ``uid`` begins those of its operators."""
+    """The job of a scenario; ``uid`` is the prefix of its operators."""
     operators = operators_of(scenario)
     schema = ELEMENT if operators[0]["type"] in WINDOWED else RECORD
     inputs = {0, *(event.get("input", 0) for event in scenario["input"])} | set(range(_inputs_of(operators[0])))
@@ -170,7 +170,7 @@ def _inputs_of(given: Given) -> int:
 
 
 def play(scenario: Given, **harness: Any) -> list[dict[str, Any]]:
-    """What comes out, in the form of the traces."""
+    """The output in the form of the traces."""
     out: list[dict[str, Any]] = []
     at = 0
     try:
@@ -187,7 +187,7 @@ def play(scenario: Given, **harness: Any) -> list[dict[str, Any]]:
 
 
 def feed(harness: JobTestHarness, event: Given, is_element: bool, has_strategy: bool = False) -> None:
-    """Plays one event of a trace."""
+    """Play one event of a trace."""
     source = harness.source(str(event.get("input", 0)))
     if has_strategy and "record" not in event and "end" not in event and event.get("watermark") != MAX_TIMESTAMP:
         # A strategy of Flink's takes no notice of it; the harness lets a test advance time beside a strategy.
@@ -208,7 +208,7 @@ def feed(harness: JobTestHarness, event: Given, is_element: bool, has_strategy: 
 
 
 def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
-    """An element in the form of the traces; None for time at side outputs, which is that of the main one."""
+    """An element in the form of the traces; None for watermarks of side outputs, which equal the main ones."""
     if isinstance(one, Emitted):
         side = {} if one.output == OUT else {"side": one.output}
         shown = shown_record(one.record.asDict(), one.output != OUT)
@@ -221,7 +221,7 @@ def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
 
 
 def shown_record(row: Mapping[str, Any], is_side: bool) -> Any:
-    """A record of the main output or a side output as the traces show it."""
+    """A record of the main output or a side output in the form of the traces."""
     if "said" in row:
         return json.loads(row["said"])
     if "do" in row:

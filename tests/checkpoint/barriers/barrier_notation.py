@@ -1,4 +1,4 @@
-"""Cases of barriers in one line: what channels deliver, and what the handler does.
+"""Barrier cases in one line: what channels deliver, and what the handler does.
 
 script   b0 b0x3 b0*    records of channel 0; three times; that are captured
          B1@0 U1@0 S1@0 a barrier, an unaligned one, one of a savepoint; without @ it comes by channel 0
@@ -60,7 +60,7 @@ _REASONS: Final = {
 
 @define
 class Played:
-    """What became of a script; ``created_ms`` are the times at which barriers were made, by id."""
+    """The actions after a script; ``created_ms`` has the creation time of each barrier by id."""
 
     handler: BarrierHandler
     now_ms: int = 0
@@ -74,12 +74,12 @@ class Played:
 
     @property
     def text(self) -> str:
-        """Everything but what every barrier of one channel does."""
+        """All actions as text, without those that each barrier of a channel causes."""
         return " ".join(self.results)
 
     @property
     def checkpoints(self) -> str:
-        """The triggers and aborts alone."""
+        """Triggers and aborts only."""
         return " ".join(one for one in self.results if one[0] in "TUA")
 
     def of(self, kind: type) -> list[Any]:
@@ -87,7 +87,7 @@ class Played:
         return [one for one in self.actions if isinstance(one, kind)]
 
     def play(self, script: str) -> Played:
-        """Plays it behind what was played."""
+        """Play a script after those that were played."""
         for token in script.split():
             for event in self._events(token):
                 self._handle(event)
@@ -163,7 +163,7 @@ class Played:
         del self.timers[action.checkpoint_id]
 
     def _nothing(self, action: BarrierAction) -> None:
-        """What the handler itself shows."""
+        """Actions that the handler itself reports."""
 
 
 _NOTES: Final[Mapping[type, Callable[[Played, Any], None]]] = {

@@ -1,4 +1,4 @@
-"""The aligner: exactly once, and channels stand still until the last barrier has come out."""
+"""The aligner: exactly once; a channel is blocked until the last barrier has arrived."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def aligner(channel_count: int, end_of_channel: EndOfChannel = EndOfChannel.ABOR
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_ends_in_these_snapshots_aborts_and_resumed_channels(name: str) -> None:
+def test_a_script_causes_the_listed_snapshots_aborts_and_resumed_channels(name: str) -> None:
     channel_count, script, expected = CASES[name]
     assert aligner(channel_count).play(script).text == expected
 
@@ -75,9 +75,7 @@ def test_a_script_ends_in_these_snapshots_aborts_and_resumed_channels(name: str)
         (2, "B1@0 C1@1 C1@0", "A1 R{0}"),
     ],
 )
-def test_what_is_older_than_the_newest_checkpoint_changes_nothing(
-    channel_count: int, script: str, expected: str
-) -> None:
+def test_barriers_of_older_checkpoints_change_nothing(channel_count: int, script: str, expected: str) -> None:
     assert aligner(channel_count).play(script).text == expected
 
 
@@ -90,11 +88,11 @@ def test_what_is_older_than_the_newest_checkpoint_changes_nothing(
         ("E1 E2 B1@0 E0", "T1 R{0}"),
     ],
 )
-def test_after_the_end_of_a_channel_nothing_of_it_is_missing(script: str, expected: str) -> None:
+def test_an_ended_channel_counts_as_aligned(script: str, expected: str) -> None:
     assert aligner(3, EndOfChannel.IS_ALIGNED).play(script).text == expected
 
 
-def test_channels_stand_still_from_their_barrier_to_the_last_one() -> None:
+def test_a_channel_is_blocked_from_its_barrier_to_the_last_one() -> None:
     played = aligner(3).play("B1@2 B1@0")
     assert played.handler.blocked_channels == {0, 2}
     assert played.handler.pending_checkpoint_ids == (1,)
@@ -103,7 +101,7 @@ def test_channels_stand_still_from_their_barrier_to_the_last_one() -> None:
     assert played.handler.pending_checkpoint_ids == ()
 
 
-def test_what_is_measured_of_an_alignment() -> None:
+def test_alignment_metrics() -> None:
     played = aligner(2)
     played.created_ms = {1: 5}
     played.play("+20 b0 B1@0 +30 b1x3 +10 B1@1")
@@ -111,24 +109,24 @@ def test_what_is_measured_of_an_alignment() -> None:
     assert (trigger.start_delay_ms, trigger.alignment_ms, trigger.alignment_bytes) == (15, 40, 3 * BUFFER_BYTES)
 
 
-def test_an_alignment_of_one_channel_takes_no_time_and_lets_nothing_pass() -> None:
+def test_alignment_of_one_channel_takes_no_time_and_blocks_nothing() -> None:
     (trigger,) = aligner(1).play("b0 +20 B1@0").of(Trigger)
     assert (trigger.start_delay_ms, trigger.alignment_ms, trigger.alignment_bytes) == (20, 0, 0)
 
 
-def test_a_clock_that_went_back_makes_no_negative_times() -> None:
+def test_a_clock_that_goes_back_yields_no_negative_durations() -> None:
     played = aligner(2)
     played.created_ms = {1: 50}
     (trigger,) = played.play("+20 B1@0 +-15 B1@1").of(Trigger)
     assert (trigger.start_delay_ms, trigger.alignment_ms) == (0, 0)
 
 
-def test_a_newer_barrier_overtakes_a_cancellation_that_is_late() -> None:
+def test_a_newer_barrier_supersedes_a_late_cancellation() -> None:
     (trigger,) = aligner(2).play("B1@0 B2@1 +1000 C1@0 +1000 B2@0").of(Trigger)
     assert (trigger.barrier.checkpoint_id, trigger.alignment_ms) == (2, 2000)
 
 
-def test_the_reasons_of_aborts_tell_them_apart() -> None:
+def test_abort_reasons_are_distinct() -> None:
     played = aligner(2).play("B1@0 B2@1 C2@0 B3@0 E1")
     assert played.of(Abort) == [
         Abort(1, AbortReason.SUBSUMED),

@@ -1,4 +1,4 @@
-"""Alternating: savepoints are aligned, and a checkpoint is until its alignment timed out."""
+"""Alternating: savepoints are aligned; a checkpoint is aligned until its alignment times out."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def alternating(channel_count: int, end_of_channel: EndOfChannel = EndOfChannel.
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_ends_in_these_actions(name: str) -> None:
+def test_a_script_causes_the_listed_actions(name: str) -> None:
     channel_count, script, expected = CASES[name]
     played = alternating(channel_count).play(script)
     assert played.text == expected
@@ -88,7 +88,7 @@ def test_a_script_ends_in_these_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "all_channels_unblocked_after_timeout"])
-def test_nothing_stands_still_is_captured_or_timed_behind_a_checkpoint(name: str) -> None:
+def test_nothing_is_blocked_captured_or_timed_after_a_checkpoint(name: str) -> None:
     channel_count, script, _ = CASES[name]
     played = alternating(channel_count).play(script)
     assert played.handler.pending_checkpoint_ids == ()
@@ -108,43 +108,43 @@ def test_nothing_stands_still_is_captured_or_timed_behind_a_checkpoint(name: str
         ("+300 U1@0", None),
     ],
 )
-def test_the_timer_counts_from_the_making_of_the_barrier(script: str, expected: int | None) -> None:
+def test_the_timer_counts_from_the_creation_of_the_barrier(script: str, expected: int | None) -> None:
     assert alternating(2).play(script).timers.get(1) == expected
 
 
 @pytest.mark.parametrize("script", ["O1@0 O1@1", "O1@0 C1@1", "O1@0 N2@1", "N1@0 U1@1", "O1@0 E1"])
-def test_the_timer_is_dead_behind_the_checkpoint(script: str) -> None:
+def test_the_timer_does_nothing_after_the_checkpoint(script: str) -> None:
     played = alternating(2).play(script)
     assert 1 not in played.timers
     assert played.play("!1").text == alternating(2).play(script).text
     assert StopTimer(1) in played.actions
 
 
-def test_the_checkpoint_behind_one_that_timed_out_is_aligned_again() -> None:
+def test_the_checkpoint_after_a_timed_out_one_is_aligned_again() -> None:
     played = alternating(2)
     played.created_ms = {2: TIMEOUT_MS}
     played.play(f"N1@0 {OVER} !1 O1@0 O1@1 N2@0 N2@1 O2@0 O2@1")
     assert played.text == "V{0} U1 R{0} D1 R{1} T2 R{0,1}"
 
 
-def test_a_timer_is_asked_for_once() -> None:
+def test_a_timer_is_registered_once() -> None:
     played = alternating(3).play("N1@0 N1@1 O1@0 O1@1 N1@2")
     assert played.of(StartTimer) == [StartTimer(1, TIMEOUT_MS)]
 
 
 @pytest.mark.parametrize("script", ["N1@0 +70 O1@0", "N1@0 +70 U1@0", f"N1@0 {OVER} !1 O1@0"])
-def test_an_announced_checkpoint_begins_to_align_when_the_first_barrier_comes_out(script: str) -> None:
+def test_alignment_of_an_announced_checkpoint_starts_at_the_first_barrier(script: str) -> None:
     (trigger,) = alternating(1).play(script).of(Trigger)
     assert trigger.alignment_ms == 0
     assert trigger.start_delay_ms in (70, TIMEOUT_MS)
 
 
-def test_alignments_of_both_kinds_are_measured() -> None:
+def test_alignments_of_both_kinds_have_metrics() -> None:
     triggers = alternating(2).play("S1@0 +70 S1@1 U2@0 +70 U2@1").of(Trigger)
     assert [one.alignment_ms for one in triggers] == [70, 0]
 
 
-def test_a_hundred_checkpoints_of_alternating_kind_are_each_triggered_once() -> None:
+def test_a_hundred_alternating_checkpoints_are_each_triggered_once() -> None:
     channels = 123
     played = alternating(channels)
     for checkpoint_id in range(channels):
@@ -154,11 +154,11 @@ def test_a_hundred_checkpoints_of_alternating_kind_are_each_triggered_once() -> 
     assert [one.barrier.checkpoint_id for one in played.of(Trigger)] == list(range(channels))
 
 
-def test_what_passed_while_it_aligned_is_not_counted_as_captured() -> None:
+def test_records_processed_during_alignment_are_not_counted_as_captured() -> None:
     played = alternating(2).play(f"O1@0 b1 b1 {OVER} !1 b1* O1@1")
     (trigger,), (complete,) = played.of(Trigger), played.of(CaptureComplete)
     assert (trigger.alignment_bytes, complete.captured_bytes) == (2 * BUFFER_BYTES, BUFFER_BYTES)
 
 
-def test_a_timer_that_has_gone_off_is_not_stopped() -> None:
+def test_a_fired_timer_is_not_cancelled() -> None:
     assert StopTimer(1) not in alternating(2).play(f"O1@0 {OVER} !1 b1* O1@1").actions

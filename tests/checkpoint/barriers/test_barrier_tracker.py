@@ -1,4 +1,4 @@
-"""The tracker: at least once, and no channel ever stands still."""
+"""The tracker: at least once, and no channel is ever blocked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tracker(channel_count: int) -> Played:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_ends_in_these_snapshots_and_aborts(name: str) -> None:
+def test_a_script_causes_the_listed_snapshots_and_aborts(name: str) -> None:
     channel_count, script, expected, pending = CASES[name]
     played = tracker(channel_count).play(script)
     assert played.checkpoints == expected
@@ -81,7 +81,7 @@ def test_a_script_ends_in_these_snapshots_and_aborts(name: str) -> None:
         (3, "B1@0 B2@0 B1@1 E2 B2@1", "T1 T2", ()),
     ],
 )
-def test_each_checkpoint_is_counted_by_itself(
+def test_each_checkpoint_is_counted_separately(
     channel_count: int, script: str, expected: str, pending: tuple[int, ...]
 ) -> None:
     played = tracker(channel_count).play(script)
@@ -89,7 +89,7 @@ def test_each_checkpoint_is_counted_by_itself(
     assert played.handler.pending_checkpoint_ids == pending
 
 
-def test_a_channel_delivers_again_at_once_behind_each_barrier() -> None:
+def test_a_channel_is_not_blocked_after_a_barrier() -> None:
     played = tracker(2).play("B1@0 B0@1 B1@1")
     assert played.of(Resume) == [Resume((0,)), Resume((1,)), Resume((1,))]
     assert not played.handler.blocked_channels
@@ -101,34 +101,34 @@ def test_each_checkpoint_is_measured_from_its_own_first_barrier() -> None:
     assert [(one.barrier.checkpoint_id, one.alignment_ms) for one in triggers] == [(1, 2000), (2, 2000)]
 
 
-def test_what_passes_between_the_first_barrier_and_the_last_is_counted() -> None:
+def test_records_between_the_first_barrier_and_the_last_are_counted() -> None:
     played = tracker(2)
     played.created_ms = {1: 10, 2: 10}
     triggers = played.play("b0 +15 B1@0 b0 b1x2 B1@1 b1 | B2@1 B2@0").of(Trigger)
     assert [(one.start_delay_ms, one.alignment_bytes) for one in triggers] == [(5, 3 * BUFFER_BYTES), (5, 0)]
 
 
-def test_a_single_channel_aligns_nothing() -> None:
+def test_a_single_channel_needs_no_alignment() -> None:
     played = tracker(1)
     played.created_ms = {1: 10, 2: 60}
     triggers = played.play("b +30 B1 b b +40 B2").of(Trigger)
     assert [(one.start_delay_ms, one.alignment_ms, one.alignment_bytes) for one in triggers] == [(20, 0, 0), (10, 0, 0)]
 
 
-def test_channels_that_ended_are_open_no_more() -> None:
+def test_ended_channels_are_not_open() -> None:
     played = tracker(3).play("B1@0 B2@0 B2@1 B3@0 B4@0 B4@1 B5@1 E2")
     assert played.handler.open_channels == {0, 1}
     assert played.play("E0 E1").handler.open_channels == set()
 
 
 @pytest.mark.parametrize("behind_the_end", ["b1", "B1@1", "C1@1", "E1"])
-def test_a_channel_that_ended_says_nothing_more(behind_the_end: str) -> None:
+def test_an_ended_channel_delivers_nothing(behind_the_end: str) -> None:
     played = tracker(2).play("E1")
     with pytest.raises(IllegalTransitionError, match="channel 1 has ended, or there is none"):
         played.play(behind_the_end)
 
 
-def test_the_oldest_is_abandoned_when_too_many_are_under_way() -> None:
+def test_the_oldest_checkpoint_is_aborted_if_too_many_are_pending() -> None:
     played = tracker(2).play(" ".join(f"B{one}@0" for one in range(1, MAX_TRACKED_CHECKPOINTS + 2)))
     assert played.checkpoints == "Am1"
     assert played.handler.pending_checkpoint_ids == tuple(range(2, MAX_TRACKED_CHECKPOINTS + 2))
@@ -136,7 +136,7 @@ def test_the_oldest_is_abandoned_when_too_many_are_under_way() -> None:
     assert played.play("B2@1").checkpoints == "Am1 T2"
 
 
-def test_a_thousand_checkpoints_leave_nothing_behind() -> None:
+def test_a_thousand_checkpoints_leave_no_state() -> None:
     played = tracker(2)
     for one in range(1, 1001):
         played.play(f"B{one}@0 {'C' if one % 3 == 0 else 'B'}{one}@1")

@@ -1,4 +1,4 @@
-"""Channels that deliver in any order: what a snapshot and what was captured hold is what lies before the barriers.
+"""Random delivery order: a snapshot and the captured records contain what was sent before the barriers.
 
 A record is its channel and its place. Into each channel come records and the barriers of all checkpoints, in order; by
 chance an element comes in, or comes out, or time passes.
@@ -45,7 +45,7 @@ TIMEOUT_MS: Final = 3
 
 @define
 class _Task:
-    """One task: its channels, what it has processed, and what it has taken for each checkpoint."""
+    """A task: its channels, the processed records, and its snapshot of each checkpoint."""
 
     handler: BarrierHandler
     coming: list[deque[Element]]
@@ -63,7 +63,7 @@ class _Task:
         self.inside = [deque() for _ in self.coming]
 
     def run(self, moves: Sequence[tuple[int, int]]) -> None:
-        """The moves by chance, then everything that is left, in order."""
+        """Random moves, then everything that is left, in order."""
         for move, channel in moves:
             _MOVES[move](self, channel % len(self.coming))
         while any(self._can_move(channel) for channel in range(len(self.coming))):
@@ -160,7 +160,7 @@ class _Task:
         self.timers.pop(action.checkpoint_id, None)
 
     def _nothing(self, action: Any) -> None:
-        """What the handler itself shows."""
+        """Actions that the handler itself reports."""
 
 
 def _sort_barriers_first(channel: deque[Element], count: int) -> None:
@@ -242,7 +242,7 @@ def _run_by_policy(channels: list[deque[Element]], moves: list[tuple[int, int]],
 
 
 @given(_streams(), _MOVE_LISTS)
-def test_an_aligned_snapshot_holds_what_lies_before_the_barriers(
+def test_an_aligned_snapshot_contains_the_records_before_the_barriers(
     channels: list[deque[Element]], moves: list[tuple[int, int]]
 ) -> None:
     task = _run_by_policy(channels, moves, always_aligned)
@@ -251,19 +251,21 @@ def test_an_aligned_snapshot_holds_what_lies_before_the_barriers(
 
 
 @given(_streams(), _MOVE_LISTS)
-def test_an_unaligned_snapshot_and_what_is_captured_hold_what_lies_before_the_barriers(
+def test_an_unaligned_snapshot_with_captured_records_contains_the_records_before_the_barriers(
     channels: list[deque[Element]], moves: list[tuple[int, int]]
 ) -> None:
     _run_by_policy(channels, moves, always_unaligned)
 
 
 @given(_streams(), _MOVE_LISTS)
-def test_so_do_those_that_switch(channels: list[deque[Element]], moves: list[tuple[int, int]]) -> None:
+def test_an_alternating_snapshot_contains_the_records_before_the_barriers(
+    channels: list[deque[Element]], moves: list[tuple[int, int]]
+) -> None:
     _run_by_policy(channels, moves, alternating)
 
 
 @given(_streams(), _MOVE_LISTS)
-def test_a_tracked_snapshot_holds_at_least_what_lies_before_the_barriers(
+def test_a_tracked_snapshot_contains_at_least_the_records_before_the_barriers(
     channels: list[deque[Element]], moves: list[tuple[int, int]]
 ) -> None:
     as_given = [list(channel) for channel in channels]

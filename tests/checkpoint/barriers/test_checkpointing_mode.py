@@ -1,4 +1,4 @@
-"""The mode of a job's checkpoints: which barriers it makes, and which table reads them."""
+"""The checkpointing mode of a job: which barriers it sends, and which table handles them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODES = {
     ("name", "is_unaligned", "overtakes_from_ms"),
     [("at least once", False, None), ("aligned", False, None), ("unaligned", True, None), ("after 5 ms", False, 105)],
 )
-def test_the_barriers_of_a_checkpoint_are_as_the_mode_says(
+def test_the_mode_decides_the_barriers_of_a_checkpoint(
     name: str, is_unaligned: bool, overtakes_from_ms: int | None
 ) -> None:
     barrier = MODES[name].barrier(7, 100)
@@ -36,7 +36,7 @@ def test_a_savepoint_is_aligned_in_every_mode(mode: CheckpointingMode) -> None:
     assert barrier == CheckpointBarrier(checkpoint_id=7, created_ms=100, is_savepoint=True)
 
 
-def test_where_nothing_may_be_overtaken_barriers_are_aligned_and_where_nothing_waits_they_are_counted() -> None:
+def test_barriers_are_aligned_where_none_may_overtake_and_counted_where_none_waits() -> None:
     unaligned = CheckpointingMode.UNALIGNED
     arrived = BarrierArrived(0, unaligned.barrier(1, 0), 0)
     assert any(isinstance(one, Trigger) for one in unaligned.handler(2).handle(arrived))
@@ -44,7 +44,7 @@ def test_where_nothing_may_be_overtaken_barriers_are_aligned_and_where_nothing_w
     assert isinstance(CheckpointingMode.AT_LEAST_ONCE.handler(2), BarrierTracker)
 
 
-def test_at_least_once_has_no_barriers_that_overtake_and_no_time_is_negative() -> None:
+def test_at_least_once_has_no_overtaking_barriers_and_negative_timeouts_are_rejected() -> None:
     with pytest.raises(InvariantViolationError, match="Leave one of the two out"):
         CheckpointingMode(is_exactly_once=False, is_unaligned=True)
     with pytest.raises(InvariantViolationError, match="Leave one of the two out"):

@@ -1,4 +1,4 @@
-"""The tables themselves: what they do not list is an error that changes nothing, and the document shows them."""
+"""The tables: unlisted events are errors that change nothing, and the document shows the tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOT_LISTED = {
 }
 
 
-def test_every_pair_of_phase_and_event_is_listed_or_known_to_be_impossible() -> None:
+def test_every_pair_of_phase_and_event_is_listed_or_impossible() -> None:
     for phase, seen in itertools.product(AlignmentPhase, AlignmentEvent):
         assert ((phase, seen) in EXACTLY_ONCE_TRANSITIONS) != (seen in NOT_LISTED[phase]), (phase, seen)
     for tracked, heard in itertools.product(TrackedPhase, TrackingEvent):
@@ -65,12 +65,12 @@ def test_every_pair_of_phase_and_event_is_listed_or_known_to_be_impossible() -> 
         assert ((tracked, heard) in AT_LEAST_ONCE_TRANSITIONS) != is_end_of_unknown, (tracked, heard)
 
 
-def test_every_step_is_in_a_table() -> None:
+def test_every_transition_is_in_a_table() -> None:
     assert {step for _, steps in EXACTLY_ONCE_TRANSITIONS.values() for step in steps} == set(AlignmentStep)
     assert {step for _, steps in AT_LEAST_ONCE_TRANSITIONS.values() for step in steps} == set(TrackingStep)
 
 
-def test_a_snapshot_is_taken_once_per_checkpoint_and_only_where_barriers_are_awaited() -> None:
+def test_a_snapshot_is_taken_once_per_checkpoint_and_only_if_barriers_are_expected() -> None:
     triggers = {AlignmentStep.TRIGGER, AlignmentStep.TRIGGER_UNALIGNED}
     for (phase, _), (following, steps) in EXACTLY_ONCE_TRANSITIONS.items():
         count = len(triggers.intersection(steps))
@@ -107,7 +107,7 @@ def test_the_document_shows_the_tables() -> None:
         ("N1@0", "E0", "channel 0 has announced a barrier"),
     ],
 )
-def test_what_a_channel_cannot_deliver_is_an_error_that_changes_nothing(before: str, event: str, message: str) -> None:
+def test_an_impossible_delivery_is_an_error_that_changes_nothing(before: str, event: str, message: str) -> None:
     played = Played(ExactlyOnceHandler(2)).play(before)
     _rejected(played, event, message)
 
@@ -122,13 +122,13 @@ def test_what_a_channel_cannot_deliver_is_an_error_that_changes_nothing(before: 
         ("B1@0", "B1@2", "there is none"),
     ],
 )
-def test_the_tracker_rejects_what_a_channel_cannot_deliver(before: str, event: str, message: str) -> None:
+def test_the_tracker_rejects_an_impossible_delivery(before: str, event: str, message: str) -> None:
     played = Played(BarrierTracker(2)).play(before)
     _rejected(played, event, message)
 
 
 @pytest.mark.parametrize("handler", [ExactlyOnceHandler, BarrierTracker])
-def test_a_task_without_channels_waits_for_no_barriers(handler: type) -> None:
+def test_a_task_without_channels_expects_no_barriers(handler: type) -> None:
     with pytest.raises(InvariantViolationError, match="there are 0"):
         handler(0)
 

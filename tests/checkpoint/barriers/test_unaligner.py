@@ -1,4 +1,4 @@
-"""The unaligner: the snapshot is taken at the first barrier, and what lies before the others is captured."""
+"""The unaligner: the snapshot is taken at the first barrier, and records before the others are captured."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def unaligner(channel_count: int, end_of_channel: EndOfChannel = EndOfChannel.AB
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_ends_in_these_snapshots_and_aborts(name: str) -> None:
+def test_a_script_causes_the_listed_snapshots_and_aborts(name: str) -> None:
     channel_count, script, expected = CASES[name]
     assert unaligner(channel_count).play(script).checkpoints == expected
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "*" in case[1]])
-def test_what_lies_before_missing_barriers_is_captured(name: str) -> None:
+def test_records_before_missing_barriers_are_captured(name: str) -> None:
     channel_count, script, _ = CASES[name]
     played = unaligner(channel_count)
     for group in script.split("|"):
@@ -92,28 +92,28 @@ def test_cancellations_and_barriers_in_every_order(
     assert ("U" in checkpoints, "A" in checkpoints) == (is_triggered, is_aborted)
 
 
-def test_a_channel_that_ended_leaves_the_others_open() -> None:
+def test_the_other_channels_stay_open_after_one_has_ended() -> None:
     played = unaligner(2).play("B0@0 E1")
     assert played.handler.open_channels == {0}
     assert played.handler.pending_checkpoint_ids == ()
     assert not played.handler.captured_channels
 
 
-def test_nothing_stands_still() -> None:
+def test_no_channel_is_blocked() -> None:
     played = unaligner(3).play("B1@0 b0 B1@2 b2 b0")
     assert not played.handler.blocked_channels
     assert played.handler.captured_channels == {1}
     assert played.handler.pending_checkpoint_ids == (1,)
 
 
-def test_the_end_of_a_channel_ends_what_is_captured_of_it() -> None:
+def test_the_end_of_a_channel_ends_its_capture() -> None:
     played = unaligner(3, EndOfChannel.IS_ALIGNED).play("B1@0 b1* E1 b2* B1@2 b2")
     assert played.captured == played.starred
     assert played.text == "U1 R{0} D1 R{2}"
     assert unaligner(2, EndOfChannel.IS_ALIGNED).play("B1@0 E1").text == "U1 R{0} D1"
 
 
-def test_every_captured_channel_is_told_once_when_to_stop() -> None:
+def test_each_capture_is_stopped_once() -> None:
     played = unaligner(3).play("B1@0 B1@2 B1@1")
     assert played.of(StartCapture) == [StartCapture(1, (1, 2))]
     assert played.of(StopCapture) == [StopCapture(1, (2,)), StopCapture(1, (1,))]
@@ -126,7 +126,7 @@ def test_captures_end_with_their_checkpoint(end: str) -> None:
     assert played.of(StopCapture)[0] == StopCapture(1, (1, 2))
 
 
-def test_what_is_measured() -> None:
+def test_unaligned_checkpoint_metrics() -> None:
     played = unaligner(2)
     played.created_ms = {1: 5}
     played.play("+20 b1 B1@0 +30 b1x3 b0 +10 B1@1")
@@ -135,5 +135,5 @@ def test_what_is_measured() -> None:
     assert played.of(CaptureComplete) == [CaptureComplete(1, 40, 3 * BUFFER_BYTES)]
 
 
-def test_a_savepoint_is_aligned_all_the_same() -> None:
+def test_a_savepoint_is_aligned() -> None:
     assert unaligner(2).play("S1@0 S1@1").text == "T1 R{0,1}"

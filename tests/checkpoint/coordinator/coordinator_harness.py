@@ -1,4 +1,4 @@
-"""A coordinator and whoever carries its actions out: everything it asks for is done at once, unless a test holds it.
+"""A coordinator and an executor that carries out its actions at once, unless a test holds them.
 
 It notes what the outside sees, by checkpoint id; requests are numbered by the order in which they are made.
 """
@@ -63,7 +63,7 @@ def running(*tasks: TaskId, status: TaskStatus = TaskStatus.RUNNING) -> tuple[Ch
 
 @define
 class Outside:
-    """See the module; ``held`` are classes of actions that are not carried out, which ``waiting`` has then."""
+    """The executor and what it has recorded. ``held`` are classes of actions that are collected in ``waiting``."""
 
     checkpoints: JobCheckpoints
     held: set[type] = field(factory=set)
@@ -80,7 +80,7 @@ class Outside:
     next_request: int = 1
 
     def request(self, kind: Kind = Kind.ON_DEMAND) -> int:
-        """Asks for a checkpoint; returns the number of the request."""
+        """Request a checkpoint; returns the number of the request."""
         number, self.next_request = self.next_request, self.next_request + 1
         self.handle(CheckpointRequested(number, kind, self.now_ms))
         return number
@@ -89,7 +89,7 @@ class Outside:
         self.handle(SchedulerStarted(interval_ms, self.now_ms))
 
     def pass_time(self, until_ms: int) -> None:
-        """Lets timers go off, in order of time."""
+        """Advance the clock and fire timers in order."""
         while True:
             due = [at_ms for at_ms in (self.periodic_at_ms, *self.timeouts.values()) if at_ms is not None]
             if not due or min(due) > until_ms:
@@ -116,7 +116,7 @@ class Outside:
         self.handle(CheckpointFailed(reason, "disk full", self.now_ms, checkpoint_id, request_id))
 
     def release(self, kind: type) -> None:
-        """Carries out what was held of that class, and holds it no more."""
+        """Carry out the held actions of a class, and stop holding them."""
         self.held.discard(kind)
         held = [one for one in self.waiting if type(one) is kind]
         self.waiting = [one for one in self.waiting if type(one) is not kind]
@@ -168,7 +168,7 @@ class Outside:
         self.discarded.extend(action.states)
 
     def _note(self, action: CoordinatorAction) -> None:
-        """What `of` shows is all that becomes of it."""
+        """Record the action only; it has no effect."""
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Outside, Any], None]]] = {

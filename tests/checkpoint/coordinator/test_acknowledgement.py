@@ -29,7 +29,7 @@ VALUES = st.dictionaries(
 
 
 @given(report=VALUES, metrics=VALUES, meta=st.binary(), number_of_files=st.integers(0, 3), uid=TEXT)
-def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid) -> None:
+def test_acknowledgements_round_trip(report, metrics, meta, number_of_files, uid) -> None:
     files = tuple(file_handle(f"shared/{number}") for number in range(number_of_files))
     one = Acknowledgement(
         "job",
@@ -53,7 +53,7 @@ def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid)
             assert after[key] == value or (isinstance(value, float) and math.isnan(value))
 
 
-def test_every_truncation_and_every_flipped_bit_is_found() -> None:
+def test_every_truncation_and_every_flipped_bit_is_detected() -> None:
     data = acknowledgement(report={"watermark_ms": 5}, files=(file_handle("a"),)).encode()
     for length in range(len(data)):
         with pytest.raises(MalformedAcknowledgementError):
@@ -68,7 +68,7 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_hostile_bodies_with_a_right_checksum_are_rejected_cheaply(body) -> None:
+def test_malformed_bodies_with_a_valid_checksum_are_rejected_cheaply(body) -> None:
     import xxhash
 
     data = b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body
@@ -76,7 +76,7 @@ def test_hostile_bodies_with_a_right_checksum_are_rejected_cheaply(body) -> None
         Acknowledgement.decode(data)
 
 
-def test_errors_say_what_is_wrong() -> None:
+def test_errors_name_the_fault() -> None:
     data = acknowledgement().encode()
     with pytest.raises(MalformedAcknowledgementError, match=r"version 1, this release reads 2"):
         Acknowledgement.decode(data[:4] + b"\x01" + data[5:])
@@ -90,18 +90,18 @@ def test_errors_say_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("report", [{"a": [1]}, {"a": 1 << 63}, {"": 1}, {"a": b"x"}, {1: 2}, {"a": "\ud800"}])
-def test_a_report_holds_scalars_only(report) -> None:
+def test_a_report_contains_scalars_only(report) -> None:
     with pytest.raises(InvariantViolationError):
         acknowledgement(report=report)
 
 
 @pytest.mark.parametrize("change", [{"checkpoint_id": -1}, {"subtask_index": -1}, {"digest": ""}, {"job_id": 5}])
-def test_senseless_acknowledgements_cannot_be_built(change) -> None:
+def test_invalid_acknowledgements_are_rejected(change) -> None:
     with pytest.raises((InvariantViolationError, TypeError)):
         acknowledgement(**change)
 
 
-def test_bytes_behind_the_record_are_rejected_though_the_checksum_is_right() -> None:
+def test_bytes_after_the_record_are_rejected_even_with_a_valid_checksum() -> None:
     import xxhash
 
     body = acknowledgement().encode()[13:] + b"\0"
@@ -114,7 +114,7 @@ def test_bytes_behind_the_record_are_rejected_though_the_checksum_is_right() -> 
     event_time_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
     processing_time_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
 )
-def test_what_decides_about_time_travels_too(timestamps, event_time_ms, processing_time_ms) -> None:
+def test_watermarks_and_timers_are_encoded(timestamps, event_time_ms, processing_time_ms) -> None:
     one = acknowledgement(
         channel_timestamps=tuple(ChannelTimestamp(*name, time_ms) for name, time_ms in timestamps.items()),
         event_time_timer_ms=event_time_ms,

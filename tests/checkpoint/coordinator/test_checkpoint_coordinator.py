@@ -80,7 +80,7 @@ def test_the_same_message_again_is_a_duplicate_with_nothing_to_discard(coordinat
     assert (result.outcome, result.states_to_discard) == (Outcome.DUPLICATE, ())
 
 
-def test_another_attempt_with_the_same_content_is_a_duplicate_whose_own_copy_is_surplus(coordinator) -> None:
+def test_an_equal_acknowledgement_of_another_attempt_is_a_duplicate_whose_own_files_are_discarded(coordinator) -> None:
     first, second = acknowledgement(1, 0, state_id="a"), acknowledgement(1, 0, state_id="b")
     coordinator.acknowledge(first)
     result = coordinator.acknowledge(second)
@@ -90,7 +90,7 @@ def test_another_attempt_with_the_same_content_is_a_duplicate_whose_own_copy_is_
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_other_content_is_a_conflict_after_which_the_checkpoint_can_only_end(coordinator, is_last) -> None:
+def test_a_different_acknowledgement_is_a_conflict_and_the_checkpoint_can_only_be_aborted(coordinator, is_last) -> None:
     first, second = acknowledgement(1, 0), acknowledgement(1, 0, state_id="other", digest="other")
     third = acknowledgement(1, 1)
     coordinator.acknowledge(first)
@@ -110,13 +110,13 @@ def test_other_content_is_a_conflict_after_which_the_checkpoint_can_only_end(coo
     assert aborted.states_to_discard == ((first.state, third.state) if is_last else (first.state,))
 
 
-def test_an_unknown_task_is_answered_and_its_state_discarded(coordinator) -> None:
+def test_an_acknowledgement_of_an_unknown_task_is_answered_and_its_state_discarded(coordinator) -> None:
     for stranger in (acknowledgement(1, 2), acknowledgement(1, 0, operator_uid="other")):
         result = coordinator.acknowledge(stranger)
         assert (result.outcome, result.states_to_discard) == (Outcome.UNKNOWN, (stranger.state,))
 
 
-def test_messages_of_another_job_or_run_are_not_touched(coordinator) -> None:
+def test_messages_of_another_job_or_run_are_ignored(coordinator) -> None:
     for stranger in (acknowledgement(1, 0, job_id="other"), acknowledgement(1, 0, run_id="other")):
         result = coordinator.acknowledge(stranger)
         assert (result.outcome, result.states_to_discard) == (Outcome.FOREIGN, ())
@@ -132,7 +132,7 @@ def test_late_messages_are_discarded(coordinator) -> None:
         assert (result.outcome, result.states_to_discard) == (Outcome.DISCARDED, (late.state,))
 
 
-def test_a_repetition_after_completion_does_not_discard_what_the_checkpoint_owns(coordinator) -> None:
+def test_a_duplicate_after_completion_does_not_discard_files_of_the_checkpoint(coordinator) -> None:
     complete(coordinator, 1)
     result = coordinator.acknowledge(acknowledgement(1, 0))
     assert (result.outcome, result.states_to_discard) == (Outcome.DISCARDED, ())
@@ -166,7 +166,7 @@ def test_one_pending_checkpoint_is_the_limit_unless_more_are_allowed(coordinator
         several.subsume(1)
 
 
-def test_a_timeout_expires_what_was_triggered_long_enough_ago(coordinator) -> None:
+def test_checkpoints_older_than_the_timeout_expire(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
     assert coordinator.expire(999) == ()
     (expired,) = coordinator.expire(1000)
@@ -177,7 +177,7 @@ def test_a_timeout_expires_what_was_triggered_long_enough_ago(coordinator) -> No
         coordinator.abort(1, "again")
 
 
-def test_key_groups_that_do_not_cover_the_operator_reject_completion_and_change_nothing() -> None:
+def test_completion_with_missing_key_groups_is_rejected_and_changes_nothing() -> None:
     coordinator = CheckpointCoordinator("job", "run", 1000, max_parallelism=5)
     coordinator.trigger(1, TASKS, 0)
     for task in TASKS:
@@ -188,7 +188,7 @@ def test_key_groups_that_do_not_cover_the_operator_reject_completion_and_change_
     assert len(coordinator.abort(1, "broken").states_to_discard) == 2
 
 
-def test_a_completion_that_could_not_be_stored_is_rolled_back(coordinator) -> None:
+def test_a_completion_that_cannot_be_stored_is_rolled_back(coordinator) -> None:
     complete(coordinator, 1)
     rolled_back = coordinator.storing_failed(1, "disk full")
     assert (rolled_back.state, len(rolled_back.states_to_discard)) == (CheckpointState.ABORTED, 2)
@@ -205,7 +205,7 @@ def test_files_of_pending_checkpoints_are_in_use(coordinator) -> None:
 
 
 @pytest.mark.parametrize("tasks", [(TASKS[0], TASKS[0]), (TASKS[1],), (TASKS[0], TaskId("counter", 2))])
-def test_senseless_tasks_are_rejected(tasks) -> None:
+def test_invalid_tasks_are_rejected(tasks) -> None:
     coordinator = CheckpointCoordinator("job", "run", 1000)
     with pytest.raises(InvariantViolationError):
         coordinator.trigger(1, tasks, 0)
@@ -228,7 +228,7 @@ def test_every_event_in_every_state_follows_the_table_or_changes_nothing(state, 
 
 
 @pytest.mark.parametrize("checkpoint_id", [0, 2])
-def test_only_the_completion_of_the_last_one_can_be_rolled_back_or_subsume_others(coordinator, checkpoint_id) -> None:
+def test_only_the_last_completion_can_be_rolled_back_or_subsume_others(coordinator, checkpoint_id) -> None:
     for event in (coordinator.storing_failed, lambda number, _: coordinator.subsume(number)):
         with pytest.raises(IllegalTransitionError):
             event(checkpoint_id, "nothing is completed")
@@ -244,13 +244,13 @@ def test_only_the_completion_of_the_last_one_can_be_rolled_back_or_subsume_other
 
 
 @pytest.mark.parametrize("other", ["a", "z"])
-def test_a_message_of_another_job_or_run_is_foreign_whichever_sorts_first(coordinator, other) -> None:
+def test_a_message_of_another_job_or_run_is_foreign_in_either_sort_order(coordinator, other) -> None:
     for message in (acknowledgement(1, 0, job_id=other), acknowledgement(1, 0, run_id=other)):
         assert coordinator.acknowledge(message).outcome is Outcome.FOREIGN
     assert coordinator.missing_tasks(1) == TASKS
 
 
-def test_acknowledgements_are_those_of_a_pending_checkpoint_or_of_the_last_one_completed() -> None:
+def test_acknowledgements_are_those_of_a_pending_checkpoint_or_of_the_last_completed_one() -> None:
     coordinator = CheckpointCoordinator("job", "run", None)
     coordinator.trigger(0, TASKS, 0)
     coordinator.acknowledge(acknowledgement(0, 1))
@@ -267,7 +267,7 @@ def test_acknowledgements_are_those_of_a_pending_checkpoint_or_of_the_last_one_c
     assert coordinator.last_completed_id == 1
 
 
-def test_without_a_timeout_nothing_expires_and_with_one_only_what_is_late(coordinator) -> None:
+def test_nothing_expires_without_a_timeout_and_only_late_checkpoints_with_one(coordinator) -> None:
     patient = CheckpointCoordinator("job", "run", None)
     patient.trigger(1, TASKS, 0)
     assert patient.expire(1 << 62) == ()
@@ -311,21 +311,21 @@ def test_a_checkpoint_without_tasks_can_be_completed_at_once_or_aborted() -> Non
     assert coordinator.abort(2, "as it must").states_to_discard == ()
 
 
-def test_who_sees_to_the_limit_makes_a_coordinator_without_one() -> None:
+def test_the_job_coordinator_creates_a_coordinator_without_a_limit() -> None:
     coordinator = CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None)
     for checkpoint_id in range(3):
         coordinator.trigger(checkpoint_id, TASKS, 0)
     assert coordinator.pending_ids == (0, 1, 2)
 
 
-def test_a_late_message_is_told_what_became_of_its_checkpoint(coordinator) -> None:
+def test_a_late_message_gets_the_result_of_its_checkpoint(coordinator) -> None:
     assert coordinator.acknowledge(acknowledgement(7, 0)).detail == "never triggered"
     coordinator.abort(1, "x")
     assert coordinator.acknowledge(acknowledgement(1, 0)).detail == "ABORTED"
     assert coordinator.state_of(7) is None
 
 
-def test_without_a_given_one_max_parallelism_is_taken_from_the_key_groups_and_the_name_from_the_uid() -> None:
+def test_default_max_parallelism_comes_from_the_key_groups_and_the_default_name_from_the_uid() -> None:
     coordinator = CheckpointCoordinator("job", "run", None)
     coordinator.trigger(1, TASKS, 0)
     for index in (1, 0):
@@ -334,7 +334,7 @@ def test_without_a_given_one_max_parallelism_is_taken_from_the_key_groups_and_th
     assert (operator.max_parallelism, operator.name) == (4, "counter")
 
 
-def test_a_checkpoint_in_conflict_takes_nothing_more(coordinator) -> None:
+def test_a_checkpoint_in_conflict_accepts_no_acknowledgement(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
     for digest in ("another", "a third"):
         conflict = coordinator.acknowledge(acknowledgement(1, 0, digest=digest, state_id=digest))
@@ -361,7 +361,7 @@ def snapshot_of(coordinator: CheckpointCoordinator) -> object:
     )
 
 
-def test_what_tasks_say_of_time_comes_together_in_the_completed_checkpoint() -> None:
+def test_times_of_tasks_are_merged_in_the_completed_checkpoint() -> None:
     coordinator = CheckpointCoordinator("job", "run", None)
     tasks = [TaskId("counter", 0), TaskId("counter", 1), TaskId("rules", 0)]
     coordinator.trigger(9, tasks, 0)
@@ -385,7 +385,7 @@ def test_what_tasks_say_of_time_comes_together_in_the_completed_checkpoint() -> 
     assert completed.timers_due == (TimersDue("counter", 40, 7),)
 
 
-def test_a_subtask_without_any_state_takes_part_in_a_checkpoint() -> None:
+def test_a_subtask_without_state_takes_part_in_a_checkpoint() -> None:
     coordinator = CheckpointCoordinator("job", "run", None, last_checkpoint_id=7)
     coordinator.trigger(12, [TaskId("counter", 0)], 0)
     coordinator.acknowledge(attrs.evolve(acknowledgement(12), state=SubtaskState()))
@@ -396,7 +396,7 @@ def test_a_subtask_without_any_state_takes_part_in_a_checkpoint() -> None:
 
 
 class RandomEvents(RuleBasedStateMachine):
-    """Any event at any time: illegal ones change nothing, and no handle is lost or given out twice."""
+    """Random events: illegal ones change nothing, and no handle is lost or returned twice."""
 
     def __init__(self) -> None:
         super().__init__()

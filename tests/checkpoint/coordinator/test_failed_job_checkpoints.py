@@ -1,4 +1,4 @@
-"""What a checkpoint of a job that fails leaves behind, and when failures end the job."""
+"""Failed checkpoints of a job: what they clean up, and when failures fail the job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from statebackend.checkpoint.coordinator.requests import FailurePolicy
 
 
 @pytest.mark.parametrize("reason", [Reason.DECLINED, Reason.ASYNCHRONOUS_PART_FAILED, Reason.IO_ERROR, Reason.EXPIRED])
-def test_a_failure_beyond_what_is_tolerable_fails_the_job(reason: Reason) -> None:
+def test_more_than_the_tolerable_failures_fail_the_job(reason: Reason) -> None:
     one = outside(tolerable=1)
     for checkpoint_id in (1, 2):
         one.request()
@@ -53,7 +53,7 @@ def test_a_failure_beyond_what_is_tolerable_fails_the_job(reason: Reason) -> Non
         Reason.TASK_NOT_TRIGGERED,
     ],
 )
-def test_what_is_no_fault_of_storage_or_of_a_task_is_not_counted(reason: Reason) -> None:
+def test_other_failures_than_those_of_storage_or_tasks_are_not_counted(reason: Reason) -> None:
     one = outside()
     for checkpoint_id in range(1, 5):
         one.request()
@@ -62,7 +62,7 @@ def test_what_is_no_fault_of_storage_or_of_a_task_is_not_counted(reason: Reason)
     assert one.checkpoints.counts.failed == 4
 
 
-def test_a_checkpoint_counts_once_and_an_older_one_that_completes_does_not_begin_the_count_again() -> None:
+def test_a_checkpoint_counts_once_and_an_older_completion_does_not_reset_the_counter() -> None:
     policy = FailurePolicy(2)
     policy.completed(5)
     for checkpoint_id in (6, 6, 7, 7):
@@ -77,7 +77,7 @@ def test_a_checkpoint_counts_once_and_an_older_one_that_completes_does_not_begin
     assert not policy.failed(9, Reason.EXPIRED, Kind.PERIODIC, were_triggered=True)
 
 
-def test_a_checkpoint_that_completes_begins_the_count_of_failures_again() -> None:
+def test_a_completed_checkpoint_resets_the_failure_counter() -> None:
     one = outside(tolerable=1, most=3)
     for checkpoint_id in range(1, 10):
         one.request()
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_completes_begins_the_count_of_failures_again() -> Non
     assert len(one.of(FailJob)) == 1
 
 
-def test_a_savepoint_that_completes_does_not_begin_the_count_again() -> None:
+def test_a_completed_savepoint_does_not_reset_the_counter() -> None:
     one = outside(tolerable=1)
     one.request()
     one.decline(1, A)
@@ -175,7 +175,7 @@ def test_timeout_while_checkpoint_operator_coordinator_not_finishing() -> None:
 
 
 @pytest.mark.parametrize("held", [SnapshotOperatorCoordinators, RunMasterHooks, TriggerTasks, StoreCheckpoint])
-def test_whatever_a_checkpoint_waits_for_its_failure_undoes_what_was_made_for_it(held: type) -> None:
+def test_a_failure_at_any_step_discards_what_was_created_for_the_checkpoint(held: type) -> None:
     one = outside(held={held}, tolerable=5)
     number = one.request()
     one.acknowledge(1, A, *([B] if held is StoreCheckpoint else []))
@@ -206,7 +206,7 @@ def test_report_latest_completed_checkpoint_id_with_abort() -> None:
     assert one.of(NotifyAborted) == [NotifyAborted(3, (A, B), 1)]
 
 
-def test_the_next_one_is_stored_when_one_could_not_be() -> None:
+def test_the_next_checkpoint_is_stored_after_one_could_not_be() -> None:
     one = outside(most=2, held={StoreCheckpoint}, tolerable=1)
     one.request()
     one.request()
@@ -226,7 +226,7 @@ def test_two_states_of_one_task_fail_the_checkpoint() -> None:
     assert one.of(FailJob) == []
 
 
-def test_state_that_makes_no_whole_fails_its_checkpoint_alone() -> None:
+def test_inconsistent_state_fails_its_checkpoint_only() -> None:
     one = outside(tolerable=5)
     number = one.request()
     one.acknowledge(1, A)

@@ -1,4 +1,4 @@
-"""The checkpoints of a job: by their names, the cases of Flink's CheckpointCoordinatorTest that are none of storage."""
+"""The cases of Flink's CheckpointCoordinatorTest by name, except those about storage."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_checkpoint_triggered_after_some_tasks_finished_if_allowed() -> None:
     assert [operator.parallelism for operator in stored.completed.operators] == [3, 3]
 
 
-def test_those_are_told_who_have_nobody_before_them_that_runs_and_the_others_hear_by_barriers() -> None:
+def test_sources_are_triggered_and_other_tasks_get_barriers() -> None:
     source, middle, sink = (TaskId(uid, 0) for uid in ("source", "middle", "a-sink"))
     inputs = {sink: [middle], middle: [source], source: []}
     tasks = tuple(CheckpointTask(task, TaskStatus.RUNNING, frozenset(given)) for task, given in inputs.items())
@@ -103,7 +103,7 @@ def test_those_are_told_who_have_nobody_before_them_that_runs_and_the_others_hea
 
 
 @pytest.mark.parametrize("count", [10, 11])
-def test_of_many_tasks_that_do_not_run_ten_are_named(count: int) -> None:
+def test_ten_of_many_inactive_tasks_are_named(count: int) -> None:
     tasks = running(*(TaskId("counter", index) for index in range(count)), status=TaskStatus.STARTING)
     one = outside(tasks=tasks)
     detail = one.answers[one.request()].detail
@@ -233,7 +233,7 @@ def test_state_cleanup_for_late_or_unknown_messages() -> None:
     assert one.discarded == [*states(1, TaskId("counter", 5), A, B), *states(9, B)]
 
 
-def test_what_has_no_number_yet_is_not_subsumed() -> None:
+def test_a_checkpoint_without_an_id_is_not_subsumed() -> None:
     one = outside(most=10)
     one.request()
     one.held.add(AssignId)
@@ -283,7 +283,7 @@ def test_tasks_may_acknowledge_before_hooks_have_run() -> None:
     assert one.answers[number].failure is None
 
 
-def test_nothing_is_asked_for_as_long_as_nobody_wants_checkpoints() -> None:
+def test_nothing_is_triggered_without_a_request() -> None:
     one = outside()
     one.pass_time(10**9)
     assert one.actions == []
@@ -324,7 +324,7 @@ def test_one_checkpoint_is_stored_at_a_time_oldest_first() -> None:
     assert one.stored == [1, 2, 3]
 
 
-def test_a_decline_of_what_all_have_acknowledged_comes_too_late() -> None:
+def test_a_decline_after_all_acknowledgements_is_ignored() -> None:
     one = outside(held={StoreCheckpoint})
     number = one.request()
     one.acknowledge(1, A, B)
@@ -333,7 +333,7 @@ def test_a_decline_of_what_all_have_acknowledged_comes_too_late() -> None:
     assert one.answers[number].failure is None
 
 
-def test_a_job_that_was_restored_counts_from_its_checkpoint() -> None:
+def test_a_restored_job_counts_from_its_checkpoint() -> None:
     one = outside(last_completed_id=7)
     one.next_id = 8
     one.request()
@@ -350,7 +350,7 @@ def test_a_job_that_was_restored_counts_from_its_checkpoint() -> None:
         (CheckpointNumbered(99, 1, 0), "not greater than 1"),
     ],
 )
-def test_reports_out_of_turn_are_errors_that_change_nothing(event: object, message: str) -> None:
+def test_out_of_order_reports_are_errors_that_change_nothing(event: object, message: str) -> None:
     one = outside()
     number = one.request()
     with pytest.raises(IllegalTransitionError, match=message):
@@ -360,7 +360,7 @@ def test_reports_out_of_turn_are_errors_that_change_nothing(event: object, messa
     assert one.next_id == 2
 
 
-def test_reports_of_checkpoints_that_nobody_knows_are_ignored() -> None:
+def test_reports_of_unknown_checkpoints_are_ignored() -> None:
     one = outside()
     one.request()
     one.acknowledge(1, A, B)
@@ -376,7 +376,7 @@ def test_the_document_shows_the_table() -> None:
     assert triggering_as_text() in document.read_text("utf-8")
 
 
-def test_every_phase_and_event_is_listed_or_known_to_be_out_of_turn() -> None:
+def test_every_phase_and_event_is_listed_or_known_to_be_out_of_order() -> None:
     listed = {(phase, event) for phase, event in TRIGGERING_TRANSITIONS}
     done = {
         TriggeringPhase.NUMBERING: TriggeringEvent.NUMBERED,

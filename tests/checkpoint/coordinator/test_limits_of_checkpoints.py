@@ -1,4 +1,4 @@
-"""How many checkpoints of a job there are at once, how far apart, and how many requests wait."""
+"""How many checkpoints of a job run at once, how far apart, and how many requests wait."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_max_concurrent_attempts_with_subsumption() -> None:
     assert one.reported == [1, 2, 3, 4]
 
 
-def test_what_was_asked_for_goes_on_when_the_scheduler_stops() -> None:
+def test_pending_requests_are_kept_when_the_scheduler_stops() -> None:
     one = outside(held={AssignId})
     one.start(10)
     number = one.request()
@@ -66,7 +66,7 @@ def test_what_was_asked_for_goes_on_when_the_scheduler_stops() -> None:
     assert one.answers[number].checkpoint_id == 1
 
 
-def test_nothing_is_begun_while_too_many_are_removed() -> None:
+def test_no_checkpoint_starts_while_too_many_are_being_removed() -> None:
     one = outside()
     one.handle(RemovalsChanged(2, 0))
     one.request()
@@ -75,7 +75,7 @@ def test_nothing_is_begun_while_too_many_are_removed() -> None:
     assert one.reported == [1]
 
 
-def test_a_queue_that_is_full_drops_what_is_periodic_and_rejects_the_rest() -> None:
+def test_a_full_queue_drops_periodic_requests_and_rejects_the_rest() -> None:
     one = outside(waiting=2)
     one.start(10)
     one.request()
@@ -110,13 +110,13 @@ def test_many_requests_whose_tasks_stop_running_are_all_answered() -> None:
         lambda: outside().handle(RemovalsChanged(-1, 0)),
     ],
 )
-def test_limits_that_make_no_sense_are_rejected(make: Callable[[], object]) -> None:
+def test_invalid_limits_are_rejected(make: Callable[[], object]) -> None:
     CheckpointLimits(max_concurrent_checkpoints=1, minimum_pause_ms=0, max_waiting_requests=1)
     with pytest.raises(InvariantViolationError):
         make()
 
 
-def test_ids_of_requests_that_are_over_are_used_up() -> None:
+def test_ids_of_finished_requests_are_not_reused() -> None:
     one = outside(held={AssignId})
     number = one.request()
     one.fail(Reason.IO_ERROR, request_id=number)
@@ -126,6 +126,6 @@ def test_ids_of_requests_that_are_over_are_used_up() -> None:
         one.handle(CheckpointNumbered(2, 5, 0))
 
 
-def test_a_coordinator_with_a_limit_of_its_own_is_rejected() -> None:
+def test_a_coordinator_with_its_own_limit_is_rejected() -> None:
     with pytest.raises(InvariantViolationError, match="belongs into CheckpointLimits"):
         JobCheckpoints(CheckpointCoordinator("job", "run", None))

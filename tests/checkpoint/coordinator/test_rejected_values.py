@@ -1,4 +1,4 @@
-"""What no coordinator, task or acknowledgement is made of: rejected where it comes from, before anything is begun."""
+"""Invalid coordinators, tasks and acknowledgements are rejected when they are created."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(**changes: Any) -> Acknowledgement:
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_a_subtask_has_an_index_of_32_bits(index: Any) -> None:
+def test_a_subtask_index_has_at_most_32_bits(index: Any) -> None:
     for make in (lambda: TaskId("one", index), lambda: made(subtask_index=index)):
         with pytest.raises(InvariantViolationError, match="subtask_index must be an integer from 0 to 2147483647"):
             make()
@@ -44,7 +44,7 @@ def test_a_subtask_has_an_index_of_32_bits(index: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_who_acknowledges_has_names(name: Any) -> None:
+def test_an_acknowledgement_needs_names(name: Any) -> None:
     with pytest.raises(InvariantViolationError, match="operator_uid"):
         TaskId(name, 0)
     for part in ("job_id", "run_id", "operator_uid", "attempt_id", "digest"):
@@ -72,12 +72,12 @@ def test_who_acknowledges_has_names(name: Any) -> None:
     ],
     ids=str,
 )
-def test_an_acknowledgement_of_anything_else_is_none(wrong: dict[str, Any]) -> None:
+def test_other_types_are_not_acknowledgements(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvariantViolationError):
         made(**wrong)
 
 
-def test_what_just_fits_is_acknowledged() -> None:
+def test_values_at_the_limit_are_acknowledged() -> None:
     values = {"least": -(1 << 63), "greatest": (1 << 63) - 1}
     full = {str(number): 0 for number in range(MAX_REPORT_ENTRIES)}
     one = made(report=values, metrics=full, channel_timestamps=(CHANNEL,), event_time_timer_ms=(1 << 62))
@@ -94,14 +94,14 @@ def test_what_just_fits_is_acknowledged() -> None:
     ],
     ids=str,
 )
-def test_a_coordinator_is_made_of_names_and_limits(wrong: dict[str, Any]) -> None:
+def test_a_coordinator_needs_names_and_limits(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvariantViolationError):
         CheckpointCoordinator(**{"job_id": "job", "run_id": "run", "timeout_ms": 1, **wrong})
     CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None)
 
 
 @pytest.mark.parametrize("checkpoint_id", [-1, True, 1.0, "1", None, 1 << 63])
-def test_a_checkpoint_has_a_number_that_fits(checkpoint_id: Any) -> None:
+def test_a_checkpoint_id_must_fit(checkpoint_id: Any) -> None:
     coordinator = CheckpointCoordinator("job", "run", None)
     with pytest.raises(InvariantViolationError, match="checkpoint_id must be an integer from 0"):
         coordinator.trigger(checkpoint_id, [TaskId("one", 0)], 0)

@@ -1,4 +1,4 @@
-"""Savepoints among the checkpoints of a job: asked for, stopped with, and never subsumed."""
+"""Savepoints among the checkpoints of a job: requested, stopped with, and never subsumed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_min_delay_between_savepoints() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP_WITH_SAVEPOINT, Kind.DRAIN_WITH_SAVEPOINT])
-def test_the_job_fails_if_a_savepoint_that_it_stops_with_is_discarded(kind: Kind) -> None:
+def test_the_job_fails_if_the_savepoint_it_stops_with_is_discarded(kind: Kind) -> None:
     one = outside(tolerable=100)
     one.request(kind)
     one.decline(1, A, Reason.DECLINED_NOT_READY)
@@ -70,21 +70,21 @@ def test_the_job_fails_if_a_savepoint_that_it_stops_with_is_discarded(kind: Kind
     assert "tasks have stopped for it" in failed.detail
 
 
-def test_a_savepoint_to_stop_with_that_no_task_was_told_of_does_not_fail_the_job() -> None:
+def test_a_stop_with_savepoint_that_no_task_was_triggered_for_does_not_fail_the_job() -> None:
     one = outside(held={InitializeLocation})
     one.request(Kind.STOP_WITH_SAVEPOINT)
     one.fail(Reason.IO_ERROR, checkpoint_id=1)
     assert one.of(FailJob) == []
 
 
-def test_tasks_are_told_of_a_savepoint_that_they_stop_with() -> None:
+def test_tasks_are_notified_of_a_savepoint_that_they_stop_with() -> None:
     one = outside()
     one.request(Kind.STOP_WITH_SAVEPOINT)
     one.acknowledge(1, A, B)
     assert one.of(NotifyComplete) == [NotifyComplete(1, (A, B), None)]
 
 
-def test_a_savepoint_that_fails_is_no_failure_of_the_job() -> None:
+def test_a_failed_savepoint_does_not_fail_the_job() -> None:
     one = outside()
     number = one.request(Kind.SAVEPOINT)
     one.decline(1, A)

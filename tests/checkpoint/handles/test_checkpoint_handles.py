@@ -28,7 +28,7 @@ def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> Operator
 
 
 @given(st.integers(1, 300), st.data())
-def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_rejected(max_parallelism, data) -> None:
+def test_every_contiguous_cover_is_accepted_and_every_other_one_rejected(max_parallelism, data) -> None:
     cuts = data.draw(st.sets(st.integers(1, max_parallelism - 1), max_size=20)) if max_parallelism > 1 else set()
     edges = [0, *sorted(cuts), max_parallelism]
     ranges = [(start, end - 1) for start, end in itertools.pairwise(edges)]
@@ -103,12 +103,12 @@ def test_a_shared_file_is_listed_once() -> None:
         lambda: OperatorState("u", "\ud800", 1, (SubtaskState(),)),
     ],
 )
-def test_senseless_values_cannot_be_built(build) -> None:
+def test_invalid_values_are_rejected(build) -> None:
     with pytest.raises(InvariantViolationError):
         build()
 
 
-def test_handles_travel_by_pickle_and_know_their_size() -> None:
+def test_handles_can_be_pickled_and_have_a_size() -> None:
     operator = operator_state(files=(file_handle("a", b"12345"),))
     assert pickle.loads(pickle.dumps(operator)) == operator
     handle = operator.subtasks[0].keyed
@@ -116,7 +116,7 @@ def test_handles_travel_by_pickle_and_know_their_size() -> None:
     assert handle.size_bytes == operator.subtasks[0].size_bytes == len(handle.meta) + 5
 
 
-def test_the_parts_of_a_subtasks_state_are_there_or_not() -> None:
+def test_each_part_of_a_subtask_state_is_optional() -> None:
     assert SubtaskState().parts == ()
     keyed, operator = state_handle(files=(file_handle("a"),)), OpaqueStateHandle("format", b"12", (file_handle("b"),))
     inputs, outputs = OpaqueStateHandle("in", b"3", (file_handle("c"),)), OpaqueStateHandle("out", b"")
@@ -150,14 +150,14 @@ def channels_of(*paths: str) -> OpaqueStateHandle:
     return OpaqueStateHandle("channels", b"meta", tuple(map(file_handle, paths)))
 
 
-def test_records_on_their_way_are_known_on_both_sides_of_a_subtask() -> None:
+def test_records_in_flight_are_kept_for_both_sides_of_a_subtask() -> None:
     assert SubtaskState(input_channels=channels_of("a")).has_records_on_their_way
     assert SubtaskState(output_channels=channels_of("a")).has_records_on_their_way
     assert not SubtaskState(state_handle(files=(file_handle("a"),)), channels_of("b")).has_records_on_their_way
     assert not SubtaskState(input_channels=channels_of(), output_channels=channels_of()).has_records_on_their_way
 
 
-def test_every_part_of_a_state_is_read_into_its_own_place_and_nothing_behind_it() -> None:
+def test_each_part_of_a_state_is_decoded_in_its_place_and_trailing_bytes_are_rejected() -> None:
     state = SubtaskState(state_handle(), channels_of("a"), channels_of("b"), channels_of("c", "d"))
     assert decode_subtask_state(encode_subtask_state(state)) == state
     with pytest.raises(InvariantViolationError, match="bytes"):
@@ -171,14 +171,14 @@ def test_one_file_has_one_size() -> None:
         check_operator_states([operator_state("one", (file,)), operator_state("two", (other,))])
 
 
-def test_a_file_that_two_subtasks_refer_to_is_counted_once() -> None:
+def test_a_file_shared_by_two_subtasks_is_counted_once() -> None:
     file = file_handle("shared/x", b"12345")
     states = [SubtaskState(state_handle(f"s{index}", index, index, (file,))) for index in range(2)]
     operator = OperatorState("op", "op", 2, tuple(states))
     assert operator.size_bytes == operator.meta_bytes + 5 == sum(len(one.keyed.meta) for one in states) + 5
 
 
-def test_a_name_may_be_as_long_as_the_limit_and_not_longer() -> None:
+def test_a_name_has_at_most_the_maximal_length() -> None:
     assert len(OperatorState("o" * MAX_NAME_LENGTH, "op", 2, (SubtaskState(),)).uid) == MAX_NAME_LENGTH
     with pytest.raises(InvariantViolationError, match="operator uid"):
         OperatorState("o" * (MAX_NAME_LENGTH + 1), "op", 2, (SubtaskState(),))

@@ -61,13 +61,13 @@ def test_a_path_that_could_leave_its_directory_is_rejected_everywhere(path: str,
     ("longest", "too_long"),
     [("/".join(["x" * 204] * 5), "/".join(["x" * 204] * 5) + "x"), ("x" * 255, "x" * 256), ("ä" * 127, "ä" * 128)],
 )
-def test_a_path_and_its_segments_may_have_so_many_bytes(longest: str, too_long: str) -> None:
+def test_a_path_and_its_segments_have_maximal_lengths(longest: str, too_long: str) -> None:
     assert checked_relative_path(longest) == longest
     with pytest.raises(UnsafePathError, match="long"):
         checked_relative_path(too_long)
 
 
-def test_long_names_have_segments_of_one_length_that_differ() -> None:
+def test_long_names_have_distinct_segments_of_equal_length() -> None:
     segments = {path_segment("x" * length) for length in range(151, 400)}
     assert len(segments) == 249
     assert {len(segment) for segment in segments} == {150}
@@ -91,7 +91,7 @@ def test_an_accepted_path_stays_below_its_root(segments: list[str]) -> None:
     assert os.path.normpath("/root/" + path) == "/root/" + path
 
 
-def test_symbolic_links_in_the_place_of_files_are_not_followed(tmp_path) -> None:
+def test_symbolic_links_in_place_of_files_are_not_followed(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     handle = fs.write_file("a", b"secret")
     (tmp_path / "outside").write_bytes(b"secret")
@@ -111,7 +111,7 @@ def test_symbolic_links_in_the_place_of_files_are_not_followed(tmp_path) -> None
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200), min_size=1, unique=True))
-def test_every_name_has_a_segment_of_its_own_with_room_for_a_suffix(names: list[str]) -> None:
+def test_every_name_has_its_own_segment_with_space_for_a_suffix(names: list[str]) -> None:
     segments = [path_segment(name) for name in [".", "..", "a", *names]]
     assert len(set(segments)) == len({".", "..", "a", *names})
     for segment in segments:
@@ -119,7 +119,7 @@ def test_every_name_has_a_segment_of_its_own_with_room_for_a_suffix(names: list[
         checked_relative_path(f"x/{segment}{'s' * 100}/y")
 
 
-def test_a_plain_name_is_its_own_segment_and_no_name_has_none() -> None:
+def test_a_plain_name_is_its_own_segment_and_an_empty_name_is_rejected() -> None:
     assert path_segment("last-legs_2.x") == "last-legs_2.x"
     assert path_segment("by number") == "by%20number"
     with pytest.raises(UnsafePathError):

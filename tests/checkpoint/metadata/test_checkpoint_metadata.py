@@ -51,7 +51,7 @@ def fs(tmp_path) -> CheckpointFileSystem:
 
 
 def container(record: dict, *, schema: object = None, version: str = str(FORMAT_VERSION), **options) -> bytes:
-    """A container file with a right checksum, whatever is in it."""
+    """A container file with a valid checksum and any content."""
     output = io.BytesIO()
     keys = {"statebackend.format_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
@@ -77,7 +77,7 @@ def check_rejected(fs: CheckpointFileSystem, data: bytes, match: str = "") -> No
         read_metadata(fs, "bad")
 
 
-def test_what_is_written_is_read_back(fs) -> None:
+def test_metadata_round_trips(fs) -> None:
     metadata = metadata_of(7, (file_handle("shared/a"),), parent_checkpoint_id=3, parent_digest=checksum_of_bytes(b""))
     handle = write_metadata(fs, "checkpoints/chk-7", metadata)
     assert read_metadata(fs, "checkpoints/chk-7") == metadata
@@ -155,7 +155,7 @@ def test_every_field_of_the_schema_is_documented() -> None:
     check(METADATA_SCHEMA, "metadata")
 
 
-def test_every_truncation_is_found(fs) -> None:
+def test_every_truncation_is_detected(fs) -> None:
     write_metadata(fs, "good", metadata_of())
     data = fs.read_file("good/_metadata")
     for length in range(len(data)):
@@ -166,7 +166,7 @@ def test_every_truncation_is_found(fs) -> None:
     check_rejected(fs, data + b"\0")
 
 
-def test_every_flipped_bit_is_found(fs) -> None:
+def test_every_flipped_bit_is_detected(fs) -> None:
     write_metadata(fs, "good", metadata_of())
     data = bytearray(fs.read_file("good/_metadata"))
     for bit in range(8 * len(data)):
@@ -177,7 +177,7 @@ def test_every_flipped_bit_is_found(fs) -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-def test_the_same_content_gives_the_same_bytes(fs) -> None:
+def test_equal_content_has_equal_bytes(fs) -> None:
     assert write_metadata(fs, "a", metadata_of()).checksum == write_metadata(fs, "b", metadata_of()).checksum
 
 
@@ -193,7 +193,7 @@ def test_foreign_files_are_rejected(fs) -> None:
     check_rejected(fs, output.getvalue(), "not a metadata file of this package")
 
 
-def test_a_newer_format_is_rejected_as_newer(fs) -> None:
+def test_a_newer_format_is_reported_as_newer(fs) -> None:
     newer = FORMAT_VERSION + 1
     fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
     said = rf"bad/_metadata has format version {newer}; this release reads version {FORMAT_VERSION}"
@@ -201,7 +201,7 @@ def test_a_newer_format_is_rejected_as_newer(fs) -> None:
         read_metadata(fs, "bad")
 
 
-def test_a_schema_that_is_not_ours_is_rejected_before_it_is_used(fs) -> None:
+def test_a_foreign_schema_is_rejected_before_it_is_used(fs) -> None:
     bomb = {
         "type": "record",
         "name": "statebackend.CheckpointMetadata",
@@ -250,7 +250,7 @@ def test_a_decompression_bomb_is_rejected(fs, monkeypatch) -> None:
     check_rejected(fs, data, "more than the limit of 100000 bytes")
 
 
-def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
+def test_a_decompression_bomb_is_not_decompressed(fs, monkeypatch) -> None:
     record = record_of(fs, metadata_of())
     record["source_positions"]["offsets"] = bytes(32 << 20)
     data = container(record)
@@ -264,13 +264,13 @@ def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
     assert peak < 8 << 20
 
 
-def test_a_record_with_two_sinks_of_one_name_is_rejected(fs) -> None:
+def test_a_record_with_two_sinks_of_the_same_name_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     record["sinks"] *= 2
     check_rejected(fs, container(record), "breaks an invariant: two sinks have the same name")
 
 
-def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
+def test_unreadable_metadata_is_not_written(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     with pytest.raises(InvariantViolationError, match="limit"):
         write_metadata(fs, "a", metadata_of(source_positions=offsets_of(bytes(1_000_000))))
@@ -278,7 +278,7 @@ def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
 
 
 def with_block(file: bytes, **changes: object) -> bytes:
-    """The file with its block replaced in part, and a right checksum."""
+    """The file with a part of its block replaced, and a valid checksum."""
     source = io.BytesIO(file)
     header = fastavro.schemaless_reader(source, HEADER_SCHEMA, None)
     start = source.tell()
@@ -290,7 +290,7 @@ def with_block(file: bytes, **changes: object) -> bytes:
     return changed.replace(NO_CHECKSUM.encode(), checksum_of_bytes(changed).encode(), 1)
 
 
-def test_bytes_behind_the_record_are_rejected(fs) -> None:
+def test_bytes_after_the_record_are_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMA, record)
@@ -306,13 +306,13 @@ def test_bytes_behind_the_record_are_rejected(fs) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"count": 0}, {"count": 2}, {"sync": bytes(16)}])
-def test_a_block_that_is_not_the_one_that_was_written_is_rejected(fs, changes) -> None:
+def test_a_replaced_block_is_rejected(fs, changes) -> None:
     check_rejected(
         fs, with_block(container(record_of(fs, metadata_of())), **changes), "exactly one record in one block"
     )
 
 
-def test_bytes_behind_the_block_are_rejected(fs) -> None:
+def test_bytes_after_the_block_are_rejected(fs) -> None:
     data = container(record_of(fs, metadata_of()))
     place = data.index(b"xxh3:")
     longer = data[:place] + NO_CHECKSUM.encode() + data[place + 37 :] + b"\0"
@@ -320,7 +320,7 @@ def test_bytes_behind_the_block_are_rejected(fs) -> None:
     check_rejected(fs, longer, "exactly one record in one block")
 
 
-def test_a_savepoint_has_its_source_progress_in_files(fs) -> None:
+def test_a_savepoint_stores_its_source_progress_in_files(fs) -> None:
     content = {"offsets/7": b"offsets", "sources/0/9.compact": b"log" * 1000, "metadata": b"{}"}
     files = write_source_progress(fs, content)
     assert [file.path for file in files] == [f"source-progress/{name}" for name in sorted(content)]
@@ -351,20 +351,20 @@ PROGRESS_FILE = file_handle("source-progress/offsets/7")
         ({"source_progress_files": (file_handle("source-progress"),)}, "must be below source-progress/"),
     ],
 )
-def test_senseless_files_of_source_progress_are_rejected(changes, match) -> None:
+def test_invalid_files_of_source_progress_are_rejected(changes, match) -> None:
     content = {"kind": CheckpointKind.SAVEPOINT, "source_progress_files": (PROGRESS_FILE,)}
     with pytest.raises(InvariantViolationError, match=match):
         metadata_of(**{**content, **changes})
 
 
-def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, monkeypatch) -> None:
+def test_the_size_of_metadata_is_known_before_it_is_written(fs, monkeypatch) -> None:
     check_metadata_size(metadata_of())
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     with pytest.raises(InvariantViolationError, match="the limit is 100000"):
         check_metadata_size(metadata_of(source_positions=offsets_of(bytes(1_000_000))))
 
 
-def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
+def test_a_truncated_stream_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMA, record)
@@ -416,18 +416,18 @@ def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
         {"properties": {"a": 1}},
     ],
 )
-def test_senseless_metadata_cannot_be_built(changes) -> None:
+def test_invalid_metadata_is_rejected(changes) -> None:
     with pytest.raises(InvariantViolationError):
         metadata_of(**{"checkpoint_id": 1, **changes})
 
 
-def test_a_savepoint_may_continue_the_checkpoint_of_its_own_id() -> None:
+def test_a_savepoint_may_continue_the_checkpoint_of_the_same_id() -> None:
     one = metadata_of(3, kind=CheckpointKind.SAVEPOINT, parent_checkpoint_id=3, parent_digest=NO_CHECKSUM)
     assert attrs.evolve(one) == one
 
 
 def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
-    """The file with something in its header replaced, and a right checksum."""
+    """The file with a part of its header replaced, and a valid checksum."""
     assert len(old) == len(new)
     found = CHECKSUM.search(file)
     assert found is not None
@@ -448,7 +448,7 @@ def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
         (b"avro.schema", b"avro.schemb", "schema cannot be read"),
     ],
 )
-def test_a_header_that_says_something_else_is_rejected(fs, old, new, match) -> None:
+def test_a_changed_header_is_rejected(fs, old, new, match) -> None:
     check_rejected(fs, with_header(container(record_of(fs, metadata_of())), old, new), match)
 
 
@@ -457,12 +457,12 @@ def test_a_version_below_1_is_rejected(fs, version) -> None:
     check_rejected(fs, container(record_of(fs, metadata_of()), version=version), "there is no format version")
 
 
-def test_a_version_that_is_no_number_is_rejected(fs) -> None:
+def test_a_version_that_is_not_a_number_is_rejected(fs) -> None:
     check_rejected(fs, container(record_of(fs, metadata_of()), version="one"), "format version b'one' is not a number")
 
 
 @pytest.mark.parametrize("checksum", [b"", b"xxh3:", b"xxh3:" + b"g" * 32, b"\xff" * 37])
-def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
+def test_an_invalid_checksum_is_shown_in_the_error(fs, checksum) -> None:
     data = container(record_of(fs, metadata_of()))
     header = fastavro.schemaless_reader(io.BytesIO(data), HEADER_SCHEMA, None)
     header["meta"]["statebackend.checksum"] = checksum
@@ -471,7 +471,7 @@ def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
     check_rejected(fs, output.getvalue(), "is not a checksum")
 
 
-def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:
+def test_metadata_has_at_most_the_maximal_size(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(range(256)) * 4))
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMA, record_of(fs, metadata))
@@ -490,7 +490,7 @@ def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -
         read_metadata(fs, "a")
 
 
-def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monkeypatch) -> None:
+def test_a_decompressed_record_has_at_most_the_maximal_size(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(100_000)))
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMA, record_of(fs, metadata))
@@ -502,7 +502,7 @@ def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monke
         read_metadata(fs, "a")
 
 
-def test_the_size_of_a_checkpoint_is_that_of_metas_and_distinct_files() -> None:
+def test_the_size_of_a_checkpoint_sums_metadata_and_distinct_files() -> None:
     shared = file_handle("shared/a", b"12345")
     one = metadata_of(operators=(operator_state("one", (shared,)), operator_state("two", (shared,))))
     metas = sum(len(subtask.keyed.meta) for operator in one.operators for subtask in operator.subtasks)

@@ -1,4 +1,4 @@
-"""What the sections of metadata reject, and what two of them are together."""
+"""What the sections of metadata reject, and how two of them are merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.checkpoint.metadata import (
 )
 
 
-def test_of_two_timers_the_earlier_is_due_of_each_kind() -> None:
+def test_merging_keeps_the_earlier_timer_of_each_kind() -> None:
     one, other = TimersDue("a", 5, 70), TimersDue("a", 6, 60)
     assert one.earliest(other) == other.earliest(one) == TimersDue("a", 5, 60)
     assert TimersDue("a").earliest(TimersDue("a", None, 60)) == TimersDue("a", None, 60)
@@ -39,10 +39,10 @@ def test_of_two_timers_the_earlier_is_due_of_each_kind() -> None:
         ),
     ],
 )
-def test_nothing_is_said_twice_of_one_thing(build: Callable[[], object], message: str) -> None:
+def test_duplicates_in_a_section_are_rejected(build: Callable[[], object], message: str) -> None:
     with pytest.raises(InvariantViolationError, match=message):
         build()
 
 
-def test_channels_of_one_name_are_of_their_sources() -> None:
+def test_channels_of_one_name_belong_to_their_sources() -> None:
     check_distinct_channels([ChannelTimestamp(source, "x", 1) for source in ("a", "b")])

@@ -1,4 +1,4 @@
-"""What the driver does not encode, decode and check again from one epoch to the next."""
+"""Encodings that the driver reuses from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def travelled(sent: Acknowledgement) -> Acknowledgement:
 
 
 def whole_record(metadata: CheckpointMetadata) -> bytes:
-    """The record as the encoder makes it in one piece."""
+    """The record as the encoder writes it in one piece."""
     record = attrs.asdict(metadata, recurse=False)
     record["kind"] = metadata.kind.value
     for name in ("sink_committables", "sink_identities"):
@@ -58,7 +58,7 @@ def whole_record(metadata: CheckpointMetadata) -> bytes:
     return out.getvalue()
 
 
-def test_state_that_travelled_is_written_as_it_came() -> None:
+def test_received_state_is_written_with_its_encoding() -> None:
     sent = acknowledgement(files=FILES)
     state = travelled(sent).state
     assert state.encoding is not None
@@ -72,14 +72,14 @@ def test_a_changed_copy_of_state_does_not_keep_the_encoding() -> None:
     assert len(encode_subtask_state(changed)) < len(encode_subtask_state(state))
 
 
-def test_state_travels_by_pickle_without_its_encoding() -> None:
+def test_state_is_pickled_without_its_encoding() -> None:
     state = travelled(acknowledgement(files=FILES)).state
     copy = pickle.loads(pickle.dumps(state))
     assert (copy, copy.encoding) == (state, None)
     assert len(pickle.dumps(state)) == len(pickle.dumps(attrs.evolve(state)))
 
 
-def test_files_that_are_described_as_before_are_taken_from_what_is_known() -> None:
+def test_unchanged_file_descriptions_are_reused() -> None:
     other = file_handle("shared/b", b"other data")
     known = {file.path: file for file in (FILES[0], other)}
     decoded = Acknowledgement.decode(acknowledgement(files=FILES).encode(), known)
@@ -93,7 +93,7 @@ def test_a_known_file_does_not_hide_another_size_or_checksum(altered: FileHandle
     assert decoded.state.files == (altered,)
 
 
-def test_known_files_do_not_let_a_handle_name_a_file_twice() -> None:
+def test_known_files_do_not_allow_a_handle_to_name_a_file_twice() -> None:
     sent = acknowledgement(files=FILES)
     object.__setattr__(sent.state.keyed, "files", (FILES[0], FILES[0]))
     with pytest.raises(MalformedAcknowledgementError, match="same file twice"):
@@ -102,9 +102,7 @@ def test_known_files_do_not_let_a_handle_name_a_file_twice() -> None:
 
 @pytest.mark.parametrize("kind", CheckpointKind)
 @pytest.mark.parametrize("has_travelled", [False, True])
-def test_a_record_that_is_put_together_is_the_one_the_encoder_makes(
-    tmp_path, kind: CheckpointKind, has_travelled: bool
-) -> None:
+def test_a_record_of_parts_equals_the_encoded_whole(tmp_path, kind: CheckpointKind, has_travelled: bool) -> None:
     sent = [acknowledgement(1, index, files=(file_handle(f"shared/{index}"),)) for index in range(2)]
     subtasks = tuple(travelled(one).state if has_travelled else one.state for one in sent)
     operators = (

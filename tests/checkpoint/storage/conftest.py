@@ -1,4 +1,4 @@
-"""What the tests of stores share."""
+"""Fixtures of the tests of stores."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture
 def root() -> str:
-    """A node of ZooKeeper's below which there is nothing yet."""
+    """A new ZooKeeper path without nodes."""
     return f"/{uuid.uuid4().hex}/jobs"

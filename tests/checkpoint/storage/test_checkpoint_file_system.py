@@ -129,14 +129,14 @@ def test_remains_of_a_crashed_write_are_not_listed_as_files(tmp_path) -> None:
     assert fs.list_files(include_temporary=True) == (f"a/{remains.name}", "a/b")
 
 
-def test_reading_makes_no_directory(tmp_path) -> None:
+def test_reading_creates_no_directory(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "absent")
     assert not fs.exists("a")
     assert fs.list_files() == ()
     assert not (tmp_path / "absent").exists()
 
 
-def test_it_travels_by_pickle(tmp_path, monkeypatch) -> None:
+def test_file_systems_can_be_pickled(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     fs = CheckpointFileSystem.from_uri("relative root")
     handle = fs.write_file("a", b"x")
@@ -156,7 +156,7 @@ def test_a_store_that_is_not_local_has_no_local_paths() -> None:
     assert fs.read_file(handle) == b"x"
 
 
-def test_an_unknown_uri_is_an_error_that_says_what_to_give() -> None:
+def test_an_unknown_uri_is_an_error_with_advice() -> None:
     with pytest.raises(StorageError, match=r"bogus://x.*Give a local path"):
         CheckpointFileSystem.from_uri("bogus://x")
     for no_place in ("", "a\0b", "file:///a\0b"):
@@ -164,14 +164,14 @@ def test_an_unknown_uri_is_an_error_that_says_what_to_give() -> None:
             CheckpointFileSystem.from_uri(no_place)
 
 
-def test_a_file_is_told_with_all_of_a_local_root_and_without_the_parameters_of_a_uri(tmp_path) -> None:
+def test_a_displayed_path_has_the_local_root_but_no_uri_parameters(tmp_path) -> None:
     assert CheckpointFileSystem.from_uri(tmp_path / "why?").location("a/b") == f"{tmp_path}/why?/a/b"
     assert CheckpointFileSystem("mock:///root?region=x", ArrowStorage(pyarrow.fs._MockFileSystem(), "root")).location(
         "a/b"
     ) == ("mock:///root/a/b")
 
 
-def test_a_write_that_fails_in_a_store_leaves_no_part_of_the_file(tmp_path, monkeypatch) -> None:
+def test_a_failed_write_leaves_no_part_of_the_file(tmp_path, monkeypatch) -> None:
     fs = CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(tmp_path / "root")))
     (tmp_path / "source").write_bytes(b"x" * 100)
 
@@ -185,7 +185,7 @@ def test_a_write_that_fails_in_a_store_leaves_no_part_of_the_file(tmp_path, monk
     assert not (tmp_path / "root" / "a" / "b").exists()
 
 
-def test_a_store_without_a_root_of_its_own_has_paths_like_any_other() -> None:
+def test_a_store_without_a_root_has_ordinary_paths() -> None:
     fs = CheckpointFileSystem("memory", ArrowStorage(pyarrow.fs._MockFileSystem(), ""))
     handle = fs.write_file("a/b", b"x")
     assert fs.read_file(handle) == b"x"
@@ -195,21 +195,21 @@ def test_a_store_without_a_root_of_its_own_has_paths_like_any_other() -> None:
     fs.verify_present([handle])
 
 
-def test_a_local_disk_is_one_whichever_way_it_is_named(tmp_path) -> None:
+def test_all_names_of_a_local_disk_are_the_same_store(tmp_path) -> None:
     for name in (str(tmp_path / "a root"), (tmp_path / "a root").as_uri(), f"{(tmp_path / 'a root').as_uri()}/"):
         fs = CheckpointFileSystem.from_uri(name)
         assert fs.uri == str(tmp_path / "a root")
         assert fs.local_path("a") == str(tmp_path / "a root" / "a")
 
 
-def test_a_path_may_begin_with_the_home_of_who_gives_it(tmp_path, monkeypatch) -> None:
+def test_a_path_may_start_with_the_home_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert CheckpointFileSystem.from_uri("~/job").uri == str(tmp_path / "job")
     assert CheckpointFileSystem.from_uri(Path("~")).uri == str(tmp_path)
     assert CheckpointFileSystem.from_uri("./~/job").uri == str(Path("~/job").absolute())
 
 
-def test_a_place_that_may_not_be_looked_into_is_not_told_to_be_absent(tmp_path, monkeypatch) -> None:
+def test_a_place_without_read_permission_is_not_reported_as_absent(tmp_path, monkeypatch) -> None:
     def reject(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -219,7 +219,7 @@ def test_a_place_that_may_not_be_looked_into_is_not_told_to_be_absent(tmp_path, 
         fs.why_absent()
 
 
-def test_a_root_that_nobody_has_written_to_is_told_to_be_absent(tmp_path, bucket: Bucket) -> None:
+def test_a_root_that_was_never_written_is_reported_as_absent(tmp_path, bucket: Bucket) -> None:
     arrow = CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(tmp_path / "arrow")))
     local = CheckpointFileSystem.from_uri(tmp_path / "local")
     for files in (local, arrow, CheckpointFileSystem.from_uri(bucket.uri("root"))):
@@ -229,7 +229,7 @@ def test_a_root_that_nobody_has_written_to_is_told_to_be_absent(tmp_path, bucket
     assert (CheckpointFileSystem.from_uri(tmp_path / "local" / "a" / "b").why_absent() or "").startswith("is a file")
 
 
-def test_a_file_is_compared_with_its_checksum_in_bounded_memory(tmp_path) -> None:
+def test_a_checksum_is_computed_in_bounded_memory(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     with open(tmp_path / "source", "wb") as file:
         file.truncate(64 << 20)
@@ -244,7 +244,7 @@ def test_a_file_is_compared_with_its_checksum_in_bounded_memory(tmp_path) -> Non
 
 
 @pytest.mark.parametrize(("content", "error"), [(b"evil", CorruptFileError), (None, MissingFileError)])
-def test_a_file_that_is_another_one_is_told_by_its_content(tmp_path, content, error) -> None:
+def test_a_replaced_file_is_detected_by_its_content(tmp_path, content, error) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     handle = fs.write_file("a", b"good")
     fs.verify_content(handle)
@@ -255,7 +255,7 @@ def test_a_file_that_is_another_one_is_told_by_its_content(tmp_path, content, er
         fs.verify_content(handle)
 
 
-def test_a_directory_is_moved_to_no_place_outside(tmp_path) -> None:
+def test_a_directory_cannot_be_moved_outside(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     fs.write_file("a/file", b"x")
     with pytest.raises(UnsafePathError):
@@ -264,13 +264,13 @@ def test_a_directory_is_moved_to_no_place_outside(tmp_path) -> None:
 
 
 class Rejecting(LocalStorage):
-    """A store that says in its errors by which key it was asked."""
+    """A store whose errors contain the access key."""
 
     def read(self, path: str) -> bytes:
         raise OSError("the key whisper may not read")
 
 
-def test_another_process_of_the_program_gets_the_credentials_and_no_error_does(tmp_path) -> None:
+def test_another_process_gets_the_credentials_and_no_error_shows_them(tmp_path) -> None:
     whole = "s3://name:whisper@bucket/root"
     fs = CheckpointFileSystem(whole, Rejecting(str(tmp_path)))
     assert fs.__reduce__() == (CheckpointFileSystem.from_uri, (whole,))
@@ -281,13 +281,13 @@ def test_another_process_of_the_program_gets_the_credentials_and_no_error_does(t
 
 
 class Raced(ArrowStorage):
-    """A store on which somebody else writes in the same instant, and last."""
+    """A store on which another driver writes at the same time, and last."""
 
     def read(self, path: str) -> bytes:
         return b"of somebody else"
 
 
-def test_who_was_not_the_last_to_write_on_a_store_without_conditions_has_not_created_the_file(tmp_path) -> None:
+def test_without_conditional_writes_only_the_last_writer_has_created_the_file(tmp_path) -> None:
     files = pyarrow.fs.LocalFileSystem()
     assert not Raced(files, str(tmp_path)).create("mark", b"mine")
     assert ArrowStorage(files, str(tmp_path)).create("other", b"mine")

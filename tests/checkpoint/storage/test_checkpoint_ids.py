@@ -1,4 +1,4 @@
-"""Which ids new checkpoints get, and who may complete one."""
+"""Ids of new checkpoints, and which driver may complete one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_ids_increase_over_runs_failures_and_roll_backs(fs: CheckpointFileSystem
     assert fs.exists("set-aside/chk-000000000005-2/_metadata")
 
 
-def test_the_ids_of_unreadable_checkpoints_are_taken(fs: CheckpointFileSystem) -> None:
+def test_ids_of_unreadable_checkpoints_are_not_reused(fs: CheckpointFileSystem) -> None:
     store = opened(fs)
     for checkpoint_id in (3, 4):
         store.add(metadata_of(checkpoint_id))
@@ -64,12 +64,12 @@ def test_the_ids_of_unreadable_checkpoints_are_taken(fs: CheckpointFileSystem) -
     assert opened(fs).next_checkpoint_id() == 12
 
 
-def test_ids_are_given_out_after_recovery_only(fs: CheckpointFileSystem) -> None:
+def test_ids_are_assigned_after_recovery_only(fs: CheckpointFileSystem) -> None:
     with pytest.raises(IllegalTransitionError, match="recover"):
         DirectoryCheckpointStore(fs).next_checkpoint_id()
 
 
-def test_who_has_lost_the_leadership_completes_no_checkpoint(tmp_path: Path) -> None:
+def test_a_driver_without_leadership_completes_no_checkpoint(tmp_path: Path) -> None:
     directory = JobDirectory.open(str(tmp_path / "job"), "flights", 4)
     store = DirectoryCheckpointStore(directory.file_system, leadership=directory.leadership)
     store.recover()
@@ -80,6 +80,6 @@ def test_who_has_lost_the_leadership_completes_no_checkpoint(tmp_path: Path) -> 
     assert [one.checkpoint_id for one in opened(directory.file_system).all()] == [1]
 
 
-def test_a_pipe_in_the_place_of_the_lock_file_is_held_by_nobody(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_lock_file_is_not_a_lock(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "driver.lock")
     assert not DriverLock.is_held(str(tmp_path / "driver.lock"))

@@ -1,4 +1,4 @@
-"""A small JSON file is read whole or not at all, by a release that knows its version."""
+"""A small JSON file is read completely or rejected; newer versions are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def files(tmp_path: Path) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(tmp_path)
 
 
-def test_a_file_may_be_as_large_as_its_reader_says_and_no_larger(files: CheckpointFileSystem) -> None:
+def test_a_file_has_at_most_the_size_limit_of_its_reader(files: CheckpointFileSystem) -> None:
     content = checksummed_json({"a": "x" * 100}, 1)
     for size, limits in ((len(content), {"max_bytes": len(content)}), (64 << 10, {})):
         files.write_file("file", content.ljust(size))
@@ -27,13 +27,13 @@ def test_a_file_may_be_as_large_as_its_reader_says_and_no_larger(files: Checkpoi
             read_checksummed_json(files, "file", 1, **limits)
 
 
-def test_the_order_of_keys_and_the_white_space_do_not_matter(files: CheckpointFileSystem) -> None:
+def test_key_order_and_white_space_do_not_matter(files: CheckpointFileSystem) -> None:
     content = json.loads(checksummed_json({"b": 1, "a": {"y": 2, "x": "é"}}, 1))
     files.write_file("file", json.dumps(dict(reversed(content.items())), ensure_ascii=False).encode())
     assert read_checksummed_json(files, "file", 1) == {"b": 1, "a": {"y": 2, "x": "é"}}
 
 
-def test_a_damaged_file_of_a_newer_version_is_damaged_and_a_whole_one_is_newer(files: CheckpointFileSystem) -> None:
+def test_a_damaged_newer_file_is_reported_as_damaged_and_an_intact_one_as_newer(files: CheckpointFileSystem) -> None:
     content = checksummed_json({"a": 1}, 5)
     files.write_file("file", content)
     with pytest.raises(CorruptJobIdentityError, match="format version 5; this release reads version 2"):
@@ -46,7 +46,7 @@ def test_a_damaged_file_of_a_newer_version_is_damaged_and_a_whole_one_is_newer(f
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"{}", b'{"format_version": 1}', b"\xff", b"[" * 60_000])
-def test_what_is_no_such_file_is_told(files: CheckpointFileSystem, content: bytes) -> None:
+def test_other_content_is_reported_as_such(files: CheckpointFileSystem, content: bytes) -> None:
     files.write_file("file", content)
     with pytest.raises(CorruptJobIdentityError, match="file cannot be read"):
         read_checksummed_json(files, "file", 1)

@@ -1,4 +1,4 @@
-"""What is particular to the store of a job directory; what every store promises is in `statebackend.testing.stores`."""
+"""What is special about the store of a job directory; the common contract is in `statebackend.testing.stores`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store_of(fs: CheckpointFileSystem, max_retained: int = 3) -> CompletedCheckp
 
 
 def add(store: CompletedCheckpointStore, fs: CheckpointFileSystem, checkpoint_id: int, *names: str, **changes):
-    """Upload what is not there yet, then add a checkpoint whose parent is the newest."""
+    """Upload missing files, then add a checkpoint whose parent is the newest."""
     for name in names:
         if not fs.exists(f"shared/{name}"):
             fs.write_file(f"shared/{name}", b"data")
@@ -58,7 +58,7 @@ def damage(fs: CheckpointFileSystem, checkpoint_id: int) -> None:
     fs.write_file(path, fs.read_file(path)[:-1])
 
 
-def test_a_directory_that_has_not_got_its_name_is_unfinished_and_removed(fs) -> None:
+def test_an_unfinished_directory_is_removed(fs) -> None:
     add(store_of(fs), fs, 1)
     fs.write_file("checkpoints/.chk-000000000002/.tmp-0123", b"half a _meta")
     fs.write_file("checkpoints/.chk-000000000003/_metadata", b"whole, but not renamed")
@@ -68,14 +68,14 @@ def test_a_directory_that_has_not_got_its_name_is_unfinished_and_removed(fs) -> 
     assert fs.list_directories("checkpoints") == ("chk-000000000001", "mine")
 
 
-def test_what_is_unfinished_or_of_others_hides_no_checkpoint_behind_it(fs) -> None:
+def test_unfinished_and_foreign_directories_hide_no_later_checkpoint(fs) -> None:
     add(store_of(fs), fs, 3)
     fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half a _meta")
     fs.write_file("checkpoints/a/notes", b"not the store's")
     assert ids(store_of(fs)) == [3]
 
 
-def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(fs) -> None:
+def test_a_damaged_newest_checkpoint_is_an_error_with_advice(fs) -> None:
     store = store_of(fs)
     for checkpoint_id in (1, 2, 3):
         add(store, fs, checkpoint_id, f"f{checkpoint_id}")
@@ -100,7 +100,7 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(fs) -> N
     )
 
 
-def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_abandon(fs) -> None:
+def test_of_several_damaged_checkpoints_the_newest_is_to_be_abandoned(fs) -> None:
     store = store_of(fs, 4)
     for checkpoint_id in (1, 2, 3, 4):
         add(store, fs, checkpoint_id)
@@ -111,14 +111,14 @@ def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_abandon(fs) -> 
         DirectoryCheckpointStore(fs).recover()
 
 
-def test_a_checkpoint_out_of_place_is_not_taken(fs) -> None:
+def test_a_misplaced_checkpoint_is_not_used(fs) -> None:
     add(store_of(fs), fs, 1)
     fs.move_directory("checkpoints/chk-000000000001", "checkpoints/chk-000000000008")
     with pytest.raises(CorruptMetadataError, match="describes CHECKPOINT 1, its directory is for CHECKPOINT 8"):
         store_of(fs)
 
 
-def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
+def test_a_replaced_parent_is_detected(fs, tmp_path) -> None:
     store = store_of(fs)
     add(store, fs, 1)
     add(store, fs, 2)
@@ -131,7 +131,7 @@ def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
     assert DirectoryCheckpointStore(fs).recover(roll_back_to=1).timestamp_ms == 5
 
 
-def test_orphans_are_what_nobody_refers_to(fs) -> None:
+def test_orphans_are_unreferenced_files(fs) -> None:
     store = store_of(fs)
     add(store, fs, 1, "a")
     for name in ("orphan", "pending", "of-a-savepoint", "deep/er", ".tmp-77"):
@@ -148,7 +148,7 @@ def test_orphans_are_what_nobody_refers_to(fs) -> None:
 
 
 class FailingStorage(LocalStorage):
-    """Local storage that stops working after a number of changing operations, as a crash would."""
+    """Local storage that fails after a number of changing operations, as in a crash."""
 
     def arm(self, operations_left: int) -> FailingStorage:
         object.__setattr__(self, "operations_left", operations_left)
@@ -174,7 +174,7 @@ class FailingStorage(LocalStorage):
         super().delete_directory(*arguments)
 
 
-def test_a_crash_after_any_operation_leaves_a_checkpoint_that_is_whole(tmp_path) -> None:
+def test_a_crash_after_any_operation_leaves_a_complete_checkpoint(tmp_path) -> None:
     outcomes = []
     for operations in range(12):
         root = str(tmp_path / str(operations))
@@ -231,7 +231,7 @@ def test_a_metadata_write_that_fails_after_its_rename_is_rolled_back(fs, monkeyp
     assert ids(store) == ids(store_of(fs)) == [1]
 
 
-def test_the_target_of_a_roll_back_is_found_without_touching_anything(fs) -> None:
+def test_the_target_of_a_roll_back_is_found_without_changes(fs) -> None:
     store = store_of(fs, 9)
     for checkpoint_id in (1, 2, 3, 4):
         add(store, fs, checkpoint_id)
@@ -262,7 +262,7 @@ def test_the_target_of_a_roll_back_is_found_without_touching_anything(fs) -> Non
     assert fs.list_files() == before
 
 
-def test_files_of_checkpoints_that_were_abandoned_stay_until_those_are_removed(fs) -> None:
+def test_files_of_abandoned_checkpoints_stay_until_those_are_removed(fs) -> None:
     store = store_of(fs)
     for checkpoint_id in (1, 2, 3):
         add(store, fs, checkpoint_id, f"f{checkpoint_id}", "all")
@@ -285,7 +285,7 @@ class MovingStorage(FailingStorage):
 
 
 @pytest.mark.parametrize("operations", range(7))
-def test_a_crash_at_any_move_of_a_roll_back_has_abandoned_the_newest_only(tmp_path, operations) -> None:
+def test_a_crash_at_any_move_of_a_roll_back_abandons_only_the_newest(tmp_path, operations) -> None:
     plain = CheckpointFileSystem.from_uri(tmp_path)
     store = store_of(plain, 9)
     for checkpoint_id in (1, 2, 3, 4):
@@ -302,7 +302,7 @@ def test_a_crash_at_any_move_of_a_roll_back_has_abandoned_the_newest_only(tmp_pa
 
 
 def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:
-    """Dropping: the deletion of the metadata is durable before a data file goes."""
+    """The deletion of metadata is durable before a data file is deleted."""
     store = store_of(fs, 1)
     add(store, fs, 1, "a")
     operations = []

@@ -1,4 +1,4 @@
-"""Writes under a condition on S3: what each answer of the store means, and which of them are asked for again."""
+"""Conditional writes on S3: what each answer of the store means, and which requests are retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rejection(status: int, code: str) -> ClientError:
 
 @define
 class Store:
-    """Boto3's client of a store with one object; ``puts`` and ``gets`` are what happens at the next requests."""
+    """A boto3 client of a store with one object; ``puts`` and ``gets`` are the results of the next requests."""
 
     content: bytes | None = None
     revision: int = 0
@@ -81,9 +81,7 @@ def objects(store: Store) -> S3ConditionalObjects:
     return S3ConditionalObjects(store, "bucket", "job", retries)
 
 
-def test_an_object_is_written_where_none_is_and_on_the_version_that_was_read(
-    store: Store, objects: S3ConditionalObjects
-) -> None:
+def test_an_object_is_created_if_absent_and_replaced_if_unchanged(store: Store, objects: S3ConditionalObjects) -> None:
     assert objects.read("a") is None
     first = objects.write("a", b"one", None)
     assert objects.read("a") == VersionedObject(b"one", str(first))
@@ -95,7 +93,7 @@ def test_an_object_is_written_where_none_is_and_on_the_version_that_was_read(
 
 @pytest.mark.parametrize("loses", [1, ATTEMPTS - 1])
 @pytest.mark.parametrize("version", [False, True])
-def test_who_finds_what_he_has_written_has_written_it(
+def test_a_driver_that_reads_back_its_own_content_has_written_it(
     store: Store, objects: S3ConditionalObjects, version: bool, loses: int
 ) -> None:
     former = objects.write("a", b"before", None) if version else None
@@ -109,7 +107,7 @@ def test_who_finds_what_he_has_written_has_written_it(
     assert store.content == b"own"
 
 
-def test_a_write_that_meets_another_drivers_object_after_a_lost_answer_has_not_happened(
+def test_a_write_that_finds_the_object_of_another_driver_after_a_lost_answer_has_failed(
     store: Store, objects: S3ConditionalObjects
 ) -> None:
     def lose_to_another() -> Exception:
@@ -122,7 +120,7 @@ def test_a_write_that_meets_another_drivers_object_after_a_lost_answer_has_not_h
 
 
 @pytest.mark.parametrize("answer", [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed")])
-def test_a_condition_that_does_not_hold_is_no_error(
+def test_a_failed_condition_is_not_an_error(
     store: Store, objects: S3ConditionalObjects, answer: tuple[int, str]
 ) -> None:
     def lose_to_another() -> Exception:
@@ -138,7 +136,7 @@ CONFLICT = rejection(409, "ConditionalRequestConflict")
 
 
 @pytest.mark.parametrize("version", [False, True])
-def test_requests_that_met_are_made_again_as_long_as_the_condition_holds(
+def test_conflicting_requests_are_retried_while_the_condition_holds(
     store: Store, objects: S3ConditionalObjects, version: bool
 ) -> None:
     former = objects.write("a", b"before", None) if version else None
@@ -151,7 +149,7 @@ def test_requests_that_met_are_made_again_as_long_as_the_condition_holds(
     assert store.content == b"own"
 
 
-def test_a_write_that_meets_an_earlier_attempt_of_its_own_has_happened_once_that_has(
+def test_a_write_that_conflicts_with_its_own_earlier_attempt_has_happened_once(
     store: Store, objects: S3ConditionalObjects
 ) -> None:
     def carry_the_first_out() -> Exception:
@@ -163,7 +161,7 @@ def test_a_write_that_meets_an_earlier_attempt_of_its_own_has_happened_once_that
     assert store.asked == ["put", "put", "get"]
 
 
-def test_an_object_that_has_gone_is_not_the_version_that_was_read(store: Store, objects: S3ConditionalObjects) -> None:
+def test_a_deleted_object_is_not_the_version_that_was_read(store: Store, objects: S3ConditionalObjects) -> None:
     former = objects.write("a", b"one", None)
     store.content = None
     assert objects.write("a", b"two", former) is None
@@ -171,7 +169,7 @@ def test_an_object_that_has_gone_is_not_the_version_that_was_read(store: Store, 
 
 
 @pytest.mark.parametrize("version", [None, '"1"'])
-def test_a_bucket_that_is_not_there_is_an_error_and_no_object_that_has_gone(
+def test_a_missing_bucket_is_an_error_and_not_a_missing_object(
     store: Store, objects: S3ConditionalObjects, version: str | None
 ) -> None:
     store.puts = [lambda: rejection(404, "NoSuchBucket")]
@@ -199,7 +197,7 @@ def test_a_bucket_that_is_not_there_is_an_error_and_no_object_that_has_gone(
         IncompleteReadError(actual_bytes=1, expected_bytes=2),
     ],
 )
-def test_what_passes_is_asked_for_again_as_often_as_is_said(
+def test_transient_errors_are_retried_up_to_the_limit(
     store: Store, objects: S3ConditionalObjects, error: Exception
 ) -> None:
     store.puts = [lambda: error] * (ATTEMPTS - 1)
@@ -221,20 +219,20 @@ def test_what_passes_is_asked_for_again_as_often_as_is_said(
         NoCredentialsError(),
     ],
 )
-def test_what_does_not_pass_is_told_at_once(store: Store, objects: S3ConditionalObjects, error: Exception) -> None:
+def test_permanent_errors_are_raised_at_once(store: Store, objects: S3ConditionalObjects, error: Exception) -> None:
     store.puts = [lambda: error]
     with pytest.raises(StorageError):
         objects.write("a", b"own", None)
     assert store.asked == ["put"]
 
 
-def test_an_object_that_no_driver_can_have_written_is_not_read(store: Store, objects: S3ConditionalObjects) -> None:
+def test_an_object_that_is_too_large_is_not_read(store: Store, objects: S3ConditionalObjects) -> None:
     store.content, store.is_large = b"large", True
     with pytest.raises(StorageError, match=r"s3://bucket/job/a has 1099511627776 bytes, more than the limit"):
         objects.read("a")
 
 
-def test_a_store_that_tells_no_versions_is_an_error_of_the_store(
+def test_a_store_without_versions_is_an_error(
     store: Store, objects: S3ConditionalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects.write("a", b"one", None)

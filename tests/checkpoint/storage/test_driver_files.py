@@ -1,4 +1,4 @@
-"""What a driver changes in place: how the next one comes by it while the former may still be writing."""
+"""Files that a driver updates in place: how the next driver copies them while the former may still write."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from statebackend.checkpoint.store.driver_files import copy_driver_files, delete
 from statebackend.testing.stores import checkpoint
 
 
-def test_driver_files_are_copied_as_they_have_been_at_one_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_files_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for path in ("sources/0/0", "offsets/0", "commits/0", "offsets/.1.crc"):
         fs.write_file(f"drivers/former/spark/{path}", path.encode())
@@ -48,7 +46,7 @@ def test_driver_files_are_copied_as_they_have_been_at_one_moment(
     assert not own.exists("spark/offsets/2")
 
 
-def test_driver_files_that_never_stand_still_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_files_that_keep_changing_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     fs.write_file("drivers/former/spark/offsets/0", b"v1")
     written = iter(range(1, 10_000))
@@ -65,7 +63,7 @@ def test_driver_files_that_never_stand_still_are_an_error(tmp_path: Path, monkey
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, changes: list[Callable[[], object]]) -> None:
-    """Lets one change happen behind each look at the files of the former driver, until there are none left."""
+    """Makes one change after each read of the files of the former driver, until none is left."""
     list_files = CheckpointFileSystem.list_files
 
     def look_and_change(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
@@ -77,9 +75,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, changes: list[Callable[[], ob
     monkeypatch.setattr(CheckpointFileSystem, "list_files", look_and_change)
 
 
-def test_a_file_that_is_replaced_by_one_of_its_size_is_copied_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_replaced_by_one_of_equal_size_is_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     fs.write_file("drivers/former/time-epoch.json", b"one")
     between_looks(monkeypatch, [lambda: None, lambda: fs.write_file("drivers/former/time-epoch.json", b"two")])
@@ -88,7 +84,7 @@ def test_a_file_that_is_replaced_by_one_of_its_size_is_copied_anew(
     assert fs.read_file("drivers/next/time-epoch.json") == fs.read_file("drivers/former/time-epoch.json")
 
 
-def test_what_the_former_driver_has_deleted_meanwhile_is_not_taken_over(
+def test_files_that_the_former_driver_has_deleted_are_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -103,7 +99,7 @@ def test_what_the_former_driver_has_deleted_meanwhile_is_not_taken_over(
 
 
 @pytest.mark.parametrize("log", [(), ("spark/offsets/0",)])
-def test_a_take_over_that_begins_anew_takes_what_is_there_then(tmp_path: Path, log: tuple[str, ...]) -> None:
+def test_a_repeated_copy_takes_the_current_files(tmp_path: Path, log: tuple[str, ...]) -> None:
     fs, objects = CheckpointFileSystem.from_uri(tmp_path), MemoryObjects()
     former = ObjectPointers(fs, objects, "job")
     former.take_over("former", lambda record: record)
@@ -127,7 +123,7 @@ def test_a_take_over_that_begins_anew_takes_what_is_there_then(tmp_path: Path, l
     assert [fs.read_file(path) for path in fs.list_files("drivers/next")] == [b"two!" for _ in log]
 
 
-def test_what_spark_has_not_written_whole_is_left_behind(tmp_path: Path) -> None:
+def test_incomplete_files_of_spark_are_not_copied(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for path in ("0", ".0.crc", ".1.5f3e.tmp"):
         fs.write_file(f"drivers/former/spark/offsets/{path}", b"v1")
@@ -136,7 +132,7 @@ def test_what_spark_has_not_written_whole_is_left_behind(tmp_path: Path) -> None
     assert left == ["0"]
 
 
-def test_a_log_that_was_being_rearranged_in_a_job_directory_comes_along(tmp_path: Path) -> None:
+def test_a_log_that_was_being_reordered_in_a_job_directory_is_copied(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for path in ("spark/offsets/0", "spark-rearranged/offsets/0", "fall-back.json", "shared/a", "job.json"):
         fs.write_file(path, b"v1")
@@ -148,14 +144,14 @@ def test_a_log_that_was_being_rearranged_in_a_job_directory_comes_along(tmp_path
     )
 
 
-def test_driver_files_that_are_not_where_they_are_said_to_be_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_missing_driver_files_are_not_taken_for_empty_ones(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     with pytest.raises(JobDirectoryMismatchError, match="pass the directory that the job used before"):
         copy_driver_files(fs, "drivers/former", "drivers/next")
     assert not (tmp_path / "drivers").exists()
 
 
-def test_a_log_that_takes_the_place_of_another_one_while_that_is_copied_is_taken_whole(
+def test_a_log_that_replaces_another_during_the_copy_is_copied_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -181,7 +177,7 @@ def test_a_log_that_takes_the_place_of_another_one_while_that_is_copied_is_taken
     assert [fs.read_file(name) for name in names] == [b"new"] * 3
 
 
-def test_driver_files_that_go_as_a_whole_while_they_are_copied_are_not_taken_for_none(
+def test_driver_files_that_vanish_during_the_copy_are_not_taken_for_empty_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -198,7 +194,7 @@ def test_driver_files_that_go_as_a_whole_while_they_are_copied_are_not_taken_for
         copy_driver_files(fs, "drivers/former", "drivers/next")
 
 
-def test_the_directories_that_are_named_are_deleted_and_no_others(tmp_path: Path) -> None:
+def test_only_the_named_directories_are_deleted(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for name in ("one", "other", "own"):
         fs.write_file(f"drivers/{name}/spark/offsets/0", b"v1")

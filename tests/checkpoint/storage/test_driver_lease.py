@@ -1,4 +1,4 @@
-"""The lease of a driver: who gets it, when it is taken over, and how its holder finds out."""
+"""The lease of a driver: who gets it, when another driver takes it, and how its holder notices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FRESH = LeaseRecord(token="x", renewal=0, lease_ms=LONG_MS, is_released=False, h
 
 
 class Waiting:
-    """A clock that goes on when somebody waits, and what happens meanwhile."""
+    """A clock that advances when a driver waits, and runs other steps meanwhile."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -54,7 +54,7 @@ def waiting() -> Waiting:
 
 @pytest.fixture
 def leases():
-    """Closes what a test has taken."""
+    """Closes the leases that a test has taken."""
     taken: list[DriverLease] = []
     yield taken.append
     for lease in taken:
@@ -65,7 +65,7 @@ def record_of(objects: MemoryObjects) -> LeaseRecord:
     return LeaseRecord.from_bytes(objects.read(LEASE_FILE_NAME).content, "here")
 
 
-def test_a_lease_that_nobody_has_is_taken_without_waiting(waiting, leases) -> None:
+def test_a_free_lease_is_taken_without_waiting(waiting, leases) -> None:
     objects = MemoryObjects()
     lease = waiting.lease().taken(objects, "here")
     leases(lease)
@@ -75,7 +75,7 @@ def test_a_lease_that_nobody_has_is_taken_without_waiting(waiting, leases) -> No
     assert "process" in record_of(objects).holder
 
 
-def test_a_lease_that_was_given_back_is_taken_without_waiting(waiting, leases) -> None:
+def test_a_released_lease_is_taken_without_waiting(waiting, leases) -> None:
     objects = MemoryObjects()
     former = waiting.lease().taken(objects, "here")
     former.close()
@@ -89,7 +89,7 @@ def test_a_lease_that_was_given_back_is_taken_without_waiting(waiting, leases) -
     assert not record_of(objects).is_released
 
 
-def test_who_lives_is_named_as_soon_as_the_lease_is_renewed(waiting, leases) -> None:
+def test_the_holder_is_named_as_soon_as_it_renews_the_lease(waiting, leases) -> None:
     objects = MemoryObjects()
     holder = waiting.lease().taken(objects, "here")
     leases(holder)
@@ -100,7 +100,7 @@ def test_who_lives_is_named_as_soon_as_the_lease_is_renewed(waiting, leases) -> 
     holder.check()
 
 
-def test_a_lease_that_is_not_renewed_for_its_whole_length_is_taken_over(waiting, leases) -> None:
+def test_an_expired_lease_is_taken(waiting, leases) -> None:
     objects = MemoryObjects()
     paused = waiting.lease().taken(objects, "here")
     leases(paused)
@@ -113,7 +113,7 @@ def test_a_lease_that_is_not_renewed_for_its_whole_length_is_taken_over(waiting,
         paused.check()
 
 
-def test_a_stand_by_waits_for_as_long_as_the_leader_lives(waiting, leases) -> None:
+def test_a_standby_waits_while_the_leader_renews(waiting, leases) -> None:
     objects = MemoryObjects()
     leader = waiting.lease().taken(objects, "here")
     leases(leader)
@@ -125,7 +125,7 @@ def test_a_stand_by_waits_for_as_long_as_the_leader_lives(waiting, leases) -> No
         leader.check()
 
 
-def test_of_many_who_take_one_lease_at_once_one_gets_it(leases) -> None:
+def test_one_of_many_concurrent_drivers_gets_the_lease(leases) -> None:
     objects = MemoryObjects()
     start = threading.Barrier(8)
     won, lost = [], []
@@ -151,7 +151,7 @@ def test_of_many_who_take_one_lease_at_once_one_gets_it(leases) -> None:
     holding[0].check()
 
 
-def test_who_takes_it_at_the_moment_at_which_it_is_renewed_does_not_get_it(waiting, leases) -> None:
+def test_a_renewal_at_the_moment_of_the_take_over_wins(waiting, leases) -> None:
     objects, other = MemoryObjects(), MemoryObjects()
     other.stored = objects.stored
     holder = waiting.lease().taken(objects, "here")
@@ -169,7 +169,7 @@ def test_who_takes_it_at_the_moment_at_which_it_is_renewed_does_not_get_it(waiti
 
 
 @pytest.mark.parametrize("loses", [1, 2])
-def test_a_renewal_whose_answer_is_lost_is_the_holders_own(waiting, leases, loses) -> None:
+def test_a_renewal_with_a_lost_answer_is_recognised_as_its_own(waiting, leases, loses) -> None:
     objects = MemoryObjects()
     holder = waiting.lease().taken(objects, "here")
     leases(holder)
@@ -182,7 +182,7 @@ def test_a_renewal_whose_answer_is_lost_is_the_holders_own(waiting, leases, lose
     assert record_of(objects).renewal == loses + 1
 
 
-def test_who_could_not_reach_the_store_goes_on_if_nobody_has_taken_the_lease(waiting, leases) -> None:
+def test_a_driver_continues_after_an_outage_if_nobody_has_taken_the_lease(waiting, leases) -> None:
     objects = MemoryObjects()
     holder = waiting.lease().taken(objects, "here")
     leases(holder)
@@ -207,7 +207,7 @@ def test_a_lease_that_was_deleted_is_lost(waiting) -> None:
     assert objects.read(LEASE_FILE_NAME) is None
 
 
-def test_a_lease_is_renewed_three_times_in_its_length(waiting) -> None:
+def test_a_lease_is_renewed_three_times_per_duration(waiting) -> None:
     intervals_s: list[float] = []
 
     class Keeper:
@@ -221,7 +221,7 @@ def test_a_lease_is_renewed_three_times_in_its_length(waiting) -> None:
     assert intervals_s == [2.0]
 
 
-def test_the_thread_renews_it_and_tells_of_a_loss(leases) -> None:
+def test_the_thread_renews_and_reports_a_loss(leases) -> None:
     objects = MemoryObjects()
     renewed, lost = threading.Event(), threading.Event()
     objects.before_write = lambda path, content: renewed.set() if b'"renewal": 2' in content else None
@@ -241,7 +241,7 @@ def test_the_thread_renews_it_and_tells_of_a_loss(leases) -> None:
     assert objects.read(LEASE_FILE_NAME) == another
 
 
-def test_the_thread_goes_on_when_the_store_cannot_be_reached(leases) -> None:
+def test_the_thread_continues_when_the_store_is_unreachable(leases) -> None:
     objects = MemoryObjects()
     tried = threading.Semaphore(0)
     objects.before_write = lambda path, content: tried.release()
@@ -263,7 +263,7 @@ def test_the_thread_goes_on_when_the_store_cannot_be_reached(leases) -> None:
         FRESH.to_bytes().replace(b'"format_version": 1', b'"format_version": 2'),
     ],
 )
-def test_what_is_no_lease_is_neither_taken_nor_overwritten(waiting, content) -> None:
+def test_an_object_that_is_not_a_lease_is_neither_taken_nor_overwritten(waiting, content) -> None:
     objects = MemoryObjects()
     objects.stored.by_path[LEASE_FILE_NAME] = VersionedObject(content, "v")
     with pytest.raises(CorruptJobIdentityError, match="here"):
@@ -284,7 +284,7 @@ def test_a_record_that_breaks_an_invariant_is_rejected(fields) -> None:
         LeaseRecord.from_bytes(checksummed_json({**asdict(FRESH), **fields}, 1), "here")
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_a_record_round_trips() -> None:
     assert LeaseRecord.from_bytes(FRESH.to_bytes(), "here") == FRESH
 
 
@@ -293,7 +293,7 @@ def test_a_store_without_conditional_writes_is_rejected(tmp_path) -> None:
         ObjectStoreLease().lead(CheckpointFileSystem.from_uri(tmp_path), "job")
 
 
-def test_a_job_directory_on_an_object_store_is_led_by_one_driver(bucket) -> None:
+def test_a_job_directory_on_an_object_store_has_one_leader(bucket) -> None:
     # Whoever waits for it sees no time pass, so it is renewed before it runs out.
     uri, lease = bucket.uri("job"), ObjectStoreLease(lease_ms=600, monotonic_ms=lambda: 0)
     with JobDirectory.open(uri, "flights", 128, leadership=lease) as directory:
@@ -307,7 +307,7 @@ def test_a_job_directory_on_an_object_store_is_led_by_one_driver(bucket) -> None
 
 
 class Heedless(MemoryObjects):
-    """Of a store that takes conditions and heeds some of them."""
+    """A store that accepts conditions and ignores some of them."""
 
     heeds_absence = True
 
@@ -319,7 +319,7 @@ class Heedless(MemoryObjects):
 
 
 @pytest.mark.parametrize("heeds_absence", [False, True])
-def test_a_store_that_does_not_heed_a_condition_is_rejected(tmp_path, monkeypatch, waiting, heeds_absence) -> None:
+def test_a_store_that_ignores_a_condition_is_rejected(tmp_path, monkeypatch, waiting, heeds_absence) -> None:
     objects = Heedless()
     objects.heeds_absence = heeds_absence
     monkeypatch.setattr(LocalStorage, "conditional", lambda storage: objects)
@@ -328,7 +328,9 @@ def test_a_store_that_does_not_heed_a_condition_is_rejected(tmp_path, monkeypatc
     assert record_of(objects).is_released
 
 
-def test_a_store_that_heeds_conditions_is_asked_once_and_left_as_it_is(tmp_path, monkeypatch, waiting, leases) -> None:
+def test_a_store_that_honours_conditions_is_probed_once_and_left_unchanged(
+    tmp_path, monkeypatch, waiting, leases
+) -> None:
     objects = MemoryObjects()
     monkeypatch.setattr(LocalStorage, "conditional", lambda storage: objects)
     lease = waiting.lease().lead(CheckpointFileSystem.from_uri(tmp_path), "job")
@@ -338,7 +340,7 @@ def test_a_store_that_heeds_conditions_is_asked_once_and_left_as_it_is(tmp_path,
     lease.check()
 
 
-def test_a_renewal_that_fails_in_a_way_that_nobody_has_foreseen_is_tried_again(leases, waiting) -> None:
+def test_a_renewal_is_retried_after_an_unexpected_error(leases, waiting) -> None:
     objects, kept = MemoryObjects(), []
 
     class Keeper:

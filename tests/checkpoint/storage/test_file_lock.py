@@ -1,4 +1,4 @@
-"""Locks on open files: who holds them when processes fork."""
+"""Locks on open files: who holds them after a fork."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Holder = Callable[[Path], contextlib.AbstractContextManager[Path]]
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_was_released_is_free_before_a_forked_child_has_closed_its_copy(tmp_path: Path, holder: Holder) -> None:
+def test_a_released_lock_is_free_before_a_forked_child_has_closed_its_copy(tmp_path: Path, holder: Holder) -> None:
     with holder(tmp_path) as path:
         # As a child has it that was forked and did not come to run yet.
         copies = [os.dup(descriptor) for descriptor in descriptors_below(tmp_path)]
@@ -105,7 +105,7 @@ def test_what_was_released_is_free_before_a_forked_child_has_closed_its_copy(tmp
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_a_child_has_no_copy_and_what_it_does_with_it_leaves_the_parents_lock(tmp_path: Path, holder: Holder) -> None:
+def test_a_child_has_no_copy_and_does_not_affect_the_lock_of_the_parent(tmp_path: Path, holder: Holder) -> None:
     held = holder(tmp_path)
     path = held.__enter__()
     links = path.stat().st_nlink
@@ -123,7 +123,7 @@ def test_a_child_has_no_copy_and_what_it_does_with_it_leaves_the_parents_lock(tm
     assert is_free(path)
 
 
-def test_a_lock_is_released_once_and_has_no_file_then(tmp_path: Path) -> None:
+def test_a_lock_is_released_once_and_then_has_no_file(tmp_path: Path) -> None:
     lock = exclusive(tmp_path / "file")
     assert lock.is_held
     assert not is_free(tmp_path / "file")
@@ -137,7 +137,7 @@ def test_a_lock_is_released_once_and_has_no_file_then(tmp_path: Path) -> None:
     other.release()
 
 
-def test_a_lock_that_is_rejected_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_a_rejected_lock_leaves_no_descriptor(tmp_path: Path) -> None:
     held = exclusive(tmp_path / "file")
     with pytest.raises(BlockingIOError):
         exclusive(tmp_path / "file")

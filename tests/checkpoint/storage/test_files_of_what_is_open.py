@@ -1,4 +1,4 @@
-"""Files that are there while something is open, a fall-back or an epoch without records: what they say and mean."""
+"""Marker files of open roll backs and no-data epochs: their content and meaning."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ WRONG_TIME_EPOCHS: list[Mapping[str, Any]] = [
         ),
     ],
 )
-def test_what_was_begun_is_known_until_it_is_ended(
+def test_an_open_operation_is_known_until_it_ends(
     tmp_path: pathlib.Path, name: str, opened: Any, write: Any, read: Any, end: Any, wrong: list[Mapping[str, Any]]
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -82,7 +82,7 @@ def test_what_was_begun_is_known_until_it_is_ended(
     end(fs)
 
 
-def test_what_an_open_epoch_without_records_means_is_told_by_the_newest_checkpoint() -> None:
+def test_the_newest_checkpoint_decides_what_an_open_no_data_epoch_means() -> None:
     assert [NO_DATA_EPOCH.follows(one) for one in (DIGEST, OTHER, None)] == [True, False, False]
     assert not attrs.evolve(NO_DATA_EPOCH, is_drain=True).follows(DIGEST), "who starts a job again goes on"
     assert attrs.evolve(NO_DATA_EPOCH, parent_digest=None).follows(None)

@@ -77,7 +77,7 @@ def test_another_job_or_max_parallelism_is_rejected_and_nothing_is_touched(tmp_p
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
-def test_a_directory_of_somebody_else_is_rejected_and_not_touched(tmp_path) -> None:
+def test_a_foreign_directory_is_rejected_and_not_changed(tmp_path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for call in (
         lambda: JobDirectory.inspect(str(tmp_path)),
@@ -96,13 +96,13 @@ def test_a_crash_before_the_identity_was_written_is_survived(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, 40_000, True, "8"])
-def test_a_senseless_max_parallelism_is_rejected_before_anything_exists(tmp_path, max_parallelism) -> None:
+def test_an_invalid_max_parallelism_is_rejected_before_anything_exists(tmp_path, max_parallelism) -> None:
     with pytest.raises(InvariantViolationError, match="max_parallelism"):
         JobDirectory.open(str(tmp_path / "job"), "flights", max_parallelism)
     assert not (tmp_path / "job").exists()
 
 
-def test_every_change_of_the_identity_is_found(tmp_path) -> None:
+def test_every_change_of_the_identity_is_detected(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128, now_ms=5).close()
     path = tmp_path / "job.json"
     good = path.read_bytes()
@@ -123,14 +123,14 @@ def test_every_change_of_the_identity_is_found(tmp_path) -> None:
         JobDirectory.open(str(tmp_path), "flights", 128)
 
 
-def test_a_newer_identity_is_rejected_as_newer(tmp_path) -> None:
+def test_a_newer_identity_is_reported_as_newer(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
     (tmp_path / "job.json").write_bytes(checksummed_json({"more": "x"}, 2))
     with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads version 1"):
         JobDirectory.inspect(str(tmp_path))
 
 
-def test_the_second_of_two_processes_is_told_who_holds_the_directory(tmp_path) -> None:
+def test_the_second_of_two_processes_gets_the_name_of_the_holder(tmp_path) -> None:
     holder = start_holder(tmp_path)
     try:
         with pytest.raises(JobDirectoryLockedError, match=rf"process {holder.pid} on host .*, since 20\d\d-"):
@@ -149,7 +149,7 @@ def test_a_killed_holder_frees_the_directory(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
 
 
-def test_one_process_cannot_open_it_twice_and_closing_twice_is_fine(tmp_path) -> None:
+def test_one_process_cannot_open_it_twice_and_closing_twice_is_allowed(tmp_path) -> None:
     first = JobDirectory.open(str(tmp_path), "flights", 128)
     with pytest.raises(JobDirectoryLockedError, match=f"process {os.getpid()} "):
         JobDirectory.open(str(tmp_path), "flights", 128)
@@ -197,14 +197,14 @@ def test_a_store_without_locks_needs_a_lock_path(tmp_path) -> None:
             JobDirectory.open("mock:///job", "flights", 128, lock_path=str(tmp_path / "lock"))
 
 
-def test_a_lock_file_that_cannot_be_opened_is_an_error_naming_it(tmp_path) -> None:
+def test_a_lock_file_that_cannot_be_opened_is_named_in_the_error(tmp_path) -> None:
     (tmp_path / "job.json").unlink(missing_ok=True)
     (tmp_path / "driver.lock").mkdir()
     with pytest.raises(JobDirectoryError, match=r"driver\.lock"):
         JobDirectory.open(str(tmp_path), "flights", 128)
 
 
-def test_checking_tells_another_job_without_touching_the_directory(tmp_path) -> None:
+def test_checking_detects_another_job_without_changing_the_directory(tmp_path) -> None:
     uri = str(tmp_path / "job")
     JobDirectory.check(uri, "ours", 16)
     assert not (tmp_path / "job").exists()
@@ -225,7 +225,7 @@ ORIGIN = JobOrigin(
 )
 
 
-def test_a_new_directory_remembers_what_it_was_begun_from_and_another_opening_changes_nothing(tmp_path) -> None:
+def test_a_new_directory_keeps_its_origin_and_another_opening_changes_nothing(tmp_path) -> None:
     uri = str(tmp_path / "job")
     assert read_origin(CheckpointFileSystem.from_uri(uri)) is None
     assert not (tmp_path / "job").exists()
@@ -236,7 +236,7 @@ def test_a_new_directory_remembers_what_it_was_begun_from_and_another_opening_ch
     assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
 
 
-def test_a_crash_between_origin_and_identity_leaves_a_directory_that_knows_its_origin(tmp_path, monkeypatch) -> None:
+def test_a_crash_between_origin_and_identity_leaves_a_directory_with_its_origin(tmp_path, monkeypatch) -> None:
     uri = str(tmp_path)
     write_file = CheckpointFileSystem.write_file
 
@@ -256,7 +256,7 @@ def test_a_crash_between_origin_and_identity_leaves_a_directory_that_knows_its_o
     assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
 
 
-def test_every_change_of_the_origin_is_found(tmp_path) -> None:
+def test_every_change_of_the_origin_is_detected(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     write_origin(fs, ORIGIN)
     path = tmp_path / "origin.json"
@@ -295,7 +295,7 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
 
 @attrs.frozen
 class LeadershipAfter:
-    """By the lock file, which is free once something else has happened, as for a driver that stands by."""
+    """Leadership by a lock file that becomes free after another event, as for a standby driver."""
 
     happens: Callable[[], None]
 
@@ -307,7 +307,7 @@ class LeadershipAfter:
 @pytest.mark.parametrize(
     ("job_name", "max_parallelism", "match"), [("theirs", 128, "belongs to job"), ("flights", 64, "max_parallelism 64")]
 )
-def test_an_identity_that_appears_between_look_and_lock_is_judged_and_the_lock_given_back(
+def test_an_identity_that_appears_before_the_lock_is_taken_is_checked_and_the_lock_released(
     tmp_path, job_name, max_parallelism, match
 ) -> None:
     def somebody_was_faster() -> None:
@@ -319,7 +319,7 @@ def test_an_identity_that_appears_between_look_and_lock_is_judged_and_the_lock_g
     JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
 
 
-def test_a_place_of_checkpoints_that_is_noted_between_look_and_lock_is_judged(tmp_path) -> None:
+def test_a_checkpoint_location_that_is_written_before_the_lock_is_taken_is_checked(tmp_path) -> None:
     def somebody_was_faster() -> None:
         with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
             write_kept_in(directory.file_system, "elsewhere")
@@ -330,7 +330,7 @@ def test_a_place_of_checkpoints_that_is_noted_between_look_and_lock_is_judged(tm
 
 @attrs.frozen
 class LeadershipLostAtOnce:
-    """Taken, and lost before anything is written."""
+    """Leadership that is lost before anything is written."""
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
         lock = DriverLockFile().lead(file_system, job_name)
@@ -338,13 +338,13 @@ class LeadershipLostAtOnce:
         return lock
 
 
-def test_who_has_lost_the_leadership_before_the_job_is_there_makes_none(tmp_path) -> None:
+def test_a_driver_that_lost_leadership_creates_no_job(tmp_path) -> None:
     with pytest.raises(LeadershipLostError):
         JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipLostAtOnce())
     assert JobDirectory.inspect(str(tmp_path)) is None
 
 
-def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_path) -> None:
+def test_the_same_job_that_appears_before_the_lock_is_taken_keeps_its_identity(tmp_path) -> None:
     theirs = []
 
     def somebody_was_faster() -> None:
@@ -373,7 +373,7 @@ def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_
         {"created_ms": -1},
     ],
 )
-def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
+def test_an_invalid_identity_is_rejected(changes) -> None:
     good = {
         "job_id": "123e4567-e89b-12d3-a456-426614174000",
         "job_name": "flights",
@@ -385,7 +385,7 @@ def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
         JobIdentity(**{**good, **changes})
 
 
-def test_a_lock_that_was_looked_at_or_rejected_or_closed_leaves_no_descriptor_open(tmp_path) -> None:
+def test_a_probed_rejected_or_closed_lock_leaves_no_descriptor_open(tmp_path) -> None:
     path = str(tmp_path / "driver.lock")
     lock = DriverLock(path)
     assert len(descriptors_below(tmp_path)) == 1
@@ -399,7 +399,7 @@ def test_a_lock_that_was_looked_at_or_rejected_or_closed_leaves_no_descriptor_op
     assert not descriptors_below(tmp_path)
 
 
-def test_a_lock_that_was_closed_is_free_before_a_forked_child_has_closed_its_copy(tmp_path) -> None:
+def test_a_closed_lock_is_free_before_a_forked_child_has_closed_its_copy(tmp_path) -> None:
     path = str(tmp_path / "driver.lock")
     lock = DriverLock(path)
     [descriptor] = descriptors_below(tmp_path)
@@ -411,7 +411,7 @@ def test_a_lock_that_was_closed_is_free_before_a_forked_child_has_closed_its_cop
     os.close(copy)
 
 
-def test_the_name_of_the_holder_replaces_a_longer_one_and_may_be_missing(tmp_path) -> None:
+def test_the_holder_name_replaces_a_longer_one_and_may_be_missing(tmp_path) -> None:
     path = tmp_path / "driver.lock"
     path.write_text("x" * 10_000)
     lock = DriverLock(str(path))
@@ -423,7 +423,7 @@ def test_the_name_of_the_holder_replaces_a_longer_one_and_may_be_missing(tmp_pat
     lock.close()
 
 
-def test_a_disk_without_locks_is_told_from_another_driver(tmp_path, monkeypatch) -> None:
+def test_a_disk_without_locks_is_not_reported_as_another_driver(tmp_path, monkeypatch) -> None:
     def reject(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

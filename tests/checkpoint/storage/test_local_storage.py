@@ -1,4 +1,4 @@
-"""What the store on a local disk makes durable, in which order, and what it takes for a file."""
+"""What the store on a local disk makes durable, in which order, and what counts as a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX
 
 @pytest.fixture
 def events(monkeypatch) -> list[str]:
-    """What becomes durable or visible, in order: a file with its size when it is synced, a directory by its name."""
+    """What becomes durable or visible, in order: a synced file with its size, a directory by its name."""
     seen: list[str] = []
     real = {name: getattr(os, name) for name in ("fsync", "replace", "rename", "unlink")}
 
@@ -45,9 +45,7 @@ SIZES = pytest.mark.parametrize("size_bytes", [1, 5000])
 
 @SIZES
 @pytest.mark.parametrize("may_link", [True, False])
-def test_all_bytes_of_an_uploaded_file_are_synced_before_it_gets_its_name(
-    tmp_path, events, may_link, size_bytes
-) -> None:
+def test_an_uploaded_file_is_synced_before_it_gets_its_name(tmp_path, events, may_link, size_bytes) -> None:
     (tmp_path / "source").write_bytes(b"x" * size_bytes)
     (tmp_path / "root").mkdir()
     CheckpointFileSystem.from_uri(tmp_path / "root").upload(tmp_path / "source", "file", may_link=may_link)
@@ -56,7 +54,7 @@ def test_all_bytes_of_an_uploaded_file_are_synced_before_it_gets_its_name(
 
 
 @SIZES
-def test_all_bytes_of_a_written_file_are_synced_before_it_gets_its_name(tmp_path, events, size_bytes) -> None:
+def test_a_written_file_is_synced_before_it_gets_its_name(tmp_path, events, size_bytes) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     fs.write_file("file", b"x" * size_bytes)
     assert events == [f"sync temporary of {size_bytes}", "replace to file", f"sync {tmp_path.name}"]
@@ -76,7 +74,7 @@ def test_a_download_is_not_synced(tmp_path, events) -> None:
     assert not os.path.samefile(tmp_path / "file", tmp_path / "copied")
 
 
-def test_a_durable_deletion_syncs_the_directory_after_it_and_another_syncs_nothing(tmp_path, events) -> None:
+def test_only_a_durable_deletion_syncs_the_directory(tmp_path, events) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for name in ("a", "b"):
         fs.write_file(f"directory/{name}", b"x")
@@ -96,7 +94,7 @@ def test_a_moved_directory_is_durable_in_both_places_after_the_move(tmp_path, ev
     assert events == [f"sync {tmp_path.name}", "rename to other", "sync from", "sync to"]
 
 
-def test_a_file_that_is_created_where_none_is_is_durable_with_its_name(tmp_path, events) -> None:
+def test_a_created_file_is_durable_with_its_name(tmp_path, events) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     assert fs.create_file("mark", b"12345")
     assert events == ["sync temporary of 5", f"sync {tmp_path.name}"]
@@ -105,13 +103,13 @@ def test_a_file_that_is_created_where_none_is_is_durable_with_its_name(tmp_path,
     assert fs.read_file("mark") == b"12345"
 
 
-def test_a_root_is_made_durable_with_all_directories_above_it(tmp_path, events) -> None:
+def test_a_root_is_durable_with_all_parent_directories(tmp_path, events) -> None:
     CheckpointFileSystem.from_uri(tmp_path / "a" / "b").make_root()
     assert (tmp_path / "a" / "b").is_dir()
     assert events == [f"sync {tmp_path.name}", "sync a"]
 
 
-def test_a_directory_that_somebody_else_makes_at_the_same_time_is_taken(tmp_path, monkeypatch) -> None:
+def test_a_directory_that_is_created_concurrently_is_used(tmp_path, monkeypatch) -> None:
     mkdir = os.mkdir
 
     def somebody_was_faster(path: str, mode: int, **directory: object) -> None:
@@ -149,7 +147,7 @@ def test_only_regular_files_count_as_files(tmp_path) -> None:
     assert fs.list_files() == ("directory/file", "gone")
 
 
-def test_a_named_pipe_in_the_place_of_a_file_is_rejected_and_waits_for_nobody(tmp_path) -> None:
+def test_a_named_pipe_in_place_of_a_file_is_rejected_without_waiting(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     handle = fs.write_file("pipe", b"x")
     os.unlink(tmp_path / "root" / "pipe")
@@ -165,7 +163,7 @@ def test_a_named_pipe_in_the_place_of_a_file_is_rejected_and_waits_for_nobody(tm
             read()
 
 
-def test_what_is_uploaded_through_a_link_is_the_file_and_not_the_link(tmp_path) -> None:
+def test_an_upload_through_a_link_copies_the_file(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     (tmp_path / "source").write_bytes(b"content")
     os.symlink(tmp_path / "source", tmp_path / "link")
@@ -173,7 +171,7 @@ def test_what_is_uploaded_through_a_link_is_the_file_and_not_the_link(tmp_path) 
     assert not os.path.islink(tmp_path / "root" / "a")
 
 
-def test_a_link_that_fails_for_want_of_space_is_an_error_and_not_a_copy(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_during_linking_is_an_error_and_not_a_copy(tmp_path, monkeypatch) -> None:
     def reject(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -201,7 +199,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path, m
             listed()
 
 
-def test_no_operation_leaves_a_descriptor_open(tmp_path) -> None:
+def test_no_operation_leaks_a_descriptor(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     fs.make_root()
     (tmp_path / "source").write_bytes(b"x")

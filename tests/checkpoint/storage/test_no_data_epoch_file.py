@@ -1,4 +1,4 @@
-"""What is told of an epoch without records: only what can be true, and of which checkpoint it is."""
+"""The file of an open no-data epoch: only valid content, and for which checkpoint it counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARENT = checksum_of_bytes(b"the checkpoint before")
 OPEN = OpenNoDataEpoch(checkpoint_id=7, parent_digest=PARENT, processing_time_ms=5, is_drain=False)
 
 
-def test_an_epoch_is_there_from_its_opening_to_its_end(tmp_path: Path) -> None:
+def test_an_epoch_is_stored_from_its_start_to_its_end(tmp_path: Path) -> None:
     files = CheckpointFileSystem.from_uri(tmp_path)
     end_no_data_epoch(files)
     assert read_no_data_epoch(files) is None
@@ -49,7 +49,7 @@ def test_an_epoch_is_there_from_its_opening_to_its_end(tmp_path: Path) -> None:
         {"is_drain": 1},
     ],
 )
-def test_an_epoch_that_makes_no_sense_is_none(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_an_invalid_epoch_is_rejected(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvariantViolationError):
         attrs.evolve(OPEN, **wrong)
     files = CheckpointFileSystem.from_uri(tmp_path)
@@ -58,7 +58,7 @@ def test_an_epoch_that_makes_no_sense_is_none(tmp_path: Path, wrong: dict[str, A
         read_no_data_epoch(files)
 
 
-def test_an_epoch_is_that_of_a_checkpoint_by_id_and_parent_and_follows_what_it_was_opened_behind() -> None:
+def test_an_epoch_belongs_to_a_checkpoint_by_id_and_parent_and_follows_the_one_it_was_opened_after() -> None:
     own = attrs.evolve(metadata_of(7, ()), parent_checkpoint_id=6, parent_digest=PARENT)
     assert OPEN.is_epoch_of(own)
     assert not OPEN.is_epoch_of(attrs.evolve(own, parent_digest=checksum_of_bytes(b"another")))

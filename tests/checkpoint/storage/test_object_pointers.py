@@ -1,4 +1,4 @@
-"""The one object that says what is complete: what is written when, and in which order with the files that it names."""
+"""The object that names the completed checkpoints: when it is written, relative to the named files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_record_of_another_job_is_rejected(tmp_path) -> None:
         ObjectPointers(fs, objects, "other").take_over("b", lambda record: record)
 
 
-def test_nobody_changes_what_he_only_looks_at(tmp_path) -> None:
+def test_a_read_only_service_changes_nothing(tmp_path) -> None:
     pointers = ObjectPointers(CheckpointFileSystem.from_uri(tmp_path), MemoryObjects(), "job")
     with pytest.raises(LeadershipLostError, match="opened it read-only"):
         pointers.publish(checkpoint(1))
@@ -40,7 +40,7 @@ def test_nobody_changes_what_he_only_looks_at(tmp_path) -> None:
 
 @define
 class WatchedObjects:
-    """A driver's way to the store; what is in ``behind_look`` happens behind its next look."""
+    """The connection of a driver to the store; ``behind_look`` runs after its next read."""
 
     objects: MemoryObjects = field(factory=MemoryObjects)
     behind_look: list[Callable[[], object]] = field(factory=list)
@@ -55,7 +55,7 @@ class WatchedObjects:
         return self.objects.write(path, content, version)
 
 
-def test_a_leader_that_is_overtaken_while_it_reads_its_checkpoints_hears_that_and_of_no_damage(tmp_path) -> None:
+def test_a_leader_that_is_replaced_during_recovery_gets_that_error_and_not_a_damage_report(tmp_path) -> None:
     fs, objects = CheckpointFileSystem.from_uri(tmp_path), WatchedObjects()
     former = ObjectPointers(fs, objects, "job")
     former.take_over("former", lambda record: record)
@@ -71,7 +71,7 @@ def test_a_leader_that_is_overtaken_while_it_reads_its_checkpoints_hears_that_an
         former.find()
 
 
-def test_a_store_that_rejects_every_write_is_abandoned(tmp_path) -> None:
+def test_writing_ends_with_an_error_if_every_write_is_rejected(tmp_path) -> None:
     objects = MemoryObjects()
     pointers = ObjectPointers(CheckpointFileSystem.from_uri(tmp_path), objects, "job")
     pointers.take_over("a", lambda record: record)
@@ -89,7 +89,7 @@ def leading(fs: CheckpointFileSystem, objects: MemoryObjects) -> ObjectPointers:
     return pointers
 
 
-def test_a_checkpoint_is_there_before_it_is_named_and_until_it_is_named_no_more(tmp_path) -> None:
+def test_checkpoint_files_exist_before_they_are_named_and_until_they_are_not(tmp_path) -> None:
     fs, objects, there = CheckpointFileSystem.from_uri(tmp_path), MemoryObjects(), list[int]()
     pointers = leading(fs, objects)
     objects.before_write = lambda path, content: there.append(len(fs.list_files("checkpoints")))
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_there_before_it_is_named_and_until_it_is_named_no_more(
     assert fs.list_files("checkpoints") == ()
 
 
-def test_no_two_writes_are_alike_whatever_became_of_the_first(tmp_path) -> None:
+def test_no_two_writes_are_equal_whatever_happened_to_the_first(tmp_path) -> None:
     objects, contents = MemoryObjects(), list[bytes]()
     pointers = leading(CheckpointFileSystem.from_uri(tmp_path), objects)
     pointers.publish(checkpoint(1))
@@ -118,7 +118,7 @@ def test_no_two_writes_are_alike_whatever_became_of_the_first(tmp_path) -> None:
     assert dict(pointers.find().retained) == {}
 
 
-def test_another_file_of_the_same_id_is_not_the_checkpoint_that_was_completed(tmp_path) -> None:
+def test_another_file_of_the_same_id_is_not_the_completed_checkpoint(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     pointers = leading(fs, MemoryObjects())
     completed = pointers.publish(checkpoint(1, [file_handle("shared/a")]))

@@ -1,4 +1,4 @@
-"""Files on an S3-compatible store that is busy, loses answers, lists late, and whose secrets nobody is shown."""
+"""Files on an S3-compatible store that is busy, loses answers or lists late; secrets are never shown."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def fs(bucket: Bucket, faulty_store: FaultyProxy, pauses: list[float]) -> CheckpointFileSystem:
-    """The store behind the proxy; pauses are noted, and not waited for."""
+    """The store behind the proxy; pauses are recorded, not waited for."""
     uri = bucket.uri("job", port=faulty_store.port)
     retries = BoundedRetries(attempts=3, first_pause_s=1.0, sleep=pauses.append)
     return CheckpointFileSystem(uri, S3Storage.at(S3Location.from_uri(uri), retries, 1))
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_500, Fault.ERROR_503, Fault.DROP, Fault.CUT, Fault.LOSE_ANSWER])
-def test_what_passes_is_tried_again(fs, faulty_store, tmp_path, fault) -> None:
+def test_transient_errors_are_retried(fs, faulty_store, tmp_path, fault) -> None:
     failed = faulty_store.fail(fault, "PUT", "/job/x", times=2)
     handle = fs.write_file("x", b"content")
     failed_to_look = faulty_store.fail(fault, "HEAD", "/job/x", times=2)
@@ -73,9 +73,7 @@ def test_what_passes_is_tried_again(fs, faulty_store, tmp_path, fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.DROP])
-def test_what_does_not_pass_is_abandoned_with_the_place_and_what_was_there_stays(
-    fs, faulty_store, pauses, fault
-) -> None:
+def test_persistent_errors_end_with_the_path_and_the_old_file_stays(fs, faulty_store, pauses, fault) -> None:
     old = fs.write_file("a/x", b"old")
     faulty_store.fail(fault, "PUT", "/job/a/x")
     with pytest.raises(StorageError, match=r"cannot write s3://bucket-\w+/job/a/x: .*(SLOW_DOWN|NETWORK)"):
@@ -85,7 +83,7 @@ def test_what_does_not_pass_is_abandoned_with_the_place_and_what_was_there_stays
     assert fs.read_file(old) == b"old"
 
 
-def test_what_will_not_pass_is_not_tried_again(fs, bucket, faulty_store, pauses) -> None:
+def test_permanent_errors_are_not_retried(fs, bucket, faulty_store, pauses) -> None:
     elsewhere = S3Location.from_uri(bucket.uri("job", port=faulty_store.port).replace(bucket.name, "no-such-bucket"))
     nowhere = CheckpointFileSystem(
         "s3://no-such-bucket/job", S3Storage.at(elsewhere, BoundedRetries(sleep=pauses.append), 1)
@@ -97,7 +95,7 @@ def test_what_will_not_pass_is_not_tried_again(fs, bucket, faulty_store, pauses)
     assert pauses == []
 
 
-def test_nobody_who_answers_is_abandoned(bucket, faulty_store) -> None:
+def test_a_store_that_answers_is_not_given_up(bucket, faulty_store) -> None:
     location = S3Location.from_uri(bucket.uri("job", port=faulty_store.port, gives_up=True))
     fs = CheckpointFileSystem("s3://x/job", S3Storage.at(location, BoundedRetries(attempts=1), 1))
     faulty_store.fail(Fault.STALL, "GET", "list-type")
@@ -112,9 +110,7 @@ def test_nobody_who_answers_is_abandoned(bucket, faulty_store) -> None:
     (Fault.LOSE_ANSWER, "POST", "uploads"),
     (Fault.ERROR_503, "POST", "uploadId"),
 ])  # fmt: skip
-def test_a_large_file_is_there_whole_whatever_part_of_it_fails(
-    fs, faulty_store, tmp_path, fault, method, pattern
-) -> None:
+def test_a_large_file_is_complete_whatever_part_of_it_fails(fs, faulty_store, tmp_path, fault, method, pattern) -> None:
     (tmp_path / "source").write_bytes(LARGE)
     failed = faulty_store.fail(fault, method, pattern, times=1)
     handle = fs.upload(tmp_path / "source", "shared/large")
@@ -123,7 +119,7 @@ def test_a_large_file_is_there_whole_whatever_part_of_it_fails(
     assert (tmp_path / "target").read_bytes() == LARGE
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(fs, bucket, faulty_store, tmp_path) -> None:
+def test_an_aborted_upload_leaves_nothing(fs, bucket, faulty_store, tmp_path) -> None:
     (tmp_path / "source").write_bytes(LARGE)
     faulty_store.fail(Fault.CUT, "PUT", "partNumber=2")
     with pytest.raises(StorageError, match=r"upload .*source to .*shared/large"):
@@ -131,7 +127,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(fs, bucket, faulty_store, tmp_
     assert not [key for key in bucket.keys if not key.endswith("/")]
 
 
-def test_an_upload_that_was_lost_with_its_process_is_no_file(fs, bucket) -> None:
+def test_an_upload_of_a_killed_process_is_not_a_file(fs, bucket) -> None:
     client = bucket.server.client
     begun = client.create_multipart_upload(Bucket=bucket.name, Key="job/shared/large")
     client.upload_part(
@@ -141,7 +137,7 @@ def test_an_upload_that_was_lost_with_its_process_is_no_file(fs, bucket) -> None
     assert fs.list_files() == ()
 
 
-def test_empty_objects_in_the_place_of_directories_mean_nothing(fs, bucket) -> None:
+def test_empty_directory_objects_are_ignored(fs, bucket) -> None:
     for marker in ("job/", "job/shared/", "job/checkpoints/chk-000000000001/"):
         bucket.write(marker, b"")
     fs.write_file("shared/a", b"a")
@@ -153,7 +149,7 @@ def test_empty_objects_in_the_place_of_directories_mean_nothing(fs, bucket) -> N
     assert fs.list_files() == ()
 
 
-def test_a_move_that_breaks_off_loses_nothing(fs, faulty_store) -> None:
+def test_an_interrupted_move_loses_nothing(fs, faulty_store) -> None:
     files = [fs.write_file(f"old/{name}", name.encode()) for name in ("a", "b", "c")]
     faulty_store.fail(Fault.DROP, "PUT", "/job/new/b")
     with pytest.raises(StorageError, match="move to new"):
@@ -165,7 +161,7 @@ def test_a_move_that_breaks_off_loses_nothing(fs, faulty_store) -> None:
     assert [fs.read_file(evolve(file, path=file.path.replace("old", "new"))) for file in files] == [b"a", b"b", b"c"]
 
 
-def test_what_a_listing_lacks_is_there_by_its_name(fs, faulty_store) -> None:
+def test_an_object_missing_in_a_listing_is_found_by_name(fs, faulty_store) -> None:
     handle = fs.write_file("a", b"a")
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
     assert fs.list_files() == ()
@@ -174,7 +170,7 @@ def test_what_a_listing_lacks_is_there_by_its_name(fs, faulty_store) -> None:
 
 
 class TestConditionalWrites:
-    def test_of_two_who_write_on_one_version_one_does(self, fs) -> None:
+    def test_one_of_two_concurrent_writes_on_one_version_succeeds(self, fs) -> None:
         first, second = fs.conditional, fs.conditional
         assert first.read("pointer") is None
         version = first.write("pointer", b"of the first", None)
@@ -186,14 +182,14 @@ class TestConditionalWrites:
         assert first.write("pointer", b"of the first, too late", version) is None
         assert first.read("pointer").content == b"of the second, later"
 
-    def test_an_object_that_has_gone_is_no_version(self, fs, bucket) -> None:
+    def test_a_deleted_object_has_no_version(self, fs, bucket) -> None:
         version = fs.conditional.write("pointer", b"x", None)
         bucket.delete("job/pointer")
         assert fs.conditional.write("pointer", b"y", version) is None
 
     @pytest.mark.parametrize("is_new", [True, False])
     @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP, Fault.CUT, Fault.ERROR_500, Fault.ERROR_503])
-    def test_a_write_that_took_effect_is_known_for_ones_own(self, fs, bucket, faulty_store, fault, is_new) -> None:
+    def test_a_write_with_a_lost_answer_is_recognised_as_its_own(self, fs, bucket, faulty_store, fault, is_new) -> None:
         objects = fs.conditional
         version = None if is_new else objects.write("pointer", b"before", None)
         failed = faulty_store.fail(fault, "PUT", "pointer", times=2)
@@ -202,7 +198,7 @@ class TestConditionalWrites:
         assert written == objects.read("pointer").version
         assert bucket.read("job/pointer") == b"mine"
 
-    def test_who_was_overtaken_while_the_answer_was_lost_has_not_written(self, fs, bucket, faulty_store) -> None:
+    def test_a_driver_replaced_during_a_lost_answer_has_not_written(self, fs, bucket, faulty_store) -> None:
         objects = fs.conditional
         faulty_store.fail(Fault.LOSE_ANSWER, "PUT", "pointer", times=1)
         seen: list[str] = []
@@ -216,13 +212,13 @@ class TestConditionalWrites:
         faulty_store.before_request = overtake
         assert objects.write("pointer", b"mine", None) is None
 
-    def test_a_store_that_is_not_there_is_named(self, fs, faulty_store, pauses) -> None:
+    def test_a_missing_store_is_named(self, fs, faulty_store, pauses) -> None:
         faulty_store.fail(Fault.DROP, "PUT", "pointer")
         with pytest.raises(StorageError, match=r"cannot write s3://bucket-\w+/job/pointer: .*then start the job again"):
             fs.conditional.write("pointer", b"x", None)
         assert len(pauses) == 2
 
-    def test_without_boto3_one_line_says_what_to_install(self, fs, monkeypatch) -> None:
+    def test_without_boto3_the_error_names_what_to_install(self, fs, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "boto3", None)
         monkeypatch.setenv("AWS_PROFILE", "of-nobody-who-has-asked-before")
         with pytest.raises(StorageError, match=r"pip install 'statebackend\[s3\]'"):
@@ -293,7 +289,7 @@ def test_credentials_of_the_uri_are_used_and_go_with_the_object_and_nowhere_else
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "100%", "a=b", "a+b"])
-def test_a_prefix_is_what_its_uri_says_percent_by_percent(bucket, name) -> None:
+def test_a_prefix_is_percent_decoded_once(bucket, name) -> None:
     from urllib.parse import quote
 
     fs = CheckpointFileSystem.from_uri(bucket.uri(quote(name)))
@@ -305,7 +301,7 @@ def test_a_prefix_is_what_its_uri_says_percent_by_percent(bucket, name) -> None:
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "1e3", "", "inf", "1000000"])
-def test_a_timeout_that_is_no_number_of_seconds_is_rejected(bucket, said) -> None:
+def test_a_timeout_that_is_not_a_number_of_seconds_is_rejected(bucket, said) -> None:
     assert S3Location.from_uri(bucket.uri(gives_up=True)).request_timeout_s == 1.0
     with pytest.raises(StorageError, match="request_timeout_s takes seconds"):
         S3Location.from_uri(f"s3://bucket/path?request_timeout_s={said}")
@@ -335,16 +331,16 @@ def test_retries_pause_longer_each_time_and_end() -> None:
         assert most / 2 <= pause_s <= most
 
 
-def test_a_result_is_not_asked_for_twice() -> None:
+def test_a_retried_result_is_returned_once() -> None:
     answers: list[Callable[[], int]] = [lambda: 1 // 0, lambda: 7]
     assert BoundedRetries(first_pause_s=0).run(lambda: answers.pop(0)(), lambda error: True) == 7
     assert answers == []
 
 
 class TestSavepoints:
-    """Of which an object store lists nothing yet."""
+    """Savepoints on an object store whose listing is still empty."""
 
-    def test_one_is_written_and_read_by_names(self, fs, bucket, faulty_store) -> None:
+    def test_a_savepoint_is_written_and_read_by_names(self, fs, bucket, faulty_store) -> None:
         uri = bucket.uri("savepoint", port=faulty_store.port)
         faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
         target = create_savepoint_directory(uri)
@@ -354,7 +350,7 @@ class TestSavepoints:
         assert [key for key in bucket.keys if not key.endswith("/")] == ["savepoint/_metadata", "savepoint/state/a"]
 
     @pytest.mark.parametrize("present", ["_metadata", "_in_progress"])
-    def test_one_that_is_there_already_is_not_overwritten(self, bucket, faulty_store, present) -> None:
+    def test_an_existing_savepoint_is_not_overwritten(self, bucket, faulty_store, present) -> None:
         uri = bucket.uri("savepoint", port=faulty_store.port)
         bucket.write(f"savepoint/{present}", b"theirs")
         faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
@@ -362,7 +358,7 @@ class TestSavepoints:
             create_savepoint_directory(uri)
         assert bucket.read(f"savepoint/{present}") == b"theirs"
 
-    def test_one_that_another_completed_meanwhile_is_not_overwritten(self, bucket, faulty_store) -> None:
+    def test_a_savepoint_completed_meanwhile_is_not_overwritten(self, bucket, faulty_store) -> None:
         uri = bucket.uri("savepoint", port=faulty_store.port)
         target = create_savepoint_directory(uri)
         bucket.write("savepoint/_metadata", b"theirs")
@@ -396,7 +392,7 @@ def savepoint_of(file: FileHandle) -> CheckpointMetadata:
         ("s3://bucket/jobs/flights?scheme=http&x=/a/b", "s3://bucket/jobs?scheme=http&x=/a/b", "flights"),
     ],
 )
-def test_the_directory_that_a_place_is_in_is_found_with_its_parameters(place: str, parent: str, name: str) -> None:
+def test_the_parent_directory_keeps_its_parameters(place: str, parent: str, name: str) -> None:
     assert parent_and_name(place) == (parent, name)
     back = place_inside(parent, name)
     assert os.path.normpath(back) == os.path.normpath(place)

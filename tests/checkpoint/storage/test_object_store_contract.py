@@ -1,4 +1,4 @@
-"""The store of completed checkpoints on an object store passes the contract, and what is special about it."""
+"""The store of completed checkpoints on an object store passes the contract; tests of what is special about it."""
 
 from __future__ import annotations
 
@@ -61,14 +61,16 @@ def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) ->
 
 
 def expire(fs: CheckpointFileSystem) -> None:
-    """What the next leader finds of one that was paused: a lease that has run out."""
+    """Let the lease of a paused driver expire for the next leader."""
     found = fs.conditional.read(LEASE_FILE_NAME)
     record = evolve(LeaseRecord.from_bytes(found.content, ""), is_released=True)
     fs.conditional.write(LEASE_FILE_NAME, record.to_bytes(), found.version)
 
 
 class TestStoreOnObjects(CompletedCheckpointStoreContract):
-    """Over files on a disk, whose conditional writes are played: what makes and drops hundreds of files takes long."""
+    """Over files on a disk with simulated conditional writes, because creating and dropping hundreds of objects is
+    slow.
+    """
 
     @pytest.fixture(autouse=True)
     def _conditional(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPat
     return bucket.uri("job", port=faulty_store.port)
 
 
-def test_a_listing_that_lags_hides_no_checkpoint_and_deletes_nothing(uri, faulty_store) -> None:
+def test_a_late_listing_hides_no_checkpoint_and_deletes_nothing(uri, faulty_store) -> None:
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
     first = led(uri)
     first.store.recover()
@@ -106,7 +108,7 @@ def test_a_listing_that_lags_hides_no_checkpoint_and_deletes_nothing(uri, faulty
     again.close()
 
 
-def test_a_listing_that_has_what_was_deleted_already_does_no_harm(uri, bucket) -> None:
+def test_a_listing_with_deleted_objects_does_no_harm(uri, bucket) -> None:
     first = led(uri, 1)
     first.store.recover()
     first.add(1, "a")
@@ -132,9 +134,7 @@ def test_a_checkpoint_whose_answer_was_lost_once_is_complete(uri, faulty_store, 
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP])
-def test_a_checkpoint_of_which_nothing_can_be_found_out_is_uncertain_and_nothing_of_it_is_deleted(
-    uri, faulty_store, fault
-) -> None:
+def test_a_checkpoint_in_doubt_is_uncertain_and_nothing_of_it_is_deleted(uri, faulty_store, fault) -> None:
     first = led(uri)
     first.store.recover()
     first.add(1, "a")
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_is_uncertain_and_nothing
     again.close()
 
 
-def test_a_drop_whose_answer_is_lost_for_good_does_not_stop_the_job(uri, faulty_store, caplog) -> None:
+def test_a_drop_whose_answer_is_lost_does_not_stop_the_job(uri, faulty_store, caplog) -> None:
     first = led(uri, 1)
     first.store.recover()
     first.add(1, "a")
@@ -179,7 +179,7 @@ def test_a_drop_whose_answer_is_lost_for_good_does_not_stop_the_job(uri, faulty_
     first.close()
 
 
-def test_two_drivers_who_both_believe_that_they_lead_complete_one_history(uri) -> None:
+def test_two_drivers_that_both_believe_to_lead_complete_one_history(uri) -> None:
     former = led(uri)
     former.store.recover()
     former.add(1, "a")
@@ -201,7 +201,7 @@ def test_two_drivers_who_both_believe_that_they_lead_complete_one_history(uri) -
     latter.close()
 
 
-def test_a_driver_that_lost_its_lease_and_was_not_replaced_yet_still_completes(uri) -> None:
+def test_a_driver_without_a_lease_and_without_a_successor_still_completes(uri) -> None:
     first = led(uri)
     first.store.recover()
     first.lose()
@@ -213,7 +213,7 @@ def test_a_driver_that_lost_its_lease_and_was_not_replaced_yet_still_completes(u
     second.close()
 
 
-def test_what_a_former_leader_writes_meanwhile_is_among_what_is_taken_over(uri) -> None:
+def test_writes_of_a_former_leader_are_recovered(uri) -> None:
     former = led(uri)
     former.store.recover()
     former.add(1)
@@ -233,7 +233,7 @@ def test_what_a_former_leader_writes_meanwhile_is_among_what_is_taken_over(uri) 
     directory.close()
 
 
-def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_path, monkeypatch) -> None:
+def test_a_driver_that_is_replaced_during_recovery_takes_nothing_from_the_leader(tmp_path, monkeypatch) -> None:
     stored: defaultdict[str, StoredObjects] = defaultdict(StoredObjects)
     monkeypatch.setattr(LocalStorage, "conditional", lambda storage: MemoryObjects(stored[storage.root]))
     uri = str(tmp_path)
@@ -261,20 +261,20 @@ def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_
     first.close()
 
 
-def test_a_directory_of_another_way_of_leading_is_rejected(uri, tmp_path) -> None:
+def test_a_directory_with_another_leadership_service_is_rejected(uri, tmp_path) -> None:
     led(uri).close()
     with pytest.raises(JobDirectoryMismatchError, match=r"are recorded in object:completed-checkpoints.json"):
         JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
 
 
 def led_by_lock(opened: JobDirectory) -> LedStore:
-    """The store of a driver that notes its checkpoints in the directory only."""
+    """The store of a driver that records its checkpoints in the directory only."""
     store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
     store.recover()
     return LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
 
 
-def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
+def test_earlier_checkpoints_are_recovered(uri, tmp_path) -> None:
     with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
         former = led_by_lock(opened)
         for checkpoint_id in (1, 2):
@@ -290,7 +290,7 @@ def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
     again.close()
 
 
-def test_a_first_take_over_that_breaks_off_is_begun_anew(uri, tmp_path, faulty_store) -> None:
+def test_an_interrupted_first_recovery_is_repeated(uri, tmp_path, faulty_store) -> None:
     with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
         led_by_lock(opened).add(1, "a")
     faulty_store.fail(Fault.ERROR_503, "PUT", COMPLETED_FILE_NAME)
@@ -302,7 +302,7 @@ def test_a_first_take_over_that_breaks_off_is_begun_anew(uri, tmp_path, faulty_s
     again.close()
 
 
-def test_a_directory_whose_newest_checkpoint_is_damaged_is_not_taken_over(uri, tmp_path, bucket) -> None:
+def test_a_directory_with_a_damaged_newest_checkpoint_is_not_recovered(uri, tmp_path, bucket) -> None:
     with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
         former = led_by_lock(opened)
         for checkpoint_id in (1, 2):
@@ -314,7 +314,7 @@ def test_a_directory_whose_newest_checkpoint_is_damaged_is_not_taken_over(uri, t
     assert f"job/{COMPLETED_FILE_NAME}" not in bucket.keys
 
 
-def test_a_record_that_is_gone_is_not_taken_for_a_job_without_checkpoints(uri, bucket) -> None:
+def test_a_missing_record_is_not_taken_for_a_job_without_checkpoints(uri, bucket) -> None:
     first = led(uri)
     first.store.recover()
     first.add(1, "a")
@@ -337,7 +337,7 @@ def test_a_damaged_record_is_rejected_and_nothing_is_deleted(uri, bucket, damage
     assert "job/shared/a" in bucket.keys
 
 
-def test_a_metadata_file_that_was_replaced_by_another_is_found_out(uri, bucket) -> None:
+def test_a_replaced_metadata_file_is_detected(uri, bucket) -> None:
     first = led(uri)
     first.store.recover()
     first.add(1, "a")
@@ -364,11 +364,11 @@ RECORD = CompletedRecord(
 )
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_a_record_round_trips() -> None:
     assert CompletedRecord.from_bytes(RECORD.to_bytes(), "here") == RECORD
 
 
-def test_the_golden_files_are_read_and_written_again_byte_by_byte() -> None:
+def test_the_golden_files_are_read_and_written_byte_by_byte() -> None:
     lease = (GOLDEN / "driver-lease-1.json").read_bytes()
     assert LeaseRecord.from_bytes(lease, "golden").to_bytes() == lease
     completed = (GOLDEN / "completed-checkpoints-1.json").read_bytes()
@@ -404,7 +404,7 @@ def test_a_record_that_breaks_an_invariant_is_rejected(changes) -> None:
 
 
 @pytest.mark.parametrize("place", [None, "another log"])
-def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_rejected(uri, tmp_path, place) -> None:
+def test_missing_driver_files_of_the_job_are_rejected(uri, tmp_path, place) -> None:
     services = evolve(SERVICES, driver_directory=str(tmp_path / "log"))
     with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
         services.take_over(directory).driver_files.write_file("spark/offsets/0", b"0")
@@ -416,7 +416,7 @@ def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_rejected(uri
         assert services.take_over(directory).driver_files.read_file("spark/offsets/0") == b"0"
 
 
-def test_driver_files_on_a_disk_are_each_drivers_own(uri, tmp_path) -> None:
+def test_driver_files_on_a_disk_belong_to_each_driver(uri, tmp_path) -> None:
     root = tmp_path / "log"
     services = evolve(SERVICES, driver_directory=str(root))
     former = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))

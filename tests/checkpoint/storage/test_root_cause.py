@@ -1,4 +1,4 @@
-"""What a run is told to have failed by, when its driver may have been overtaken by another one."""
+"""The reported cause of a failed run whose driver may have been replaced by another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILURE = MissingFileError("offsets/0 is missing")
 
 @define
 class Lead:
-    """A leadership of which `look` says what is found out."""
+    """A leadership whose `look` returns a given result."""
 
     look: Callable[[], None]
 
@@ -37,7 +37,7 @@ def raising(error: Exception) -> Lead:
     return Lead(look)
 
 
-def test_each_failure_of_a_driver_that_was_overtaken_is_the_cause_of_a_loss_of_its_own() -> None:
+def test_each_failure_of_a_replaced_driver_is_the_cause_of_its_own_loss_error() -> None:
     lost = LeadershipLostError("another driver leads")
     lead, other = raising(lost), ValueError("a sink's file is not there")
     reported = [root_cause(lead, FAILURE), root_cause(lead, other), root_cause(lead, FAILURE)]
@@ -47,11 +47,11 @@ def test_each_failure_of_a_driver_that_was_overtaken_is_the_cause_of_a_loss_of_i
 
 
 @pytest.mark.parametrize("error", [StorageError("nobody answers"), RuntimeError("no more threads"), OSError("no net")])
-def test_a_failure_stays_where_the_look_fails_in_any_way(error: Exception) -> None:
+def test_a_failure_is_kept_if_the_check_fails_in_any_way(error: Exception) -> None:
     assert root_cause(raising(error), FAILURE) is FAILURE
 
 
-def test_a_failure_stays_where_nobody_answers_in_time() -> None:
+def test_a_failure_is_kept_if_the_check_times_out() -> None:
     answered = threading.Event()
     lead = Lead(lambda: (answered.wait(), None)[1])
     try:
@@ -60,7 +60,7 @@ def test_a_failure_stays_where_nobody_answers_in_time() -> None:
         answered.set()
 
 
-def test_what_fails_in_a_block_is_told_so_and_nothing_else_is_asked_about() -> None:
+def test_only_failures_in_the_block_are_checked() -> None:
     lost = LeadershipLostError("another driver leads")
     with pytest.raises(LeadershipLostError, match="another driver leads") as raised, raising_root_cause(raising(lost)):
         raise FAILURE

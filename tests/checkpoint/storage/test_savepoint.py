@@ -30,7 +30,7 @@ def savepoint_of(*files):
     return metadata_of(4, tuple(files), kind=CheckpointKind.SAVEPOINT)
 
 
-def test_a_savepoint_moves_with_its_directory(tmp_path) -> None:
+def test_a_savepoint_can_be_moved_with_its_directory(tmp_path) -> None:
     fs = create_savepoint_directory(tmp_path / "here")
     file = fs.write_file("data/part-0.parquet", b"rows")
     write_savepoint(fs, savepoint_of(file))
@@ -41,7 +41,7 @@ def test_a_savepoint_moves_with_its_directory(tmp_path) -> None:
     assert [moved.read_file(one) for one in metadata.files] == [b"rows"]
 
 
-def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_path) -> None:
+def test_metadata_is_written_last_and_remains_of_failed_attempts_are_removed_before(tmp_path) -> None:
     fs = create_savepoint_directory(tmp_path)
     file = fs.write_file("data/part-0", b"rows")
     fs.write_file("data/attempt-1/part-0", b"ro")
@@ -52,7 +52,7 @@ def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_pat
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
 
 
-def test_a_directory_that_is_abandoned_is_emptied_and_the_mark_goes_last(tmp_path, monkeypatch) -> None:
+def test_an_abandoned_directory_is_emptied_and_the_marker_removed_last(tmp_path, monkeypatch) -> None:
     fs = create_savepoint_directory(tmp_path)
     for path in ("data/part-0", "data/.tmp-1", "note"):
         fs.write_file(path, b"rows")
@@ -73,7 +73,7 @@ def test_a_directory_that_is_abandoned_is_emptied_and_the_mark_goes_last(tmp_pat
     assert read_savepoint(tmp_path)[1].files
 
 
-def test_one_of_many_who_reserve_a_directory_in_the_same_instant_gets_it(tmp_path) -> None:
+def test_one_of_many_concurrent_reservations_gets_the_directory(tmp_path) -> None:
     writers = 8
     for turn in range(20):
         begin = threading.Barrier(writers)
@@ -92,9 +92,7 @@ def test_one_of_many_who_reserve_a_directory_in_the_same_instant_gets_it(tmp_pat
         assert [path.name for path in (tmp_path / str(turn)).iterdir()] == ["_in_progress"]
 
 
-def test_a_directory_in_which_another_has_finished_since_it_was_looked_at_is_left_as_it_is(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_directory_that_another_writer_has_completed_meanwhile_is_left_unchanged(tmp_path, monkeypatch) -> None:
     create = LocalStorage.create
 
     def overtaken(storage: LocalStorage, path: str, data: bytes) -> bool:
@@ -111,7 +109,7 @@ def test_a_directory_in_which_another_has_finished_since_it_was_looked_at_is_lef
     assert metadata.files
 
 
-def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, monkeypatch) -> None:
+def test_a_crash_at_any_step_leaves_an_incomplete_or_a_complete_savepoint(tmp_path, monkeypatch) -> None:
     fs = create_savepoint_directory(tmp_path)
     file = fs.write_file("data/part-0", b"rows")
     fs.write_file("data/attempt-1/part-0", b"ro")
@@ -134,7 +132,7 @@ def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "_metadata", "_in_progress", ".tmp-1", "deep/er"])
-def test_a_directory_that_holds_anything_is_rejected_and_left_alone(tmp_path, name) -> None:
+def test_a_directory_with_content_is_rejected_and_left_unchanged(tmp_path, name) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     fs.write_file(name, b"precious")
     with pytest.raises(SavepointExistsError, match="Nothing was changed"):
@@ -144,7 +142,7 @@ def test_a_directory_that_holds_anything_is_rejected_and_left_alone(tmp_path, na
 
 
 @pytest.mark.parametrize("place", ["shared/mine", "checkpoints/mine", "shared/operator/mine"])
-def test_a_place_among_the_files_of_a_job_is_rejected_because_the_job_would_clear_it(tmp_path, place) -> None:
+def test_a_place_among_the_files_of_a_job_is_rejected_because_the_job_would_delete_it(tmp_path, place) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.json").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "job")
@@ -156,7 +154,7 @@ def test_a_place_among_the_files_of_a_job_is_rejected_because_the_job_would_clea
     create_savepoint_directory(tmp_path / place)
 
 
-def test_an_unreserved_directory_may_hold_nothing_but_the_savepoints_files(tmp_path) -> None:
+def test_an_unreserved_directory_may_contain_only_the_files_of_the_savepoint(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     file = fs.write_file("data/part-0", b"rows")
     fs.write_file("notes.txt", b"precious")
@@ -192,7 +190,7 @@ def test_a_checkpoint_is_not_a_savepoint(tmp_path) -> None:
         read_savepoint(tmp_path / "b")
 
 
-def test_reading_finds_missing_and_truncated_files_at_once_and_altered_ones_when_read(tmp_path) -> None:
+def test_opening_finds_missing_and_truncated_files_and_reading_finds_altered_ones(tmp_path) -> None:
     fs = create_savepoint_directory(tmp_path)
     file = fs.write_file("data/part-0", b"rows")
     write_savepoint(fs, savepoint_of(file))
@@ -211,7 +209,7 @@ def test_reading_finds_missing_and_truncated_files_at_once_and_altered_ones_when
         read_savepoint(tmp_path)
 
 
-def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -> None:
+def test_a_directory_without_savepoint_is_reported_and_not_created(tmp_path) -> None:
     with pytest.raises(SavepointError, match="none does not exist"):
         read_savepoint(tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -220,7 +218,7 @@ def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -
         read_savepoint(tmp_path / "photos")
 
 
-def test_a_savepoint_inside_of_one_that_is_being_written_is_rejected(tmp_path) -> None:
+def test_a_savepoint_inside_of_an_unfinished_one_is_rejected(tmp_path) -> None:
     outer = create_savepoint_directory(tmp_path / "outer")
     for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
         with pytest.raises(SavepointError, match=r"inside the directory of the unfinished savepoint in .*outer"):
@@ -232,7 +230,7 @@ def test_a_savepoint_inside_of_one_that_is_being_written_is_rejected(tmp_path) -
     create_savepoint_directory(tmp_path / "outer" / "other")
 
 
-def test_who_may_not_look_above_a_place_may_take_a_savepoint_there(tmp_path, monkeypatch) -> None:
+def test_a_savepoint_needs_no_read_permission_above_its_directory(tmp_path, monkeypatch) -> None:
     exists = CheckpointFileSystem.exists
 
     def reject(fs: CheckpointFileSystem, path: str) -> bool:

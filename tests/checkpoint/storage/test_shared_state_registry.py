@@ -12,7 +12,7 @@ PATHS = st.sets(st.sampled_from([f"shared/{name}" for name in "abcdefg"]), max_s
 
 
 class RegistryAgainstModel(RuleBasedStateMachine):
-    """The model keeps sets only and recomputes who refers to what."""
+    """Compares the registry with a model that recomputes the owners from sets."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small durable texts that are sound, and say something else than is asked: rejected by their place."""
+"""Small durable files that are intact but have unexpected content are rejected with their path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> CheckpointFileSystem:
     [{}, {"kept_in": ""}, {"kept_in": 5}, {"kept_in": None}, {"kept_in": "here", "besides": 1}, {"kept_at": "here"}],
     ids=str,
 )
-def test_a_sealed_file_that_does_not_say_where_checkpoints_are_noted(
+def test_a_checksummed_file_without_checkpoint_location_is_rejected(
     store: CheckpointFileSystem, content: dict[str, Any]
 ) -> None:
     store.write_file(HIGH_AVAILABILITY_FILE_NAME, checksummed_json(content, 1))
@@ -47,13 +47,13 @@ def test_a_sealed_file_that_does_not_say_where_checkpoints_are_noted(
         read_kept_in(store)
 
 
-def test_where_checkpoints_are_noted_is_read_as_it_was_written(store: CheckpointFileSystem) -> None:
+def test_a_checkpoint_location_round_trips(store: CheckpointFileSystem) -> None:
     assert read_kept_in(store) is None
     write_kept_in(store, "zookeeper:/jobs/one")
     assert read_kept_in(store) == "zookeeper:/jobs/one"
 
 
-def test_a_node_of_a_job_is_read_whole_or_rejected() -> None:
+def test_a_job_node_is_read_completely_or_rejected() -> None:
     node = JobNode("job-1", "/jobs/one")
     assert JobNode.decode(node.encode(), "there") == node
     for content in ({"job_id": "job-1"}, {"job_id": "", "job_directory": "/"}, {"job_id": "job-1", "more": 1}):
@@ -62,7 +62,7 @@ def test_a_node_of_a_job_is_read_whole_or_rejected() -> None:
 
 
 @pytest.mark.parametrize(("value", "kind"), [("text", str), (7, int)])
-def test_a_node_of_one_value_has_that_and_nothing_else(value: Any, kind: type) -> None:
+def test_a_node_of_one_value_has_no_other_content(value: Any, kind: type) -> None:
     assert decode_text(encode_text(value), "there", kind) == value
     for content in ({}, {"value": value, "more": 1}, {"value": None}, {"value": True}, {"value": [value]}):
         with pytest.raises(CorruptJobIdentityError, match=f"there does not hold one value of type {kind.__name__}"):
@@ -83,7 +83,7 @@ def test_metadata_beyond_the_limit_is_rejected_unread(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
-def test_a_file_system_without_locks_is_told_as_such(
+def test_a_file_system_without_locks_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -96,7 +96,7 @@ def test_a_file_system_without_locks_is_told_as_such(
     DriverLock(str(tmp_path / "lock")).close()
 
 
-def test_what_is_no_savepoint_is_told_by_what_it_is(store: CheckpointFileSystem, tmp_path: Path) -> None:
+def test_other_places_are_named_instead_of_savepoint(store: CheckpointFileSystem, tmp_path: Path) -> None:
     def reported(path: Path) -> str:
         failure = not_a_savepoint(CheckpointFileSystem.from_uri(path))
         assert isinstance(failure, SavepointError)
@@ -109,7 +109,7 @@ def test_what_is_no_savepoint_is_told_by_what_it_is(store: CheckpointFileSystem,
 
 
 class Stubborn:
-    """A store in which another driver is always a write ahead."""
+    """A store in which another driver always writes first."""
 
     writes = 0
 
@@ -120,7 +120,7 @@ class Stubborn:
         self.writes += 1
 
 
-def test_a_record_that_another_driver_writes_again_and_again_is_left_to_it(store: CheckpointFileSystem) -> None:
+def test_a_record_that_another_driver_keeps_writing_is_left_unchanged(store: CheckpointFileSystem) -> None:
     objects: Any = Stubborn()
     with pytest.raises(StorageError, match=r"another driver writes .* all the time; stop it, and start again"):
         ObjectPointers(store, objects, "job").take_over("me", lambda record: record)

@@ -1,4 +1,4 @@
-"""What the store and the lock of a job directory hold on to, tried from the side on which little happens."""
+"""Rarely used safeguards of the store and the lock of a job directory."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def store_of(fs: CheckpointFileSystem, max_retained: int, *checkpoint_ids: int) 
     return store
 
 
-def test_an_id_that_was_given_out_is_not_given_out_again_after_another_recovery(fs: CheckpointFileSystem) -> None:
+def test_an_id_is_not_reused_after_another_recovery(fs: CheckpointFileSystem) -> None:
     store = store_of(fs, 3, 0)
     assert [store.next_checkpoint_id() for _ in range(2)] == [1, 2]
     store.recover()
     assert store.next_checkpoint_id() == 3
 
 
-def test_a_checkpoint_that_cannot_be_dropped_keeps_its_files_and_goes_another_time(
+def test_a_checkpoint_that_cannot_be_dropped_keeps_its_files_until_the_next_attempt(
     fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [fs.write_file(f"shared/{number}", b"rows") for number in range(4)]
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_cannot_be_dropped_keeps_its_files_and_goes_another_ti
     assert fs.list_files("shared") == ("shared/2", "shared/3")
 
 
-def test_a_damaged_checkpoint_stays_until_as_many_newer_ones_as_are_retained_outlive_it(
+def test_a_damaged_checkpoint_stays_until_enough_newer_ones_are_retained(
     fs: CheckpointFileSystem,
 ) -> None:
     store_of(fs, 3, 1, 2)
@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_that_is_newer_than_the_oldest_retained_stays(fs: C
     assert list(store.unreadable) == [2]
 
 
-def test_who_looks_at_a_lock_at_the_same_time_does_not_hold_it(tmp_path: Path) -> None:
+def test_a_probe_of_a_lock_does_not_hold_it(tmp_path: Path) -> None:
     path = str(tmp_path / "driver.lock")
     with contextlib.closing(DriverLock(path)):
         assert DriverLock.is_held(path)
@@ -117,7 +117,7 @@ def test_who_looks_at_a_lock_at_the_same_time_does_not_hold_it(tmp_path: Path) -
         os.close(descriptor)
 
 
-def test_a_roll_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_roll_back_starts_and_ends_durably(fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     durable: list[tuple[str, str, bool]] = []
     put, delete = LocalStorage.put, LocalStorage.delete
 
@@ -144,14 +144,14 @@ def test_a_roll_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypat
     [(3, 2, "spark-1"), (-1, 3, "spark-1"), (3, 1 << 63, "spark-1"), (True, 3, "spark-1"), (3, 3.0, "spark-1")]
     + [(3, 4, name) for name in ("", ".", "..", "a/b", "../spark", "/spark", None, 5)],
 )
-def test_a_roll_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: int, source_log: str) -> None:
+def test_an_invalid_roll_back_is_rejected(checkpoint_id: int, newest_id: int, source_log: str) -> None:
     for ids in ((3, 4), (0, 0), (0, (1 << 63) - 1)):
         Rollback(checkpoint_id=ids[0], newest_id=ids[1], source_log="spark-1")
     with pytest.raises(InvariantViolationError):
         Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
 
 
-def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there(
+def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = create_savepoint_directory(tmp_path / "savepoint")
@@ -169,7 +169,7 @@ def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there
 
 
 class Failing(DirectoryPointers):
-    """Pointers whose publishing fails behind the moment at which a checkpoint may have become complete."""
+    """Pointers whose publishing fails after the checkpoint may have become complete."""
 
     error: BaseException | None = None
 
@@ -184,7 +184,7 @@ class Failing(DirectoryPointers):
     [UncertainCheckpointError("?"), LeadershipLostError("?"), KeyboardInterrupt()],
     ids=lambda one: type(one).__name__,
 )
-def test_of_a_checkpoint_that_may_be_complete_nothing_is_deleted_until_it_is_known(
+def test_nothing_is_deleted_of_a_checkpoint_that_may_be_complete(
     fs: CheckpointFileSystem, error: BaseException
 ) -> None:
     pointers = Failing(fs)
@@ -205,23 +205,23 @@ def test_of_a_checkpoint_that_may_be_complete_nothing_is_deleted_until_it_is_kno
 
 
 class Noticing:
-    """A leadership; what becomes of it is decided when it is asked for."""
+    """A leadership whose result is decided when it is checked."""
 
     def __init__(self, at_check: Callable[[], object]) -> None:
         self.check = at_check
 
     def at_loss(self, listener: LossListener) -> None:
-        """Nobody is told."""
+        """No listener is called."""
 
     def close(self) -> None:
-        """There is nothing to be given back."""
+        """Nothing to release."""
 
 
 def lost() -> None:
     raise LeadershipLostError("another driver leads")
 
 
-def test_who_does_not_lead_any_more_removes_and_withdraws_nothing(fs: CheckpointFileSystem) -> None:
+def test_a_driver_without_leadership_removes_and_withdraws_nothing(fs: CheckpointFileSystem) -> None:
     store_of(fs, 3, 1)
     fs.write_file("checkpoints/.chk-000000000002/.tmp-0123", b"half of the next leader's")
     before = fs.list_files(include_temporary=True)
@@ -232,7 +232,7 @@ def test_who_does_not_lead_any_more_removes_and_withdraws_nothing(fs: Checkpoint
     assert fs.list_files(include_temporary=True) == before
 
 
-def test_what_the_next_leader_writes_while_orphans_are_looked_for_is_none(fs: CheckpointFileSystem) -> None:
+def test_files_of_the_next_leader_are_not_orphans(fs: CheckpointFileSystem) -> None:
     fs.write_file("shared/left", b"rows")
     store = DirectoryCheckpointStore(fs, leadership=Noticing(lambda: fs.write_file("shared/of-the-next", b"rows")))
     store.recover()
@@ -240,7 +240,7 @@ def test_what_the_next_leader_writes_while_orphans_are_looked_for_is_none(fs: Ch
     assert fs.list_files("shared") == ("shared/of-the-next",)
 
 
-def test_a_checkpoint_that_can_neither_be_written_nor_be_rolled_back_is_uncertain(
+def test_a_checkpoint_that_can_neither_be_written_nor_rolled_back_is_uncertain(
     fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move = LocalStorage.move_directory
@@ -256,7 +256,7 @@ def test_a_checkpoint_that_can_neither_be_written_nor_be_rolled_back_is_uncertai
         store.add(metadata_of(2, ()))
 
 
-def test_a_savepoint_in_the_place_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+def test_a_savepoint_in_place_of_a_checkpoint_is_ignored(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     pointers = DirectoryPointers(fs)
     pointers.publish(metadata_of(1))

@@ -1,4 +1,4 @@
-"""What happens to the store in ZooKeeper when answers, connections, sessions, servers and files are lost."""
+"""The store in ZooKeeper when answers, connections, sessions, servers and files are lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from statebackend.testing.stores import LedStore, file_handle, subtask_state
 
 @define
 class DriversClock:
-    """That of a driver: at each look a whole session has passed once it ``hurries``, and none ever before."""
+    """The clock of a driver: a session passes at each call if it ``hurries``, none otherwise."""
 
     hurries: Callable[[], bool]
     now_s: float = 0.0
@@ -63,7 +63,7 @@ def pointers(server: ZooKeeperServer, root: str) -> list[str]:
         client.close()
 
 
-def test_a_checkpoint_whose_metadata_file_cannot_be_deleted_goes_with_the_next_one(
+def test_a_metadata_file_that_cannot_be_deleted_is_deleted_with_the_next_checkpoint(
     tmp_path: Path, zookeeper_server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -109,7 +109,7 @@ def test_a_checkpoint_whose_answer_was_lost_is_complete_once(
         assert job.led.metadata_paths(1) == []
 
 
-def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_next_leader(
+def test_an_uncertain_checkpoint_keeps_its_files_for_the_next_leader(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, network: LossyNetwork
 ) -> None:
     # No session is waited for once the answer is lost, and the connection with it.
@@ -132,9 +132,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_
         records.file_system.verify_present(found.retained[2].metadata.files)
 
 
-def test_a_connection_that_comes_back_within_the_session_ends_nothing(
-    tmp_path: Path, root: str, network: LossyNetwork
-) -> None:
+def test_a_reconnect_within_the_session_ends_nothing(tmp_path: Path, root: str, network: LossyNetwork) -> None:
     job = led(tmp_path / "job", services_of(network.hosts, root))
     lost: list[LeadershipLostError] = []
     job.directory.leadership.at_loss(lost.append)
@@ -151,7 +149,7 @@ def test_a_connection_that_comes_back_within_the_session_ends_nothing(
     assert lost == []
 
 
-def test_a_server_that_restarts_ends_no_session_and_loses_nothing(tmp_path: Path, root: str) -> None:
+def test_a_restarted_server_ends_no_session_and_loses_nothing(tmp_path: Path, root: str) -> None:
     with running_server(tmp_path / "server") as server, contextlib.ExitStack() as stack:
         network = LossyNetwork(server.port)
         stack.callback(network.close)
@@ -174,7 +172,7 @@ def test_a_server_that_restarts_ends_no_session_and_loses_nothing(tmp_path: Path
             assert again.led.ids == [1, 2]
 
 
-def test_who_has_lost_its_session_is_told_and_completes_nothing(
+def test_a_driver_without_session_is_notified_and_completes_nothing(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -200,7 +198,7 @@ def test_who_has_lost_its_session_is_told_and_completes_nothing(
     assert pointers(zookeeper_server, root) == []
 
 
-def test_a_driver_that_ends_by_itself_is_told_of_no_loss(
+def test_a_driver_that_closes_itself_gets_no_loss_notification(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -214,7 +212,7 @@ def test_a_driver_that_ends_by_itself_is_told_of_no_loss(
 
 
 class LeaderSeen(logging.Handler):
-    """Counts who stands by and has seen which process leads."""
+    """Counts the standby drivers that have seen which process leads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +231,7 @@ def leader_seen() -> Iterator[LeaderSeen]:
     logger.removeHandler(handler)
 
 
-def test_of_two_that_stand_by_one_leads_at_a_time(
+def test_one_of_two_standby_drivers_leads_at_a_time(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, leader_seen: LeaderSeen
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -267,7 +265,7 @@ def test_of_two_that_stand_by_one_leads_at_a_time(
         assert sorted(services.take_over(directory).pointers.find().retained) == [0, 1, 2]
 
 
-def test_a_pointer_to_a_file_that_has_gone_is_no_checkpoint_to_go_on_from(
+def test_a_pointer_to_a_missing_file_is_not_a_checkpoint_to_restore(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -286,7 +284,7 @@ def test_a_pointer_to_a_file_that_has_gone_is_no_checkpoint_to_go_on_from(
         assert sorted(services.take_over(directory).pointers.find().retained) == [1, 2, 3]
 
 
-def test_a_crash_between_a_pointer_and_its_files_leaves_files_which_the_next_leader_removes(
+def test_files_of_a_crash_between_files_and_pointer_are_removed_by_the_next_leader(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -310,7 +308,7 @@ def test_a_crash_between_a_pointer_and_its_files_leaves_files_which_the_next_lea
         assert again.store.delete_orphans() == ("shared/f1",)
 
 
-def test_a_directory_with_checkpoints_is_taken_over_with_them_and_never_read_without_zookeeper_again(
+def test_a_directory_is_recovered_with_its_checkpoints_and_never_again_read_without_zookeeper(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job_dir = tmp_path / "job"
@@ -347,7 +345,7 @@ def test_a_directory_with_checkpoints_is_taken_over_with_them_and_never_read_wit
         assert len(again.records.file_system.list_directories("drivers")) == 1
 
 
-def test_zookeeper_without_its_data_is_not_taken_for_a_job_without_checkpoints(
+def test_empty_zookeeper_data_is_not_taken_for_a_job_without_checkpoints(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -361,7 +359,7 @@ def test_zookeeper_without_its_data_is_not_taken_for_a_job_without_checkpoints(
     assert job.records.file_system.list_files() == before
 
 
-def test_a_pointer_that_somebody_has_altered_is_told_and_nothing_is_removed_for_it(
+def test_an_altered_pointer_is_reported_and_nothing_is_removed(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -404,9 +402,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
             again.led.add(2, "b")
 
 
-def test_a_server_that_takes_no_more_connections_rejects_a_driver_and_the_one_that_leads_goes_on(
-    tmp_path: Path, root: str
-) -> None:
+def test_a_server_without_free_connections_rejects_a_driver_and_the_leader_continues(tmp_path: Path, root: str) -> None:
     # The leader looks at what is there in a session of its own before it waits to lead: one at a time.
     server = ZooKeeperServer(tmp_path / "server", settings="maxClientCnxns=1")
     try:
@@ -424,7 +420,7 @@ def test_a_server_that_takes_no_more_connections_rejects_a_driver_and_the_one_th
         server.stop()
 
 
-def test_a_server_that_is_not_there_and_a_package_that_is_not_there_are_told_in_one_line(
+def test_a_missing_server_and_a_missing_package_are_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = ZooKeeperHighAvailability("127.0.0.1:1", connection_timeout_s=0.2)
@@ -452,6 +448,6 @@ def test_a_server_that_is_not_there_and_a_package_that_is_not_there_are_told_in_
         lambda: ZooKeeperHighAvailability("h", connection_timeout_s=True),
     ],
 )
-def test_what_makes_no_sense_is_rejected(make: Callable[[], object]) -> None:
+def test_invalid_settings_are_rejected(make: Callable[[], object]) -> None:
     with pytest.raises(InvariantViolationError):
         make()

@@ -1,4 +1,4 @@
-"""What a job in ZooKeeper keeps to at every step of a take-over and of a checkpoint, wherever it breaks off."""
+"""Guarantees of a job in ZooKeeper at every step of a recovery and of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from statebackend.testing.stores import LedStore, checkpoint
 
 
 def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
-    """As a driver does that knows of no ZooKeeper, and retains three checkpoints."""
+    """Continue as a driver that does not use ZooKeeper, and retains three checkpoints."""
     with JobDirectory.open(str(job), "flights", 4) as directory:
         store = DirectoryCheckpointStore(directory.file_system, 3)
         store.recover()
@@ -37,7 +37,7 @@ def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_at: Callable[..., bool]) -> None:
-    """A crash where a function is called with such arguments."""
+    """Crash when a function is called with such arguments."""
     done = getattr(module, name)
 
     def crash_or_do(*arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_at: Call
     monkeypatch.setattr(module, name, crash_or_do)
 
 
-def test_a_directory_that_went_on_behind_a_take_over_that_broke_off_is_taken_over_as_it_is_then(
+def test_a_directory_that_continued_after_an_interrupted_recovery_is_recovered_in_its_current_state(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on_in_the_directory(tmp_path / "job", 1, 2)
@@ -64,7 +64,7 @@ def test_a_directory_that_went_on_behind_a_take_over_that_broke_off_is_taken_ove
         assert job.store.next_checkpoint_id() == 5
 
 
-def test_the_lock_of_a_directory_is_held_no_longer_than_its_checkpoints_are_taken_over(
+def test_the_lock_of_a_directory_is_released_after_its_checkpoints_are_recovered(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     go_on_in_the_directory(tmp_path / "job", 1)
@@ -73,7 +73,7 @@ def test_the_lock_of_a_directory_is_held_no_longer_than_its_checkpoints_are_take
         DriverLockFile().lead(job.records.file_system, "flights").close()
 
 
-def test_a_directory_that_is_rolling_back_to_an_older_checkpoint_is_not_taken_over(
+def test_a_directory_that_is_rolling_back_is_not_recovered(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     go_on_in_the_directory(tmp_path / "job", 1, 2)
@@ -89,7 +89,7 @@ def test_a_directory_that_is_rolling_back_to_an_older_checkpoint_is_not_taken_ov
         assert job.led.ids == [1, 2]
 
 
-def test_driver_files_stay_until_it_is_noted_that_those_of_the_next_one_count(
+def test_driver_files_stay_until_those_of_the_next_driver_are_recorded(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_zookeeper_rejects_leaves_no_files(
         assert len(job.led.metadata_paths(1)) == 1
 
 
-def test_an_id_is_known_as_given_when_its_checkpoint_is_no_more(
+def test_the_id_of_a_removed_checkpoint_is_not_reused(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -133,7 +133,7 @@ def test_an_id_is_known_as_given_when_its_checkpoint_is_no_more(
         assert again.store.next_checkpoint_id() == 3
 
 
-def test_who_looks_while_the_leader_drops_a_checkpoint_looks_again(
+def test_a_reader_repeats_its_read_while_the_leader_drops_a_checkpoint(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
@@ -153,7 +153,7 @@ def test_who_looks_while_the_leader_drops_a_checkpoint_looks_again(
     assert (sorted(found.retained), found.unreadable) == ([3, 4, 5], {})
 
 
-def test_the_pointer_of_one_checkpoint_is_not_that_of_another(
+def test_a_pointer_is_valid_for_its_own_checkpoint_only(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -168,14 +168,14 @@ def test_the_pointer_of_one_checkpoint_is_not_that_of_another(
             raise found.unreadable[2]
 
 
-def test_every_name_of_a_job_is_one_node_of_its_own_below_the_root(root: str) -> None:
+def test_each_name_of_a_job_is_one_node_below_the_root(root: str) -> None:
     services = services_of("localhost:2181", root)
     nodes = [services.kept_in(name) for name in (".", "..", "a.b", "a%2Eb", "a/b", "ä")]
     names = ("%2E", "%2E%2E", "a%2Eb", "a%252Eb", "a%2Fb", "%C3%A4")
     assert nodes == [f"zookeeper:{root}/{name}" for name in names]
 
 
-def test_a_checkpoint_that_one_completes_without_the_lead_is_none(
+def test_a_checkpoint_of_a_driver_without_leadership_does_not_count(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_one_completes_without_the_lead_is_none(
     ("is_led", "error", "reported"),
     [(True, StorageError, "cannot be completed"), (False, LeadershipLostError, "does not lead job 'flights'")],
 )
-def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_one_is_rejected(
+def test_a_lost_request_has_completed_nothing_when_the_next_one_is_rejected(
     tmp_path: Path,
     root: str,
     zookeeper_server: ZooKeeperServer,

@@ -1,4 +1,4 @@
-"""Jobs that are led through ZooKeeper, as drivers in tests lead them."""
+"""Jobs with ZooKeeper as leadership service, as drivers in tests run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SESSION_TIMEOUT_S = 120.0
 
 @frozen
 class Led:
-    """A job that is led, its store, and what is noted of it."""
+    """A job with leadership, its store, and its recorded events."""
 
     directory: JobDirectory
     records: JobRecords

@@ -1,4 +1,4 @@
-"""Writes the golden job directories and savepoints: `README.md` says what they are and when this was run.
+"""Writes the golden job directories and savepoints; `README.md` describes them.
 
     scripts/environment/run.sh python -m tests.golden.durable.write_them v6
 
@@ -64,7 +64,7 @@ MORE_RECORDS = [("ada", 20), ("fay", CLEAR), ("lou", 21)]
 
 
 def clock_from(start_ms: int) -> Callable[[], int]:
-    """A clock that is a step further whenever it is asked."""
+    """A clock that advances by a step at each call."""
     times = iter(range(start_ms, start_ms + 1000 * EPOCH_MS, EPOCH_MS))
     return lambda: next(times)
 
@@ -72,7 +72,7 @@ def clock_from(start_ms: int) -> Callable[[], int]:
 def write_job(
     records: Iterable[tuple[str, int]], start_ms: int, job_dir: str, backend: str, parallelism: int, **execute: Any
 ) -> Any:
-    """Runs the job of `golden_durable_programs` over records."""
+    """Run the job of `golden_durable_programs` over records."""
     environment = LocalStreamEnvironment(
         job_dir=job_dir,
         backend=backend,
@@ -88,7 +88,7 @@ def write_job(
 
 
 def write_jobs() -> None:
-    """Jobs that began with nothing, their savepoints, and jobs that were begun from one."""
+    """Write jobs without a savepoint, their savepoints, and jobs that start from one."""
     for backend in BACKENDS:
         write_job(RECORDS, START_MS, f"job-{backend}", backend, 3).savepoint(f"savepoint-{backend}")
     # With another backend and another parallelism than the savepoint's.
@@ -102,7 +102,7 @@ def write_jobs() -> None:
 
 
 def _relocate_origin(job_dir: str, savepoint: str) -> None:
-    """Names the savepoint by a relative path, so that no path of this machine is kept; tests run in the folder."""
+    """Store a relative path of the savepoint, so that no machine path is kept; tests run in the folder."""
     file_system = CheckpointFileSystem.from_uri(job_dir)
     origin = read_origin(file_system)
     assert origin is not None
@@ -110,12 +110,12 @@ def _relocate_origin(job_dir: str, savepoint: str) -> None:
 
 
 def write_keys() -> None:
-    """A job whose key has columns of all types, and a savepoint of it."""
+    """Write a job whose key has columns of all types, and its savepoint."""
     keys.run("keys-heap", "heap", 3, writes=True)[0].savepoint("keys-savepoint")
 
 
 def write_timers(backend: str) -> None:
-    """A job whose operator has namespaces and priority queues, with three checkpoints, and a savepoint of it."""
+    """Write a job whose operator has namespaces and priority queues, with three checkpoints and a savepoint."""
     with JobDirectory.open(f"timers-{backend}", "golden timers", timers.MAX_PARALLELISM) as directory:
         store = DirectoryCheckpointStore(directory.file_system)
         store.recover()
@@ -183,7 +183,7 @@ def _complete(directory: Any, store: Any, coordinator: Any, backends: Any, epoch
 
 
 def write_checksums(folder: Path) -> None:
-    """Adds the files of a folder to SHA256SUMS."""
+    """Add the files of a folder to SHA256SUMS."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(HERE).as_posix()}\n"
         for path in sorted(folder.rglob("*"))
@@ -194,7 +194,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def what_was_written(folder: Path) -> str:
-    """The commit that wrote the folder, and the versions of `_metadata` that are in it."""
+    """The commit that wrote the folder, and the versions of its `_metadata` files."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, check=True)
     versions = set()
     for path in folder.rglob("_metadata"):
@@ -204,7 +204,7 @@ def what_was_written(folder: Path) -> str:
 
 
 def main(version: str) -> None:
-    """Writes the folder of a version, which must not exist."""
+    """Write the folder of a version, which must not exist."""
     folder = HERE / version
     folder.mkdir()
     os.chdir(folder)

@@ -22,7 +22,7 @@ from golden_durable_spark import BATCHES, add_file, mounted, start, travelling_b
 
 
 def main(version: str, *names: str) -> None:
-    """Runs the job over its batches, and keeps what is named: the savepoint, the job directory."""
+    """Run the job over its batches, and keep the named results: savepoint, job directory."""
     folder = HERE / version
     folder.mkdir(exist_ok=True)
     made = {"spark-savepoint": "savepoint", "spark-job": "job"}

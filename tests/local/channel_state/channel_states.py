@@ -1,4 +1,4 @@
-"""Channel state for tests: two inputs with declared schemas, elements of every kind, and a subtask's time."""
+"""Channel state for tests: two inputs with declared schemas, elements of every kind, and event time of a subtask."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def in_flight() -> dict[SubtaskId, Sequence[InFlight]]:
 
 
 def time() -> SubtaskTime:
-    """What a subtask of two inputs knows of time."""
+    """The event time of a subtask with two inputs."""
     valves = (
         ValveState(3, (ValveChannel(SubtaskId("words", 0), 3, False),)),
         ValveState(MIN_TIMESTAMP, (ValveChannel(SubtaskId("rates", 3), MIN_TIMESTAMP, True),)),
@@ -66,7 +66,7 @@ def capture(
     inputs: Mapping[SubtaskId, Sequence[InFlight]] | None = None,
     outputs: Mapping[SubtaskId, Sequence[InFlight]] | None = None,
 ) -> SubtaskCapture:
-    """What a subtask has captured of checkpoint 7."""
+    """The captured records of a subtask for checkpoint 7."""
     return SubtaskCapture(
         checkpoint_id=7,
         is_unaligned=True,

@@ -1,4 +1,4 @@
-"""Networks with works that only remember, fed by a script, checkpointed in any mode, and restored at any parallelism.
+"""Networks of operators that only remember records, fed by a script, checkpointed in any mode, and rescaled.
 
     sources s0 (s1)  ->  a, keyed  ->  b, keyed by half as many keys  ->  the end
 
@@ -62,7 +62,7 @@ def owner(key: int, parallelism: int, keys: int) -> int:
 
 @frozen(kw_only=True)
 class Shape:
-    """A graph, and how it is run: ``second`` is what a second source is to ``a``, None without one."""
+    """A graph and its settings: ``second`` is the role of a second source for ``a``, None without one."""
 
     second: str | None = None
     has_idle: bool = False
@@ -72,7 +72,7 @@ class Shape:
 
 @frozen(kw_only=True)
 class Checkpoint:
-    """All that a run of any parallelism needs to go on; positions by source, memories by operator and key."""
+    """All that a run of any parallelism restores; positions by source, records by operator and key."""
 
     parallelism: int = 1
     positions: Mapping[int, int] = field(factory=dict)
@@ -85,7 +85,7 @@ class Checkpoint:
 
 @define
 class Source:
-    """A source; its feed does not end with a run."""
+    """A source; its records continue in the next run."""
 
     number: int
     output: SubtaskOutput
@@ -126,7 +126,7 @@ class Source:
 
 @define
 class Work:
-    """Remembers records by key and sends them on; ``told`` are the watermarks, ``at`` where each record found it."""
+    """Stores records by key and forwards them; ``told`` are the watermarks, ``at`` the watermark of each record."""
 
     uid: str
     index: int
@@ -199,7 +199,7 @@ class Run:
         self._restore(begin)
 
     def time_of(self, row: Any) -> int:
-        """The last watermark before a record of the only source, who drops them while it is idle."""
+        """The last watermark before a record of the only source; an idle source drops watermarks."""
         time_ms, is_idle = MIN_TIMESTAMP, False
         for place, (kind, _) in enumerate(self.feeds[row.source][: row.place]):
             if kind == "time" and not is_idle:
@@ -209,25 +209,25 @@ class Run:
         return time_ms
 
     def feed(self, source: int, count: int = 1) -> None:
-        """Gives a source its next pieces."""
+        """Add records to a source."""
         of_source = self.sources[source]
         for _ in range(count):
             if of_source.work.position + of_source.unread < len(self.feeds[source]):
                 of_source.feed(Source.read)
 
     def trigger(self, checkpoint_id: int, sources: Sequence[int] | None = None, *, is_savepoint: bool = False) -> None:
-        """Lets sources send a barrier; all, unless some are named."""
+        """Let sources send a barrier; all by default."""
         barrier = self.shape.mode.barrier(checkpoint_id, self.now_ms, is_savepoint=is_savepoint)
         for number, source in enumerate(self.sources):
             if sources is None or number in sources:
                 source.trigger(barrier)
 
     def cancel(self, checkpoint_id: int, source: int) -> None:
-        """Lets a source say that a checkpoint is given up."""
+        """Let a source cancel a checkpoint."""
         self.sources[source].output.send_to_all(CancelledCheckpoint(checkpoint_id))
 
     def step(self, count: int) -> None:
-        """So many moves, if there are as many."""
+        """Move so many times, or until no move is possible."""
         for _ in range(count):
             move = self._scheduler.choose(self.network.moves())
             if move is None:
@@ -235,7 +235,7 @@ class Run:
             move.make()
 
     def finish(self, checkpoint_id: int) -> None:
-        """Reads all that is left, to the end of time, with a checkpoint behind it."""
+        """Read all remaining records, to the end of time, with a checkpoint at the end."""
         for number, source in enumerate(self.sources):
             self.feed(number, len(self.feeds[number]))
             source.feed_end()
@@ -254,7 +254,7 @@ class Run:
 
     @property
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """Those that are complete, by id."""
+        """Completed checkpoints by id."""
         return {
             one: self._checkpoint(one)
             for one in sorted(self._outs)
@@ -324,7 +324,7 @@ class Run:
         self.came_out += batch.records
 
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
-        """Sinks are told nothing of time."""
+        """Sinks ignore watermarks."""
 
     def _channel(self, sender: SubtaskId, reader: SubtaskId, outputs: Mapping[SubtaskId, SubtaskOutput]) -> Channel:
         number = int(sender.node[1:]) if sender.node[0] == "s" else 0
@@ -396,7 +396,7 @@ class Run:
 
 @frozen
 class _Shares:
-    """To which subtasks records in flight belong: an `InFlightShares` of these networks."""
+    """The subtasks of records in flight: an `InFlightShares` of these networks."""
 
     parallelism: int
     operators: Mapping[str, None] = field(factory=lambda: {"a": None, "b": None})
@@ -420,7 +420,7 @@ class _Shares:
 
 
 def _read_back(capture: SubtaskCapture) -> Any:
-    """The time of a capture, through its bytes."""
+    """The event time of captured records, encoded and decoded."""
     meta, _ = encode_part(capture.time, {}, lambda end: "a", FORMS)
     return decode_meta(meta)
 
@@ -451,7 +451,7 @@ def _through_bytes(
 def _of_node(
     begin: Checkpoint, subtask: OperatorSubtask
 ) -> tuple[OperatorWatermarkState[SubtaskId], int, WatermarkStatus]:
-    """What a checkpoint's metadata has of time: all subtasks of a node as one, at the earliest of them."""
+    """Event time in checkpoint metadata: the earliest of all subtasks of a node."""
     times = [_read_back(capture).time for own, capture in begin.captures.items() if own.node == subtask.subtask_id.node]
     valves = []
     for index, valve in enumerate(subtask.watermarks.snapshot().inputs):

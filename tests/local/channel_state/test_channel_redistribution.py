@@ -1,4 +1,4 @@
-"""What was in flight between the subtasks of a former run as one sequence: order, time, and nothing twice."""
+"""Records in flight of a former run as one sequence: in order, at their event time, and never twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def b(name: str) -> RecordBatch:
 
 
 def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[SubtaskId]:
-    """What a reader of one input knows: the watermarks of s0, s1 and so on, None if it is idle."""
+    """The watermarks that a reader of one input has from s0, s1 and so on; None if idle."""
     views = tuple(
         ValveChannel(SubtaskId(name[0], int(name[1:])), MIN_TIMESTAMP if time is None else time, time is None)
         for name, time in channels.items()
@@ -35,7 +35,7 @@ def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[SubtaskI
 
 
 def shown(elements: Sequence[InFlight]) -> str:
-    """Names of records, times as numbers."""
+    """Names of records, and times as numbers."""
     return " ".join(
         one.records[0]
         if isinstance(one, RecordBatch)
@@ -46,7 +46,7 @@ def shown(elements: Sequence[InFlight]) -> str:
     )
 
 
-def test_the_channels_of_one_sender_are_aligned_from_their_ends() -> None:
+def test_channels_of_one_sender_are_aligned_at_their_ends() -> None:
     merged = merged_channels(
         "s",
         {(S0, R0): [b("a"), Watermark(7), b("b")], (S0, R1): [b("c"), Watermark(5), b("d"), Watermark(7), b("e")]},
@@ -56,7 +56,7 @@ def test_the_channels_of_one_sender_are_aligned_from_their_ends() -> None:
     assert (merged.begins.watermark_ms, merged.ends.watermark_ms) == (3, 7)
 
 
-def test_time_of_several_senders_is_that_of_the_earliest() -> None:
+def test_several_senders_have_the_earliest_watermark() -> None:
     merged = merged_channels(
         "s",
         {(S0, R0): [Watermark(9), b("a")], (S1, R0): [b("b"), Watermark(6), b("c")]},
@@ -66,19 +66,19 @@ def test_time_of_several_senders_is_that_of_the_earliest() -> None:
     assert (merged.begins.watermark_ms, merged.ends.watermark_ms) == (2, 6)
 
 
-def test_a_sender_with_nothing_on_its_way_holds_the_others_where_it_is() -> None:
+def test_a_sender_without_records_in_flight_holds_the_others_at_its_watermark() -> None:
     merged = merged_channels("s", {(S0, R0): [Watermark(9), b("a")]}, {R0: at(3, s0=4, s1=3), R1: at(3, s0=9, s1=3)})
     assert shown(merged.elements) == "a"
     assert (merged.begins.watermark_ms, merged.ends.watermark_ms) == (3, 3)
 
 
-def test_nobody_waits_for_a_sender_that_was_behind_its_valve() -> None:
+def test_a_sender_behind_its_own_watermark_holds_nobody() -> None:
     merged = merged_channels("s", {(S0, R0): [b("a"), Watermark(20)], (S1, R0): [b("b")]}, {R0: at(10, s0=10, s1=4)})
     assert shown(merged.elements) == "a 20 b"
     assert merged.begins.watermark_ms == 10
 
 
-def test_statuses_travel_with_time() -> None:
+def test_statuses_are_redistributed_with_watermarks() -> None:
     merged = merged_channels("s", {(S0, R0): [b("a"), IDLE, b("b"), ACTIVE, Watermark(5)]}, {R0: at(3, s0=3)})
     assert shown(merged.elements) == "a idle b active 5"
     assert not merged.begins.is_idle
@@ -87,7 +87,7 @@ def test_statuses_travel_with_time() -> None:
     assert (waking.begins.is_idle, waking.ends.is_idle) == (True, True)
 
 
-def test_readers_that_know_nothing_of_a_sender_are_rejected() -> None:
+def test_readers_without_watermarks_of_a_sender_are_rejected() -> None:
     with pytest.raises(JobRestoreError, match="readers without this channel"):
         merged_channels("s", {(S1, R0): [b("a")]}, {R0: at(3, s0=3)})
 
@@ -97,7 +97,7 @@ sent = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["W", "idle", "acti
 
 
 @given(st.lists(sent, min_size=1, max_size=3), st.data())
-def test_whatever_was_taken_no_record_is_lost_moved_or_ahead_of_its_time(
+def test_no_record_is_lost_moved_or_ahead_of_its_watermark(
     scripts: Sequence[Sequence[int | str]], data: st.DataObject
 ) -> None:
     readers = [SubtaskId("r", index) for index in range(4)]
@@ -165,7 +165,7 @@ def _check(elements: Sequence[InFlight], in_flight: Mapping[tuple[SubtaskId, Sub
 
 
 def _check_times(elements: Sequence[InFlight], times_before: Mapping[str, Sequence[WatermarkElement]]) -> None:
-    """With one sender, a record is behind exactly the watermarks that were sent before it."""
+    """With one sender, exactly the watermarks that were sent before a record precede it."""
     all_times = [one for one in elements if isinstance(one, Watermark)]
     seen: list[WatermarkElement] = []
     for one in elements:

@@ -1,4 +1,4 @@
-"""Channel state as bytes: what is written is read, released files stay readable, and nothing else is taken for it."""
+"""Channel state as bytes: it round trips, released files stay readable, and other bytes are rejected."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def reader(end: SubtaskId) -> str:
 
 
 def sealed(body: bytes) -> bytes:
-    """A body as meta data."""
+    """A body as metadata with checksum."""
     return b"SBCS\x01" + xxhash.xxh3_64_digest(body) + body
 
 
-def test_what_is_written_is_read() -> None:
+def test_channel_state_round_trips() -> None:
     meta, data = encode_part(time(), in_flight(), reader, FORMS)
     read = decode_meta(meta)
     assert read.time == time()
@@ -43,7 +43,7 @@ def test_what_is_written_is_read() -> None:
     assert decode_elements(read, data, reader, FORMS) == in_flight()
 
 
-def test_rows_are_rows_again_with_values_of_the_same_types() -> None:
+def test_rows_keep_their_types() -> None:
     meta, data = encode_part(None, {WORDS: [everything()]}, reader, FORMS)
     [batch] = decode_elements(decode_meta(meta), data, reader, FORMS)[WORDS]
     assert isinstance(batch, RecordBatch)
@@ -65,12 +65,12 @@ elements = st.one_of(
 
 
 @given(st.dictionaries(st.integers(0, 3).map(lambda index: SubtaskId("s", index)), st.lists(elements, min_size=1)))
-def test_any_elements_come_back_in_their_order(channels: dict[SubtaskId, Sequence[InFlight]]) -> None:
+def test_any_elements_round_trip_in_order(channels: dict[SubtaskId, Sequence[InFlight]]) -> None:
     meta, data = encode_part(time(), channels, reader, FORMS)
     assert decode_elements(decode_meta(meta), data, reader, FORMS) == channels
 
 
-def test_a_released_file_is_read_and_written_as_it_was() -> None:
+def test_a_released_file_is_read_and_written_unchanged() -> None:
     meta, data = (GOLDEN / "channel-state-1.meta").read_bytes(), (GOLDEN / "channel-state-1.elements").read_bytes()
     read = decode_meta(meta)
     assert read.time == time()
@@ -78,7 +78,7 @@ def test_a_released_file_is_read_and_written_as_it_was() -> None:
     assert encode_part(time(), in_flight(), reader, FORMS) == (meta, data)
 
 
-def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_rejected() -> None:
+def test_every_flipped_byte_and_every_truncation_of_the_metadata_is_rejected() -> None:
     meta, _ = encode_part(time(), in_flight(), reader, FORMS)
     for place in range(len(meta)):
         for damaged in (meta[:place], meta[:place] + bytes([meta[place] ^ 0xFF]) + meta[place + 1 :]):
@@ -88,7 +88,7 @@ def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_rejected() 
         decode_meta(meta + b"\0")
 
 
-def test_hostile_bytes_with_a_right_checksum_are_rejected_or_read_but_nothing_else() -> None:
+def test_malformed_bytes_with_a_valid_checksum_are_rejected_or_read() -> None:
     meta, data = encode_part(time(), in_flight(), reader, FORMS)
     body = meta[13:]
     for place in range(len(body)):
@@ -117,7 +117,7 @@ def test_hostile_bytes_with_a_right_checksum_are_rejected_or_read_but_nothing_el
         (Watermark(MIN_TIMESTAMP), "neither end of time is in flight"),
     ],
 )
-def test_what_breaks_an_invariant_is_not_written(element: Any, message: str) -> None:
+def test_invalid_channel_state_is_not_written(element: Any, message: str) -> None:
     with pytest.raises(StateFormatError, match=message):
         encode_part(None, {WORDS: [element]}, reader, FORMS)
 
@@ -127,7 +127,7 @@ def test_a_channel_without_elements_is_not_written() -> None:
         encode_part(None, {WORDS: []}, reader, FORMS)
 
 
-def test_more_than_the_limit_is_neither_written_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channel_state_beyond_the_limit_is_neither_written_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
     meta, data = encode_part(None, in_flight(), reader, FORMS)
     monkeypatch.setattr(channel_state_bytes, "MAX_CHANNEL_STATE_BYTES", len(data))
     encode_part(None, in_flight(), reader, FORMS)

@@ -1,4 +1,4 @@
-"""Channel state as parts of subtasks' states and their files: what is written, read back in order, and rejected."""
+"""Channel state as parts of subtask states and their files: written, read in order, and rejected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(fs: CheckpointFileSystem, subtask: SubtaskId, **channels: Any) -> Su
     return SubtaskState(input_channels=parts.input_channels, output_channels=parts.output_channels)
 
 
-def test_of_a_channel_the_readers_part_comes_before_the_senders(fs: CheckpointFileSystem) -> None:
+def test_the_part_of_the_reader_comes_before_that_of_the_sender(fs: CheckpointFileSystem) -> None:
     reader = written(fs, READER, inputs={SENDER: [counts("first"), Watermark(5)]})
     sender = written(fs, SENDER, outputs={READER: [counts("second"), Watermark(7)]})
     for operators in (
@@ -49,7 +49,7 @@ def test_of_a_channel_the_readers_part_comes_before_the_senders(fs: CheckpointFi
         assert found.times == {READER: time(), SENDER: time()}
 
 
-def test_without_records_there_is_no_file_but_what_was_known_of_time(fs: CheckpointFileSystem) -> None:
+def test_without_records_there_is_no_file_but_watermarks_are_kept(fs: CheckpointFileSystem) -> None:
     state = written(fs, READER)
     assert not state.has_records_on_their_way
     assert fs.list_files() == ()
@@ -97,7 +97,7 @@ def test_every_flipped_byte_and_every_truncation_of_the_file_is_rejected(
         channels_of_checkpoint([operator(READER, state)], fs, FORMS)
 
 
-def test_a_part_that_is_none_of_ours_or_has_other_files_is_rejected(fs: CheckpointFileSystem) -> None:
+def test_a_foreign_part_or_one_with_other_files_is_rejected(fs: CheckpointFileSystem) -> None:
     state = written(fs, READER, inputs={SENDER: [counts("a")]})
     part = state.input_channels
     assert part is not None

@@ -1,4 +1,4 @@
-"""Random networks in every mode, restored in the middle at the same parallelism and at others: nothing lost or doubled.
+"""Random networks in every mode, restored midway at the same and other parallelisms: nothing lost or doubled.
 
 While they run, the works check what holds at every moment: see `random_networks`.
 """
@@ -40,7 +40,7 @@ EVENTS: Final = {"feed": 5, "step": 6, "tick": 5, "trigger": 3, "partial": 0.4, 
 
 
 def play(shape: Shape, parallelisms: Sequence[int], seed: int) -> tuple[Run, int]:
-    """Runs as many runs as there are parallelisms, each from a checkpoint of the one before; all by one seed."""
+    """Run once per parallelism, each from a checkpoint of the run before; all by one seed."""
     chance = random.Random(seed)
     feeds: list[list[Piece]] = [
         [(kind, chance.randrange(KEYS)) for kind in chance.choices(KINDS[shape.has_idle], k=chance.randrange(5, 40))]
@@ -87,7 +87,7 @@ def _event(run: Run, chance: random.Random, next_id: int) -> int:
 
 
 def check(run: Run) -> None:
-    """Every record of the feeds once in the memory of each operator and among what came out, in order."""
+    """Check that each record is once in the state of each operator and once in the output, in order."""
     shape = run.shape
     is_broadcast = shape.second == "broadcast"
     fed = [
@@ -133,9 +133,7 @@ shapes = st.builds(
 
 @settings(max_examples=120, deadline=None)
 @given(shapes, st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(0, 1 << 30))
-def test_whatever_happens_every_record_counts_as_the_mode_says(
-    shape: Shape, parallelisms: Sequence[int], seed: int
-) -> None:
+def test_every_record_counts_as_the_mode_promises(shape: Shape, parallelisms: Sequence[int], seed: int) -> None:
     check(play(shape, parallelisms, seed)[0])
 
 
@@ -145,7 +143,7 @@ def test_records_are_in_flight_where_barriers_overtake(mode: str) -> None:
     assert sum(counts) > 20
 
 
-def test_records_count_twice_where_that_is_allowed() -> None:
+def test_records_count_twice_only_at_least_once() -> None:
     doubled = 0
     for seed in range(60):
         run, _ = play(Shape(mode=MODES["at least once"], second="union"), [2, 2], seed)
@@ -163,7 +161,7 @@ def row_of(key: int) -> Any:
 
 
 def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -> None:
-    """A record between two watermarks finds every new subtask at the first of them, and all end at the second."""
+    """A record between two watermarks finds every new subtask at the first, and all subtasks end at the second."""
     s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
 
     rows = [row_of(key) for key in range(KEYS)]
@@ -192,7 +190,7 @@ def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -
         ("gone", Watermark(5), "'b'"),
     ],
 )
-def test_what_is_on_a_way_that_is_no_more_is_not_dropped(
+def test_records_of_a_removed_channel_are_not_dropped(
     parallelism: int, sender: str, element: RecordBatch | Watermark, to: str
 ) -> None:
     s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
@@ -212,7 +210,7 @@ def test_what_is_on_a_way_that_is_no_more_is_not_dropped(
 
 
 class Dealt:
-    """An operator whose records have themselves for keys, of which each subtask has every second one."""
+    """An operator keyed by the record; each subtask has every second key."""
 
     def is_keyed(self, input_index: int) -> bool:
         return input_index == 0
@@ -222,7 +220,7 @@ class Dealt:
         return [ObjectBatch(part, part, [0] * len(part)) for part in parts]
 
 
-def test_records_that_have_other_keys_now_are_not_given_to_who_has_not_their_state() -> None:
+def test_records_whose_key_changed_are_not_given_to_a_subtask_without_its_state() -> None:
     operators: Any = {"count": Dealt()}
     shares = InFlightShares(operators, 2, lambda operator, index, records: None)
     for records, subtask in (([0, 2], 0), ([1], 1)):

@@ -1,4 +1,4 @@
-"""The cases of barriers in Flink's tests, played on real channels: the subtask does what the table says.
+"""The barrier cases of Flink's tests on real channels: the subtask follows the tables.
 
 The scripts are those of the tables' own tests, where what comes of them is written down; here channels end as they do
 in a network, which gives nothing up.
@@ -62,7 +62,7 @@ CASES: list[tuple[str, int, str]] = [
 
 @define
 class Task:
-    """A subtask of one operator behind so many channels, and what it does; a record is a number."""
+    """A subtask of one operator with several channels, and its actions; a record is a number."""
 
     mode: CheckpointingMode
     count: int
@@ -213,7 +213,7 @@ class Task:
 
 
 @pytest.mark.parametrize(("kind", "count", "script"), CASES)
-def test_a_subtask_does_on_its_channels_what_the_table_says(kind: str, count: int, script: str) -> None:
+def test_a_subtask_follows_the_tables_on_its_channels(kind: str, count: int, script: str) -> None:
     mode, handler = MODES[kind]
     expected = Played(handler(count)).play(script)
     task = Task(mode, count).play(script)
@@ -231,7 +231,7 @@ def test_a_subtask_does_on_its_channels_what_the_table_says(kind: str, count: in
 
 
 @pytest.mark.parametrize(("kind", "count", "script"), [case for case in CASES if case[0] != "at least once"])
-def test_a_checkpoint_is_what_was_put_before_its_barriers(kind: str, count: int, script: str) -> None:
+def test_a_checkpoint_contains_what_was_sent_before_its_barriers(kind: str, count: int, script: str) -> None:
     task = Task(MODES[kind][0], count).play(script)
     for checkpoint_id, capture in task.captures.items():
         captured = _records_of([one for part in capture.inputs.values() for one in part])
@@ -245,7 +245,7 @@ def _records_of(batches: Sequence[Any]) -> list[int]:
     return [record for batch in batches for record in batch.records]
 
 
-def test_what_was_in_flight_is_taken_before_anything_new_but_barriers_that_overtake() -> None:
+def test_records_in_flight_precede_new_ones_except_for_overtaking_barriers() -> None:
     task = Task(CheckpointingMode.UNALIGNED, 2)
     new, restored = task.channels
     restored.put_restored([RecordBatch(0, [1]), RecordBatch(0, [2])])
@@ -261,7 +261,7 @@ def test_what_was_in_flight_is_taken_before_anything_new_but_barriers_that_overt
     assert (task.processed, task.subtask.readable()) == ([1, 2], [new, restored])
 
 
-def test_a_network_that_resumes_takes_what_was_in_flight_first() -> None:
+def test_a_restored_network_reads_records_in_flight_first() -> None:
     task = Task(CheckpointingMode.UNALIGNED, 2)
     new, restored = task.channels
     restored.put_restored([RecordBatch(0, [1])])

@@ -1,4 +1,4 @@
-"""A channel whose barriers overtake: what comes out in which order, and whose part what is overtaken is."""
+"""A channel with overtaking barriers: the order of its output, and who stores overtaken records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def timed(checkpoint_id: int) -> CheckpointBarrier:
     return CheckpointBarrier(checkpoint_id=checkpoint_id, alignment_timeout_ms=5)
 
 
-def test_what_lies_beyond_the_room_is_the_senders_part_and_the_rest_the_readers() -> None:
+def test_overtaken_records_beyond_the_capacity_are_stored_by_the_sender_and_others_by_the_reader() -> None:
     made = channel(capacity=2)
     for number in range(4):
         made.put(record(number))
@@ -54,7 +54,7 @@ def test_what_lies_beyond_the_room_is_the_senders_part_and_the_rest_the_readers(
     assert [made.take() for _ in range(5)] == [record(number) for number in range(5)]
 
 
-def test_where_the_sender_keeps_nothing_all_is_the_readers_part() -> None:
+def test_a_sender_without_a_buffer_leaves_all_overtaken_records_to_the_reader() -> None:
     made = channel(capacity=1)
     made.put(record(0))
     made.put(record(1))
@@ -70,7 +70,7 @@ def test_neither_the_end_nor_another_barrier_is_in_flight() -> None:
     assert made.take() == OvertakingBarrier(unaligned(2), [Watermark(3)])
 
 
-def test_in_a_channel_that_may_not_be_overtaken_a_barrier_stays_in_its_place() -> None:
+def test_a_barrier_does_not_overtake_where_that_is_forbidden() -> None:
     made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
     made.put(record(0))
     assert made.put_barrier(unaligned(1), splits=True) == ()
@@ -79,7 +79,7 @@ def test_in_a_channel_that_may_not_be_overtaken_a_barrier_stays_in_its_place() -
     assert [made.take(), made.take(), made.take()] == [record(0), unaligned(1), timed(2)]
 
 
-def test_a_barrier_with_a_time_to_align_is_announced_and_can_overtake_later() -> None:
+def test_a_barrier_with_alignment_timeout_is_announced_and_can_overtake_later() -> None:
     made = channel(capacity=1)
     made.put(record(0))
     made.put_barrier(timed(1), splits=True)
@@ -93,7 +93,7 @@ def test_a_barrier_with_a_time_to_align_is_announced_and_can_overtake_later() ->
     made.let_overtake(1)
 
 
-def test_a_barrier_that_leaves_its_place_is_not_counted_by_a_newer_one() -> None:
+def test_a_removed_barrier_is_not_counted_by_a_newer_one() -> None:
     made = channel(capacity=9)
     made.put(record(0))
     made.put_barrier(timed(1), splits=True)
@@ -105,14 +105,14 @@ def test_a_barrier_that_leaves_its_place_is_not_counted_by_a_newer_one() -> None
     assert made.take() == OvertakingBarrier(unaligned(2), [record(0), record(1)])
 
 
-def test_who_has_taken_a_barrier_is_not_told_that_it_is_coming() -> None:
+def test_a_received_barrier_is_not_announced() -> None:
     made = channel()
     made.put_barrier(timed(1), splits=True)
     assert made.take() == timed(1)
     assert made.take_announced() is None
 
 
-def test_a_blocked_channel_tells_what_is_coming_but_delivers_nothing() -> None:
+def test_a_blocked_channel_announces_but_delivers_nothing() -> None:
     made = channel()
     made.is_blocked = True
     made.put_barrier(timed(1), splits=True)
@@ -123,7 +123,7 @@ def test_a_blocked_channel_tells_what_is_coming_but_delivers_nothing() -> None:
     assert not made.can_be_read
 
 
-def test_what_was_restored_is_in_front_and_counted_until_it_is_taken() -> None:
+def test_restored_records_come_first_and_are_counted_until_they_are_read() -> None:
     made = channel()
     made.put_restored([record(0)])
     made.put_restored([record(1)])
@@ -134,7 +134,7 @@ def test_what_was_restored_is_in_front_and_counted_until_it_is_taken() -> None:
 
 
 class Changing:
-    """An operator that changes the records that it is given."""
+    """An operator that modifies its input records."""
 
     watermark_ms = MIN_TIMESTAMP
     holds_watermarks = False
@@ -153,7 +153,7 @@ class Changing:
         self.captures.append(capture)
 
 
-def test_what_a_function_does_to_its_records_does_not_reach_what_was_captured() -> None:
+def test_modified_records_do_not_change_captured_ones() -> None:
     own, work, output = SubtaskId("o", 0), Changing(), SubtaskOutput()
     channels = [Channel(SubtaskId("s", index), own, (0,), 9) for index in range(2)]
     out = Channel(own, SubtaskId("r", 0), (0,), 1)
@@ -182,7 +182,7 @@ moves = st.lists(st.sampled_from(["put", "time", "unaligned", "timed", "overtake
 
 
 @given(moves, st.integers(1, 4), st.booleans())
-def test_parts_are_what_was_sent_before_a_barrier_and_not_taken_and_all_comes_out_in_order(
+def test_parts_are_the_unread_records_before_a_barrier_and_all_are_delivered_in_order(
     script: Sequence[str], capacity: int, splits: bool
 ) -> None:
     made = channel(capacity)
@@ -230,7 +230,7 @@ def _take(
         taken.append(element)
 
 
-def test_a_barrier_that_overtakes_needs_no_room_behind_it_and_a_record_does() -> None:
+def test_an_overtaking_barrier_needs_no_capacity_and_a_record_does() -> None:
     own, output = SubtaskId("o", 0), SubtaskOutput()
     into, out = channel(), Channel(own, SubtaskId("r", 0), (0,), 1)
     output.channels.append(out)
@@ -244,7 +244,7 @@ def test_a_barrier_that_overtakes_needs_no_room_behind_it_and_a_record_does() ->
 
 @define
 class Flushing:
-    """Work that holds records back until it is snapshotted, as windows over batches and requests under way do."""
+    """An operator that buffers records until its snapshot, as batched windows and async requests do."""
 
     output: SubtaskOutput
     holds_watermarks: bool = False
@@ -267,7 +267,7 @@ class Flushing:
 
 
 @pytest.mark.parametrize("may_be_overtaken", [False, True])
-def test_what_is_emitted_when_the_operator_is_snapshotted_belongs_to_that_checkpoint(may_be_overtaken: bool) -> None:
+def test_records_emitted_during_the_snapshot_belong_to_that_checkpoint(may_be_overtaken: bool) -> None:
     behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 2, may_be_overtaken=may_be_overtaken)
     output = SubtaskOutput()
     output.channels.append(behind)
@@ -282,7 +282,7 @@ def test_what_is_emitted_when_the_operator_is_snapshotted_belongs_to_that_checkp
     assert [behind.take(), behind.take()] == expected
 
 
-def test_a_barrier_overtakes_behind_a_subtask_that_had_to_align_for_it() -> None:
+def test_a_barrier_overtakes_after_a_subtask_that_had_to_align() -> None:
     behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 9)
     output = SubtaskOutput()
     output.channels.append(behind)

@@ -1,4 +1,4 @@
-"""The network of subtasks, with works that only remember: order, back-pressure, barriers, any choice of moves."""
+"""The network of subtasks with operators that only remember: order, back-pressure, barriers, any order of moves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARALLELISM = 2
 
 @define
 class Source:
-    """Sends to every subtask of the operator, or to the one that a number belongs to."""
+    """Sends to every subtask of the operator, or to the subtask of a number."""
 
     output: SubtaskOutput
 
@@ -53,7 +53,7 @@ class Source:
 
 @define
 class Work:
-    """Sends records on, and one more for each watermark, as a timer would; its snapshot is what it has seen."""
+    """Forwards records, and one more for each watermark, as a timer would; its snapshot is its input so far."""
 
     output: SubtaskOutput
     holds_watermarks: bool = False
@@ -148,7 +148,7 @@ def job(
     return Job(network, made, works, heard)
 
 
-def test_what_timers_emit_is_in_front_of_the_watermark_and_records_keep_their_order() -> None:
+def test_timer_output_precedes_the_watermark_and_records_keep_their_order() -> None:
     made = job(sources=1)
     made.sources[0].feed(lambda source: source.record(2))
     made.sources[0].feed(lambda source: source.time(Watermark(5)))
@@ -157,7 +157,7 @@ def test_what_timers_emit_is_in_front_of_the_watermark_and_records_keep_their_or
     assert made.heard.said == [2, ("timer", 5), ("timer", 5), Watermark(5), 3]
 
 
-def test_what_fires_by_the_clock_fills_no_channel_beyond_its_room_but_by_one_subtask() -> None:
+def test_processing_time_timers_exceed_a_channel_capacity_by_one_subtask_at_most() -> None:
     made = job(capacity=1)
     waiting: list[int] = []
 
@@ -172,7 +172,7 @@ def test_what_fires_by_the_clock_fills_no_channel_beyond_its_room_but_by_one_sub
     assert made.heard.said == ["clock", "clock"]
 
 
-def test_an_operator_that_holds_watermarks_says_itself_when_they_go_on() -> None:
+def test_an_operator_that_holds_watermarks_forwards_them_itself() -> None:
     made = job(sources=1)
     for work in made.works:
         work.holds_watermarks = True
@@ -185,7 +185,7 @@ def test_an_operator_that_holds_watermarks_says_itself_when_they_go_on() -> None
     assert made.heard.said[2:] == [Watermark(4)]
 
 
-def test_an_idle_source_drops_its_watermarks_and_a_status_is_told_once() -> None:
+def test_an_idle_source_drops_its_watermarks_and_its_status_is_sent_once() -> None:
     made = job(sources=1)
     for element in (WatermarkStatus.IDLE, Watermark(3), WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)):
         made.sources[0].feed(lambda source, element=element: source.time(element))
@@ -195,7 +195,7 @@ def test_an_idle_source_drops_its_watermarks_and_a_status_is_told_once() -> None
 
 
 @pytest.mark.parametrize(("is_union", "then"), [(True, [Watermark(20)]), (False, [])])
-def test_who_returns_behind_holds_another_input_but_not_its_own(is_union: bool, then: list[Any]) -> None:
+def test_a_source_that_returns_late_holds_another_input_but_not_its_own(is_union: bool, then: list[Any]) -> None:
     made = job(is_union=is_union)
     first, second = made.sources
     for source, element in (
@@ -211,7 +211,7 @@ def test_who_returns_behind_holds_another_input_but_not_its_own(is_union: bool, 
     assert reported == [Watermark(10), *then]
 
 
-def test_nobody_moves_when_there_is_no_room_behind_it() -> None:
+def test_no_subtask_moves_without_capacity_in_its_outputs() -> None:
     made = job(sources=1, capacity=1)
     made.sources[0].feed(lambda source: source.record(0))
     made.sources[0].feed(lambda source: source.record(2))
@@ -227,7 +227,7 @@ def test_nobody_moves_when_there_is_no_room_behind_it() -> None:
 
 
 def restored_at(made: Job, watermark_ms: int) -> None:
-    """The channels are as at that watermark, and the operator was not told it yet."""
+    """The channels are at that watermark, and the operator has not processed it yet."""
     for subtask in made.network.operators:
         for channel in subtask.channels:
             for index in channel.inputs:
@@ -235,7 +235,7 @@ def restored_at(made: Job, watermark_ms: int) -> None:
     made.network.resume()
 
 
-def test_operators_are_brought_to_their_watermarks_move_by_move_before_anything_is_read() -> None:
+def test_operators_advance_to_their_watermarks_step_by_step_before_anything_is_read() -> None:
     made = job(sources=1, capacity=1)
     for _ in range(100):
         made.sources[0].feed(lambda source: source.record(0))
@@ -252,7 +252,7 @@ def test_operators_are_brought_to_their_watermarks_move_by_move_before_anything_
     assert made.sources[0].unread == 99
 
 
-def test_what_is_in_flight_is_taken_before_an_operator_is_brought_to_its_watermark() -> None:
+def test_records_in_flight_are_read_before_an_operator_advances_to_its_watermark() -> None:
     made = job(sources=1, scheduler=Shuffled(3), capacity=1)
     for subtask in made.network.operators:
         subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
@@ -267,7 +267,7 @@ def test_what_is_in_flight_is_taken_before_an_operator_is_brought_to_its_waterma
     assert of_one == [("timer", 10)] * PARALLELISM
 
 
-def test_where_nobody_is_behind_a_barrier_goes_among_what_is_in_flight() -> None:
+def test_without_downstream_operators_a_barrier_precedes_records_in_flight() -> None:
     made = job(sources=1, capacity=1)
     for subtask in made.network.operators:
         subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
@@ -276,7 +276,7 @@ def test_where_nobody_is_behind_a_barrier_goes_among_what_is_in_flight() -> None
     assert "source-0[0] reads" in {str(one) for one in made.network.moves()}
 
 
-def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it() -> None:
+def test_the_end_of_an_input_is_the_end_of_time_and_rejects_further_input() -> None:
     made = job(sources=1)
     made.sources[0].feed_end()
     made.network.run()
@@ -289,7 +289,7 @@ def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it
 
 
 @pytest.mark.parametrize("last", LastBarrier)
-def test_behind_its_last_barrier_a_source_reads_no_more(last: LastBarrier) -> None:
+def test_a_source_reads_nothing_after_its_last_barrier(last: LastBarrier) -> None:
     made = job(sources=1)
     [source] = made.sources
     for number in range(4):
