@@ -1,4 +1,4 @@
-"""The object store of the tests: a server in a process of its own, and a proxy that can make it fail.
+"""The object store of the tests: a server in its own process, and a proxy that can make it fail.
 
 `ObjectStoreServer` is the store. `FaultyProxy` stands before it and does to the requests that a test names what
 networks and busy stores do: it answers for the store, cuts a request off, or loses the answer to one that took effect.
@@ -33,7 +33,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 class ObjectStoreServer:
-    """A running store. `close` ends its process, and so does the end of this one."""
+    """A running store. `close` ends its process; it also ends with this process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -44,7 +44,7 @@ class ObjectStoreServer:
         self.client: Any = client_of(self.port)
 
     def new_bucket(self, name: str) -> None:
-        """Makes a bucket; there is none of that name."""
+        """Create a bucket with a new name."""
         self.client.create_bucket(Bucket=name)
 
     def keys(self, bucket: str) -> list[str]:
@@ -53,7 +53,7 @@ class ObjectStoreServer:
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -68,7 +68,7 @@ class Bucket:
 
     @property
     def credentials(self) -> dict[str, str]:
-        """What the environment of a process must say to use the store."""
+        """Environment variables with the credentials of the store."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -77,7 +77,7 @@ class Bucket:
         }
 
     def uri(self, path: str = "", *, port: int | None = None, user: str = "", gives_up: bool = False) -> str:
-        """Where a path of the bucket is; by default without credentials.
+        """The URI of a path of the bucket; by default without credentials.
 
         Its clients wait for whatever the store does; who ``gives_up`` makes a request again that is not answered.
         """
@@ -118,7 +118,7 @@ def client_of(port: int) -> Any:
 
 @frozen
 class Request:
-    """What a client asked for: ``target`` is path and query."""
+    """A request of a client: ``target`` is path and query."""
 
     method: str
     target: str
@@ -127,7 +127,7 @@ class Request:
 
 
 class Fault(enum.Enum):
-    """What becomes of a request."""
+    """The fault to inject into a request."""
 
     DROP = "the connection is closed before the store hears of it"
     CUT = "the store hears half of it, and the connection is closed"
@@ -147,7 +147,7 @@ class _Rule:
     met: int = 0
 
     def take(self, request: Request) -> bool:
-        """Whether the rule is for this request, which it is then."""
+        """Whether the rule matches this request; it is then used up."""
         is_met = self.times > 0 and request.method == self.method and self.pattern.search(request.target) is not None
         if is_met:
             self.times -= 1
@@ -157,7 +157,7 @@ class _Rule:
 
 @define
 class FaultyProxy:
-    """Stands before a store at a port of its own; notes what was asked for."""
+    """A proxy with its own port before a store; records the requests."""
 
     store_port: int
     requests: list[Request] = field(factory=list)
@@ -172,26 +172,26 @@ class FaultyProxy:
 
     @property
     def port(self) -> int:
-        """Where clients find it."""
+        """The port for clients."""
         port: int = self._listener.getsockname()[1]
         return port
 
     def fail(self, fault: Fault, method: str, pattern: str, times: int = 1_000_000) -> Callable[[], int]:
-        """Lets the next requests fail whose target matches; returns what says how many have."""
+        """Let the next requests with a matching target fail; returns a function that counts the failures."""
         rule = _Rule(fault, method, re.compile(pattern), times)
         self._rules.append(rule)
         return lambda: rule.met
 
     def heal(self) -> None:
-        """Lets nothing fail any more."""
+        """Inject no more faults."""
         self._rules.clear()
 
     def asked(self, method: str, pattern: str) -> int:
-        """How many requests of this kind have come."""
+        """The number of requests of this kind."""
         return sum(one.method == method and re.search(pattern, one.target) is not None for one in list(self.requests))
 
     def close(self) -> None:
-        """Takes no more requests."""
+        """Accept no more requests."""
         self._closing.set()
         # Whoever waits in accept is woken by that, and not by closing alone.
         with contextlib.suppress(OSError):
@@ -243,7 +243,7 @@ class FaultyProxy:
 
 @contextlib.contextmanager
 def faulty_proxy(server: ObjectStoreServer) -> Iterator[FaultyProxy]:
-    """A proxy before a store for as long as the context lasts."""
+    """A proxy before a store within the context."""
     proxy = FaultyProxy(server.port)
     try:
         yield proxy
@@ -265,7 +265,7 @@ def _request_of(head: bytes, content_bytes: int) -> Request:
 
 
 def _read_request(client: socket.socket) -> tuple[bytes, bytes]:
-    """Head and body of one request as they are on the wire, but for who waits for whom."""
+    """Head and body of one request from the connection."""
     source = client.makefile("rb")
     lines = []
     while (line := source.readline()) not in (b"\r\n", b""):

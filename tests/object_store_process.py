@@ -1,4 +1,4 @@
-"""An S3-compatible store over HTTP, in a process of its own: `python object_store_process.py`.
+"""An S3-compatible store over HTTP in its own process: `python object_store_process.py`.
 
 Prints its port, and ends when its standard input does: with the process that started it, however that ends. Requests
 are served one at a time, since moto looks at a condition and writes in two steps, which a real store does in one.
@@ -18,7 +18,7 @@ from werkzeug.serving import make_server
 
 
 def main() -> None:
-    """Serves until the standard input ends."""
+    """Serve until the standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     one_at_a_time = threading.Lock()
     store = DomainDispatcherApplication(create_backend_app)

@@ -1,4 +1,4 @@
-"""Which files this process has open, of which other threads may open and close some at any moment."""
+"""Open files of this process; other threads may open and close some at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DESCRIPTORS = "/proc/self/fd"
 
 
 def descriptors_below(directory: Path) -> dict[int, str]:
-    """The descriptors that lead to the directory or to what is below it, and where they lead."""
+    """The descriptors of files at or below the directory, with their paths."""
     found = {}
     for name in os.listdir(DESCRIPTORS):
         # One that was closed since leads nowhere.

@@ -1,4 +1,4 @@
-"""Reads a page as a browser does, and rejects what is not well-formed or would load or run anything."""
+"""Reads a page as a browser does, and rejects malformed or active content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAY_NOT_BE = {"script", "link", "img", "iframe", "object", "embed", "form", "use
 
 
 class PageReader(HTMLParser):
-    """``texts`` are all texts but the style; ``elements`` how many there are of each name.
+    """``texts`` are all texts except styles; ``elements`` has the number of elements by name.
 
     A page that is served may have forms and links, all to its own server; these are in ``links``.
     """

@@ -1,4 +1,4 @@
-"""What a session keeps in the memory of its executors."""
+"""RDDs that a session keeps in memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ if TYPE_CHECKING:
 
 
 def persistent_rdds(spark: SparkSession) -> set[int]:
-    """The ids of the RDDs, of which those of other tests go whenever the JVM collects them."""
+    """The ids of persistent RDDs; those of other tests vanish whenever the JVM collects them."""
     context: Any = spark.sparkContext
     return set(context._jsc.getPersistentRDDs())

@@ -1,4 +1,4 @@
-"""Two versions of one class: each is defined in a function of its own, under the same name."""
+"""Two versions of one class: each is defined in its own function, under the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statebackend.testing.upgrades import migration_between
 
 
 def written(serializer: ts.TypeSerializer[Any]) -> Any:
-    """The snapshot of a serializer after a way through bytes."""
+    """The snapshot of a serializer after a round trip through bytes."""
     return snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
 
 
@@ -21,12 +21,12 @@ def judged(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSeri
 
 
 def rules(compatibility: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
-    """The rule found at each path; a path with several has the last."""
+    """The rule at each path; a path with several has the last."""
     return {issue.path: issue.rule for issue in compatibility.issues}
 
 
 def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
-    """What an old value becomes; the two ways to it must agree."""
+    """The migrated value; both forms of the migration must agree."""
     migration: SchemaMigration[Any] = migration_between(written(old), new)
     data = old.to_bytes(value)
     result = migration.to_value(data)

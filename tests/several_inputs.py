@@ -1,4 +1,4 @@
-"""A job whose operators have two, three and broadcast inputs, for both environments, and what comes of it, modelled.
+"""A job whose operators have two, three and broadcast inputs, for both environments, with a model.
 
 What the functions compute depends on the order of the records of a key, so that it tells whether each input keeps its
 own, and whether an epoch takes the rules first, and the other inputs in their order.
@@ -45,7 +45,7 @@ class InRow(NamedTuple):
 
 
 class EpochInputs(NamedTuple):
-    """What each source has in an epoch."""
+    """The records of each source in an epoch."""
 
     left: Sequence[InRow] = ()
     right: Sequence[InRow] = ()
@@ -53,7 +53,7 @@ class EpochInputs(NamedTuple):
 
 
 class Merge(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Folds the records of both sides into one number, by a function that tells their order."""
+    """Folds the records of both sides into one number that depends on their order."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -71,14 +71,14 @@ class Merge(KeyedCoProcessFunction[str, Any, Any, Any]):
 
 
 class Pass(KeyedProcessFunction[str, Any, Any]):
-    """Emits what it is given."""
+    """Emits its input."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
         yield value
 
 
 class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Says of each record which rules hold; a rule of less than nothing takes it back."""
+    """Emits the rules that hold for each record; a negative rule removes its counterpart."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield value.k, value.v, _shown(dict(context.get_broadcast_state(RULE_STATE).items()))
@@ -103,7 +103,7 @@ class RuleWithoutKeys(BroadcastProcessFunction[Any, Any, Any]):
 
 
 class All(KeyedMultipleInputFunction[str, Any]):
-    """As `Merge`, by the index of the input; of the last input it counts what came in the epochs before."""
+    """As `Merge`, by the index of the input; counts the records of the last input of earlier epochs."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -119,7 +119,7 @@ class All(KeyedMultipleInputFunction[str, Any]):
 
 
 def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequence[Any]) -> None:
-    """The job over the three streams: what the operators emit goes to these sinks, in the order of the model's."""
+    """The job over the three streams; the operators emit to these sinks, in the order of the model."""
     merged = (
         left.connect(right)
         .key_by("k", ["who"])
@@ -140,7 +140,7 @@ def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequenc
 
 
 def modelled(epochs: Sequence[EpochInputs]) -> tuple[list[Any], ...]:
-    """What the operators emit over these epochs, in no order."""
+    """The output of the operators over these epochs, without order."""
     totals: dict[str, int] = {}
     every: dict[str, int] = {}
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A job that counts words, a source that grows by one file per batch, and a place for both, for tests on Spark."""
+"""A job that counts words, a source with one file per batch, and a directory for both, for Spark tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
 
 
 class CountWordsUpgraded(CountWords):
-    """The second version: the record is another, and what is emitted tells what was restored."""
+    """The second version: another record; the output shows the restored state."""
 
     def open(self, context: RuntimeContext) -> None:
         super().open(_Replacing(context))
@@ -106,7 +106,7 @@ class _Replacing(RuntimeContext):
 
 
 class Workplace:
-    """A directory with a source that grows by one file per batch, jobs, and a place for their state."""
+    """A directory with a source of one file per batch, jobs, and their state."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
@@ -116,7 +116,7 @@ class Workplace:
         self.batches: list[list[tuple[str | None, int]]] = []
 
     def add_batch(self, rows: Sequence[tuple[str | None, int]]) -> None:
-        """Adds one file, which becomes one micro-batch."""
+        """Add one file, which becomes one micro-batch."""
         number = len(self.batches)
         self.batches.append(list(rows))
         add_file(self.source, number, ({"word": word, "number": value} for word, value in rows))
@@ -157,7 +157,7 @@ class Workplace:
         return job
 
     def expected(self, batches: Sequence[Sequence[tuple[str | None, int]]] | None = None) -> list[tuple[Any, ...]]:
-        """What `CountWords` emits for the batches, in no order."""
+        """The output of `CountWords` for the batches, without order."""
         times: Counter[Any] = Counter()
         totals: Counter[Any] = Counter()
         rows = []
@@ -171,7 +171,7 @@ class Workplace:
 
 @contextmanager
 def travelling_by_value(*modules: ModuleType) -> Iterator[None]:
-    """Lets the functions of these modules, and of this one, travel to workers that cannot import them."""
+    """Pickle functions of these modules, and of this one, by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 
     modules = (*modules, sys.modules[__name__])
@@ -185,7 +185,7 @@ def travelling_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 class DiesOnce:
-    """Wraps a sink and raises at one moment of one epoch, as a driver that dies there would do."""
+    """Wraps a sink and raises once at one step of one epoch, like a crashed driver."""
 
     def __init__(self, sink: Any, moment: str, epoch_id: int) -> None:
         self._sink = sink
@@ -210,7 +210,7 @@ class DiesOnce:
         self._sink.commit(epoch_id, committable)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """A dead driver aborts nothing."""
+        """A crashed driver aborts nothing."""
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         self._sink.recover(last_completed_epoch_id, job_id)

@@ -1,4 +1,4 @@
-"""Whole jobs with async I/O in this process."""
+"""Whole jobs with async I/O in the local runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("wait", [AsyncDataStream.ordered_wait, AsyncDataS
 
 
 class Doubling(AsyncFunction[Any, Any]):
-    """Gives key and twice the number; the larger the number, the sooner."""
+    """Returns key and twice the number; larger numbers return earlier."""
 
     async def setup(self) -> None:
         self.lock = asyncio.Lock()
@@ -73,7 +73,7 @@ def run(
 
 @BOTH
 @pytest.mark.parametrize("capacity", [1, 3, 100])
-def test_every_record_comes_out_once_and_in_order_if_it_is_to(wait: Wait, capacity: int) -> None:
+def test_every_record_is_emitted_once_and_in_order_if_configured(wait: Wait, capacity: int) -> None:
     results = run(wait, Doubling(), capacity=capacity)
     assert sorted(results) == sorted((key, number * 2 + 1) for key, number in RECORDS)
     if wait is AsyncDataStream.ordered_wait:
@@ -83,7 +83,7 @@ def test_every_record_comes_out_once_and_in_order_if_it_is_to(wait: Wait, capaci
 
 
 class Never(AsyncFunction[Any, Any]):
-    """Never answers when the number is 3, and fails when it is 4, as long as there are failures left."""
+    """Never completes for number 3, and fails for number 4 while failures are left."""
 
     failures: ClassVar[int] = 0
 
@@ -96,7 +96,7 @@ class Never(AsyncFunction[Any, Any]):
 
 
 @BOTH
-def test_a_function_that_never_returns_fails_the_epoch_with_operator_key_and_record(wait: Wait) -> None:
+def test_a_function_that_never_completes_fails_the_epoch_with_operator_key_and_record(wait: Wait) -> None:
     # On a busy machine another record may be late before it.
     late = r"operator 'ask', key '(\w)', record Row\(key='\1', number=\d+\): no results within 20 ms"
     with pytest.raises(AsyncTimeoutError, match=late):
@@ -104,7 +104,7 @@ def test_a_function_that_never_returns_fails_the_epoch_with_operator_key_and_rec
 
 
 @BOTH
-def test_what_a_function_raises_fails_the_epoch_with_operator_key_and_record(
+def test_an_exception_of_a_function_fails_the_epoch_with_operator_key_and_record(
     wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Never, "failures", 2)
@@ -119,7 +119,7 @@ def test_what_a_function_raises_fails_the_epoch_with_operator_key_and_record(
 
 
 @BOTH
-def test_records_in_flight_are_carried_over_checkpoints_and_restarts(wait: Wait, tmp_path: Path) -> None:
+def test_records_in_flight_are_restored_after_checkpoints_and_restarts(wait: Wait, tmp_path: Path) -> None:
     first = run(wait, Doubling(), RECORDS[:20], job_dir=tmp_path, carry_in_flight=True)
     # Of another schedule: the first run may have left any number of records behind, or none.
     second = run(wait, Doubling(), RECORDS[20:], job_dir=tmp_path)
@@ -128,7 +128,7 @@ def test_records_in_flight_are_carried_over_checkpoints_and_restarts(wait: Wait,
 
 
 @BOTH
-def test_capacity_may_be_given_by_its_place_as_in_flink(wait: Wait) -> None:
+def test_capacity_can_be_the_positional_argument_of_flink(wait: Wait) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment()
     records: Any = environment.from_elements(RECORDS, schema=SCHEMA)
@@ -140,7 +140,7 @@ def test_capacity_may_be_given_by_its_place_as_in_flink(wait: Wait) -> None:
 
 
 @BOTH
-def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(wait: Wait) -> None:
+def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(wait: Wait) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment()
     records: Any = environment.from_elements(RECORDS, schema=SCHEMA)
@@ -150,7 +150,7 @@ def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(
 
 
 class Slow(AsyncFunction[Any, Any]):
-    """Answers when all else has had many turns."""
+    """Completes when all other records have had many turns."""
 
     async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
         for _ in range(2000):
@@ -159,7 +159,7 @@ class Slow(AsyncFunction[Any, Any]):
 
 
 class Waiting(AsyncFunction[Any, Any]):
-    """Answers no record of a first run."""
+    """Completes no record of a first run."""
 
     answers: ClassVar[bool] = False
 
@@ -170,7 +170,7 @@ class Waiting(AsyncFunction[Any, Any]):
 
 
 @BOTH
-def test_what_was_never_answered_is_asked_for_again_after_a_restart(
+def test_unanswered_requests_are_sent_again_after_a_restart(
     wait: Wait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = RECORDS[:12]
@@ -180,7 +180,7 @@ def test_what_was_never_answered_is_asked_for_again_after_a_restart(
     assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
 
 
-def test_records_in_flight_live_on_when_the_schema_of_the_input_changes(
+def test_records_in_flight_survive_a_schema_change_of_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = AsyncDataStream.ordered_wait
@@ -198,9 +198,7 @@ class Count(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @BOTH
 @pytest.mark.parametrize("carry_in_flight", [False, True])
-def test_what_a_window_has_sent_is_not_late_behind_a_function_that_took_its_time(
-    wait: Wait, carry_in_flight: bool
-) -> None:
+def test_window_output_is_not_late_after_a_slow_async_function(wait: Wait, carry_in_flight: bool) -> None:
     counted: list[Any] = []
     env = LocalStreamEnvironment(epoch_size=2)
     timed = env.from_elements([("a", 1), ("a", 25), ("a", 27), ("a", 35)], SCHEMA).assign_timestamps_and_watermarks(
@@ -215,7 +213,7 @@ def test_what_a_window_has_sent_is_not_late_behind_a_function_that_took_its_time
     assert [tuple(row) for row in counted] == [("a", 1), ("a", 1), ("a", 1)]
 
 
-def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
+def test_a_job_can_run_inside_a_running_event_loop() -> None:
     async def program() -> list[Any]:
         return run(AsyncDataStream.ordered_wait, Doubling(), RECORDS[:5])
 
@@ -234,14 +232,14 @@ def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
         ({"function": Adding()}, r"takes an instance of an AsyncFunction, not"),
     ],
 )
-def test_what_is_no_operator_is_rejected(options: dict[str, Any], reported: str) -> None:
+def test_other_functions_are_rejected(options: dict[str, Any], reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=reported):
         run(AsyncDataStream.ordered_wait, **{"function": Doubling(), **options})
 
 
 @BOTH
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_stream_without_keys_is_dealt_out_and_every_record_comes_out_once(wait: Wait, parallelism: int) -> None:
+def test_a_stream_without_keys_is_distributed_and_every_record_emitted_once(wait: Wait, parallelism: int) -> None:
     results = run(wait, Doubling(), is_keyed=False, parallelism=parallelism, capacity=3)
     expected = [(key, number * 2 + 1) for key, number in RECORDS]
     assert sorted(results) == sorted(expected)
@@ -251,7 +249,7 @@ def test_a_stream_without_keys_is_dealt_out_and_every_record_comes_out_once(wait
 
 @BOTH
 @pytest.mark.parametrize("is_keyed", [True, False])
-def test_records_are_carried_to_another_parallelism_each_once(
+def test_records_are_rescaled_each_once(
     wait: Wait, is_keyed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = RECORDS[:12]
@@ -268,7 +266,7 @@ def test_an_error_over_a_stream_without_keys_names_operator_and_record(monkeypat
         run(AsyncDataStream.ordered_wait, Never(), [("a", 4)], is_keyed=False)
 
 
-def test_what_is_no_stream_is_rejected() -> None:
+def test_other_inputs_are_rejected() -> None:
     stream: Any = [1]
     with pytest.raises(JobDefinitionError, match=r"ordered_wait\(\) takes a stream first, not \[1\]"):
         AsyncDataStream.ordered_wait(stream, Doubling(), 5, uid="ask", schema=SCHEMA)

@@ -111,7 +111,7 @@ def last_by_shop(rows: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("epoch_size", [None, 1, 2])
-def test_batches_count_as_records_do(backend: str, parallelism: int, epoch_size: int | None) -> None:
+def test_batches_count_like_records(backend: str, parallelism: int, epoch_size: int | None) -> None:
     options: dict[str, Any] = {"backend": backend, "parallelism": parallelism, "epoch_size": epoch_size}
     batches, records = run(BatchTotals(), SALES, **options), run(RecordTotals(), SALES, **options)
     assert last_by_shop(batches) == last_by_shop(records) == {"north": (3, 8), "south": (2, 6), "west": (1, 9)}
@@ -134,7 +134,7 @@ def savepoint_of(function: Any, sales: list[Sale], directory: Path, **options: A
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_changes_form_over_a_savepoint_and_back(tmp_path: Path, backend: str) -> None:
+def test_a_job_changes_its_form_over_a_savepoint_and_back(tmp_path: Path, backend: str) -> None:
     first, second = SALES[:3], SALES[3:]
     forms = {"record": RecordTotals, "batch": BatchTotals}
     starts = {
@@ -184,7 +184,7 @@ def test_order_by_sorts_the_rows_of_a_key() -> None:
 
 
 class Puts(KeyedBatchFunction[str, Sale, Any]):
-    """Writes a state by hand."""
+    """Writes a state directly."""
 
     def __init__(self, default: int | None = None) -> None:
         self.default = default
@@ -275,7 +275,7 @@ def test_wrong_output_is_an_error(emit: Any, error: type[Exception], message: st
         run(Emits(emit), SALES, "shop string, amount int")
 
 
-def test_it_emits_to_side_outputs_and_drops_what_nobody_reads() -> None:
+def test_it_emits_to_side_outputs_and_drops_unread_ones() -> None:
     large: OutputTag[Any] = OutputTag("large", "shop string, amount bigint")
     unread: OutputTag[Any] = OutputTag("unread", "shop string")
 
@@ -297,7 +297,7 @@ def test_it_emits_to_side_outputs_and_drops_what_nobody_reads() -> None:
     assert len(rows) == 4
 
 
-def test_a_large_batch_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_batch, "MAX_BATCH_ROWS", 4)
 
     def counted(batch: pa.RecordBatch, context: BatchContext[str]) -> pa.RecordBatch:
@@ -327,7 +327,7 @@ def test_keys_of_several_columns_are_structs() -> None:
 
 
 class EveryKind(KeyedBatchFunction[str, Sale, Any]):
-    """Keeps the amounts of a shop in all kinds of state, and emits them."""
+    """Stores the amounts of a shop in all kinds of state, and emits them."""
 
     def open(self, context: BatchRuntimeContext) -> None:
         self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
@@ -388,14 +388,14 @@ EVERY_KIND = "shop string, amounts array<bigint>, by_amount map<bigint,bigint>, 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_it_tells_how_values_are_converted(backend: str) -> None:
+def test_it_names_the_conversion_of_values(backend: str) -> None:
     pytest.importorskip("numpy")
     rows = run(TellsConversion(), SALES, "is_vectorised boolean", backend=backend)
     assert rows == [(backend == "rocksdb",)]
 
 
 class StatesOfEveryPath(KeyedBatchFunction[str, Sale, Any]):
-    """Emits which of its states are vectorised."""
+    """Emits the names of its vectorised states."""
 
     def open(self, context: BatchRuntimeContext) -> None:
         descriptors: list[ValueStateDescriptor[Any]] = [
@@ -443,7 +443,7 @@ def test_a_small_cache_changes_nothing(bound: dict[str, int], epoch_size: int | 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("epoch_size", [None, 2])
-def test_every_kind_of_state_is_as_by_record(backend: str, epoch_size: int | None) -> None:
+def test_every_kind_of_state_equals_that_of_record_functions(backend: str, epoch_size: int | None) -> None:
     options: dict[str, Any] = {"backend": backend, "epoch_size": epoch_size, "schema": EVERY_KIND}
     batches, records = (last_by_shop(run(form(), SALES, **options)) for form in (EveryKind, EveryKindByRecord))
     assert batches == records
@@ -490,7 +490,7 @@ def test_a_kernel_needs_distinct_keys_and_no_nulls() -> None:
 
 
 class Reminders(KeyedBatchFunction[str, Sale, Any]):
-    """Registers timers at the amount in milliseconds, and deletes that of the west."""
+    """Registers timers at the amount in milliseconds, and deletes those of the west."""
 
     def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
         groups = context.groups(batch)
@@ -517,7 +517,7 @@ class Reminders(KeyedBatchFunction[str, Sale, Any]):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_timers_of_event_time_come_in_batches(backend: str) -> None:
+def test_event_time_timers_fire_in_batches(backend: str) -> None:
     environment = LocalStreamEnvironment(backend=backend)
     rows: list[Any] = []
     timed = (

@@ -1,4 +1,4 @@
-"""What an environment in this process is asked for, as the settings of its checkpoints."""
+"""Checkpoint settings of a local environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOICES: dict[str, Any] = {
         (True, 1, CheckpointingMode.unaligned_after(1)),
     ],
 )
-def test_a_time_to_align_counts_for_barriers_that_may_overtake(
+def test_an_alignment_timeout_applies_to_unaligned_barriers(
     is_unaligned: bool, aligned_timeout_ms: int, mode: CheckpointingMode
 ) -> None:
     choices = {**CHOICES, "is_unaligned": is_unaligned, "aligned_timeout_ms": aligned_timeout_ms}
@@ -50,7 +50,7 @@ def test_a_time_to_align_counts_for_barriers_that_may_overtake(
     ],
     ids=str,
 )
-def test_checkpoints_that_cannot_be_are_rejected(wrong: dict[str, Any]) -> None:
+def test_invalid_checkpoint_settings_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(JobDefinitionError):
         checkpoint_settings(**{**CHOICES, **wrong})
 
@@ -61,7 +61,7 @@ def test_durations_that_are_too_short_are_rejected(wrong: dict[str, Any]) -> Non
         LocalStreamEnvironment(**wrong)
 
 
-def test_the_least_that_can_be_is_taken() -> None:
+def test_the_smallest_valid_values_are_accepted() -> None:
     settings = checkpoint_settings(**{**CHOICES, "interval_ms": 1})
     assert (settings.interval_ms, settings.timeout_ms, settings.has_threads) == (1, 1, True)
 
@@ -75,7 +75,7 @@ class Count(KeyedProcessFunction[bool, Any, Any]):
         yield context.current_key, self.count.value()
 
 
-def test_truth_values_are_keys_where_the_column_is_one_of_them() -> None:
+def test_booleans_are_keys_if_the_column_is_boolean() -> None:
     rows: list[Any] = []
     environment = LocalStreamEnvironment(parallelism=2)
     elements = environment.from_elements([(True, 1), (False, 2), (True, 3)], "k boolean, n int")

@@ -1,4 +1,4 @@
-"""What subtasks count appears once in the metrics of a job, whether their checkpoints complete or not."""
+"""Counts of subtasks are once in the metrics of a job, whether or not checkpoints complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def acknowledged(checkpoint_id: int, index: int, metrics: dict[str, Any]) -> Ack
     )
 
 
-def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the_next_one() -> None:
+def test_counts_of_a_failed_checkpoint_belong_to_the_epoch_of_the_next_one() -> None:
     recorder = JobRecorder(RUN, LiveMetrics, JobListeners(), keeps_subtasks_open=True)
     metrics = CheckpointMetrics(recorder)
     for checkpoint_id in range(3):

@@ -1,4 +1,4 @@
-"""Jobs in this process whose checkpoints are taken by the clock, while records go on."""
+"""Local jobs with periodic checkpoints, while records are processed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Counts, and fails at a record that says so."""
+    """Counts, and fails at a marked record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
@@ -67,7 +67,7 @@ WHILE_WAITING = 70
 
 
 class UntilOutput:
-    """One split: so many records and until there is output, which is when a checkpoint is complete; then the last ones.
+    """One split: records until there is output, which is when a checkpoint is complete; then the last ones.
 
     What a run finds that goes on from a checkpoint is behind its position, which may be less than ``at_least``.
     """
@@ -110,7 +110,7 @@ def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: s
     again.savepoint(tmp_path / "savepoint")
 
 
-def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_path: Path) -> None:
+def test_a_failed_job_continues_from_a_checkpoint_consistent_with_its_output(tmp_path: Path) -> None:
     def execute(results: list[Any], source: Any, parallelism: int) -> None:
         environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=parallelism, checkpoint_interval=1)
         given = environment.from_source(source, RECORD, uid="records").key_by("k")
@@ -129,7 +129,7 @@ def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_
     assert {row[0]: row[1] - 1 for row in again} == reported
 
 
-def test_no_file_is_left_that_no_checkpoint_needs(tmp_path: Path) -> None:
+def test_no_unreferenced_file_is_left(tmp_path: Path) -> None:
     run(elements(20_000), tmp_path / "job", max_concurrent_checkpoints=2)
     file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
     store = DirectoryCheckpointStore(file_system)
@@ -138,7 +138,7 @@ def test_no_file_is_left_that_no_checkpoint_needs(tmp_path: Path) -> None:
     assert set(file_system.list_files("shared")) == needed
 
 
-def test_time_of_the_job_goes_on_between_batches() -> None:
+def test_processing_time_advances_between_batches() -> None:
     fired: list[int] = []
     clock = itertools.count(1000, 300)
 
@@ -161,7 +161,7 @@ def test_time_of_the_job_goes_on_between_batches() -> None:
     assert len(fired) == 1
 
 
-def test_watermarks_come_behind_each_batch_and_a_drain_behind_the_last() -> None:
+def test_watermarks_follow_each_batch_and_a_drain_follows_the_last() -> None:
     results: list[Any] = []
 
     class Late(KeyedProcessFunction[str, Any, Any]):
@@ -182,7 +182,7 @@ def test_watermarks_come_behind_each_batch_and_a_drain_behind_the_last() -> None
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_drained(drain: bool) -> None:
+def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_drained(drain: bool) -> None:
     results: list[Any] = []
 
     class Endless:
@@ -233,7 +233,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
         ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "no barrier waits"),
     ],
 )
-def test_what_cannot_be_is_rejected_before_anything_is_touched(
+def test_invalid_settings_are_rejected_before_anything_changes(
     tmp_path: Path, options: dict[str, Any], reported: str
 ) -> None:
     with pytest.raises(JobDefinitionError, match=reported):

@@ -1,4 +1,4 @@
-"""Event time in jobs in this process: timestamps, watermarks over epochs, windows one behind the other, restarts."""
+"""Event time in local jobs: timestamps, watermarks over epochs, chained windows, restarts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windowed(env: LocalStreamEnvironment, elements: list[Record], results: Any, 
 def run(
     epochs: Sequence[Sequence[Record]], *, backend: str = "heap", drain: bool = True, job_dir: Any = None
 ) -> tuple[list[Any], list[Any], LocalJob]:
-    """Runs windows over these epochs, each in an execution of its own, as a job that is started again does."""
+    """Run windows over these epochs, each in its own execution, like a restarted job."""
     results: list[Any] = []
     late: list[Any] = []
     job: LocalJob | None = None
@@ -59,7 +59,7 @@ records = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 120), st.i
 
 @settings(max_examples=25)
 @given(st.lists(records, min_size=1, max_size=5))
-def test_however_the_stream_is_cut_results_and_late_records_are_as_the_watermarks_say(
+def test_results_and_late_records_follow_the_watermarks_for_any_cut_of_the_stream(
     tmp_path_factory: pytest.TempPathFactory, epochs: list[list[Record]]
 ) -> None:
     results, late, _ = run(epochs, job_dir=tmp_path_factory.mktemp("job") / "job")
@@ -75,13 +75,13 @@ EPOCHS: list[list[Record]] = [
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_watermarks_and_open_windows_go_on_after_a_restart(tmp_path: Path, backend: str) -> None:
+def test_watermarks_and_open_windows_survive_a_restart(tmp_path: Path, backend: str) -> None:
     results, late, _ = run(EPOCHS, backend=backend, job_dir=tmp_path / "job")
     assert (results, late) == model(EPOCHS)
     assert late == [("a", 5, 16), ("b", 14, 32)]
 
 
-def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: Path) -> None:
+def test_only_what_is_due_after_the_last_elements_fires(tmp_path: Path) -> None:
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
     assert job.watermarks() == {"source": 24, "sums": 24}
@@ -89,7 +89,7 @@ def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: 
     assert job.epochs == 1
 
 
-def test_windows_behind_windows_take_what_was_sent_before_the_watermark_before_it() -> None:
+def test_chained_windows_accept_what_was_sent_before_the_watermark() -> None:
     results: list[Any] = []
     env = LocalStreamEnvironment(parallelism=2, epoch_size=1)
     elements = [("a", 1, 1), ("b", 2, 2), ("a", 12, 4), ("a", 55, 8), ("b", 1, 16)]
@@ -103,7 +103,7 @@ def test_windows_behind_windows_take_what_was_sent_before_the_watermark_before_i
     assert sorted(map(tuple, results)) == [("a", 0, 5), ("a", 40, 8), ("b", 0, 2)]
 
 
-def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None:
+def test_a_source_without_records_holds_the_operator_that_reads_it() -> None:
     results: list[Any] = []
     env = LocalStreamEnvironment(epoch_size=1)
     full = env.from_elements([("a", 1, 1), ("a", 50, 2)], SCHEMA, uid="full").assign_timestamps_and_watermarks(
@@ -116,7 +116,7 @@ def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None
     assert results == []
 
 
-def test_watermark_lag_and_late_records_are_told_of_sources_and_operators() -> None:
+def test_watermark_lag_and_late_records_are_reported_by_source_and_operator() -> None:
     env = LocalStreamEnvironment(clock=lambda: 1000, epoch_size=2)
     elements = [record for epoch in EPOCHS for record in epoch]
     stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(bounded())
@@ -128,7 +128,7 @@ def test_watermark_lag_and_late_records_are_told_of_sources_and_operators() -> N
     assert metrics.totals.operators["sums"].late_records_dropped == metrics.totals.late_records_dropped == 2
 
 
-def test_the_chapter_on_event_time_shows_what_it_says() -> None:
+def test_the_chapter_on_event_time_shows_real_output() -> None:
     chapter = (Path(__file__).resolve().parents[2] / "docs" / "event-time.md").read_text(encoding="utf-8")
     [program] = re.findall(r"<!-- tests/\S+ runs this -->\n```python\n(.*?)```", chapter, re.S)
     exec(program, {})
@@ -139,7 +139,7 @@ class Counted(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, context.window.start, len(elements)
 
 
-def test_what_a_step_makes_of_a_record_has_the_timestamp_of_that() -> None:
+def test_the_output_of_a_step_keeps_the_timestamp_of_its_record() -> None:
     results: list[Any] = []
     env = LocalStreamEnvironment()
     elements = [{"k": "a", "t": 3}, {"k": "a", "t": 8}]
@@ -153,7 +153,7 @@ def test_what_a_step_makes_of_a_record_has_the_timestamp_of_that() -> None:
 
 
 @pytest.mark.parametrize("given", [OutputTag("ahead", SCHEMA), None], ids=["a tag", "no tag"])
-def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark(given: OutputTag[Any] | None) -> None:
+def test_records_too_far_in_the_future_are_diverted_and_move_no_watermark(given: OutputTag[Any] | None) -> None:
     results: list[Any] = []
     ahead: list[Any] = []
     tag = FUTURE_RECORDS if given is None else given
@@ -169,7 +169,7 @@ def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark(given
     assert [tuple(row) for row in results] == [("a", 0, 5)]
 
 
-def test_what_is_no_timestamp_is_told_with_its_record() -> None:
+def test_an_invalid_timestamp_is_reported_with_its_record() -> None:
     env = LocalStreamEnvironment()
     stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded(lambda row: row.k))
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
@@ -178,7 +178,7 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
         env.execute()
 
 
-def test_a_place_or_a_strategy_that_cannot_be_is_rejected_with_what_to_do() -> None:
+def test_an_invalid_position_or_strategy_is_rejected_with_advice() -> None:
     env = LocalStreamEnvironment()
     source = env.from_elements([("a", 1, 1)], SCHEMA)
     with pytest.raises(JobDefinitionError, match="takes a WatermarkStrategy"):
@@ -214,7 +214,7 @@ class AtMarks(WatermarkGenerator[Any]):
 
 
 class EverySecondTime(WatermarkGenerator[Any]):
-    """Periodic: the largest timestamp, each second time that it is asked."""
+    """Periodic: the largest timestamp, at every second call."""
 
     def __init__(self) -> None:
         self.largest = self.calls = 0
@@ -229,7 +229,7 @@ class EverySecondTime(WatermarkGenerator[Any]):
 
 
 def late_with(strategy: WatermarkStrategy[Any], elements: list[Record], **environment: Any) -> list[Any]:
-    """The late records, whatever the backend, the parallelism."""
+    """The late records for any backend and parallelism."""
     late: list[Any] = []
     env = LocalStreamEnvironment(**environment)
     stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
@@ -243,19 +243,19 @@ def late_with(strategy: WatermarkStrategy[Any], elements: list[Record], **enviro
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_punctuated_generator_moves_time_between_two_records_of_an_epoch(backend: str, parallelism: int) -> None:
+def test_a_punctuated_generator_advances_time_between_two_records_of_an_epoch(backend: str, parallelism: int) -> None:
     elements = [("a", 1, 1), ("b", 2, 2), ("x", 15, 0), ("a", 3, 4), ("b", 12, 8), ("x", 40, 0), ("b", 13, 16)]
     late = late_with(WatermarkStrategy.for_generator(AtMarks), elements, backend=backend, parallelism=parallelism)
     assert late == [("a", 3, 4), ("b", 13, 16)]
 
 
-def test_a_periodic_generator_is_asked_at_the_end_of_every_epoch() -> None:
+def test_a_periodic_generator_is_called_at_the_end_of_every_epoch() -> None:
     elements = [("a", 20, 1), ("a", 1, 2), ("a", 3, 4), ("a", 50, 8), ("a", 4, 16)]
     late = late_with(WatermarkStrategy.for_generator(EverySecondTime), elements, epoch_size=1)
     assert late == [("a", 3, 4), ("a", 4, 16)]
 
 
-def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
+def test_an_exception_of_a_generator_is_reported_with_its_source_and_record() -> None:
     class Broken(AtMarks):
         def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
             raise ArithmeticError("boom")
@@ -294,7 +294,7 @@ def failing(_: object = None) -> Any:
     ],
     ids=["timestamps", "channel", "generator"],
 )
-def test_what_a_function_of_a_strategy_raises_is_told_with_its_source_and_record(
+def test_an_exception_of_a_strategy_function_is_reported_with_its_source_and_record(
     strategy: WatermarkStrategy[Any], reported: str
 ) -> None:
     env = LocalStreamEnvironment()
@@ -337,7 +337,7 @@ def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | Non
 
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
-def test_a_savepoint_carries_watermarks_and_open_windows_to_another_backend_and_parallelism(
+def test_a_savepoint_restores_watermarks_and_open_windows_on_another_backend_and_parallelism(
     tmp_path: Path, before: str, after: str
 ) -> None:
     first: list[Any] = []
@@ -355,7 +355,7 @@ def test_a_savepoint_carries_watermarks_and_open_windows_to_another_backend_and_
 
 
 @pytest.mark.parametrize("method", ["with_timestamps", "with_channel"])
-def test_a_column_that_a_source_has_not_is_rejected_before_its_records_are_read(method: str) -> None:
+def test_a_missing_column_of_a_source_is_rejected_before_records_are_read(method: str) -> None:
     env = LocalStreamEnvironment()
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
     strategy = getattr(strategy, method)("tt")

@@ -1,4 +1,4 @@
-"""Flink's traces cut into epochs as Spark is given them: in this process they give what they give event by event."""
+"""Flink's traces cut into epochs as for Spark: the local runtime emits the same as event by event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAYED = [
 
 
 class Noted:
-    """A job that notes which inputs it is asked for."""
+    """A job that records which inputs are read."""
 
     def __init__(self, job: HarnessJob, inputs: list[int]) -> None:
         self._job, self._inputs = job, inputs
@@ -39,7 +39,7 @@ def test_most_traces_are_played() -> None:
 
 
 @pytest.mark.parametrize("scenario", PLAYED)
-def test_a_trace_that_is_cut_into_epochs_gives_what_it_gives_whole(scenario: Any) -> None:
+def test_a_trace_cut_into_epochs_emits_the_same_as_the_whole_trace(scenario: Any) -> None:
     is_element = operators_of(scenario)[0]["type"] in WINDOWED
     inputs: list[int] = []
     with JobTestHarness(lambda job: build(scenario, Noted(job, inputs))) as harness:
@@ -64,6 +64,6 @@ def test_a_trace_that_is_cut_into_epochs_gives_what_it_gives_whole(scenario: Any
 
 
 def epoch_order(scenario: Any, inputs: list[int]) -> list[int]:
-    """The inputs in the order in which an epoch takes them."""
+    """The inputs in the order in which an epoch processes them."""
     is_broadcast = operators_of(scenario)[0]["type"] in ("broadcast", "keyed_broadcast")
     return sorted(inputs, reverse=is_broadcast)

@@ -1,4 +1,4 @@
-"""Traces written by hand, of forms that others of Flink may have and the given ones have not: they are played too."""
+"""Hand-written traces of forms that the given traces of Flink do not have."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ TRACES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=[one["name"] for one in TRACES])
-def test_traces_of_forms_that_none_of_the_given_ones_has_are_played(trace: dict[str, Any]) -> None:
+def test_traces_of_other_forms_are_played(trace: dict[str, Any]) -> None:
     expected = with_pairs_tied(trace)["expected"]
     is_unordered = trace.get("values_unordered", False)
     actual, wanted = comparable(play(trace), is_unordered), comparable(expected, is_unordered)

@@ -1,4 +1,4 @@
-"""Jobs of several sources, sinks, readers and side outputs in this process."""
+"""Local jobs with several sources, sinks, readers and side outputs."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_a_graph_forks_at_a_side_output_and_joins_another_source(tmp_path: Path,
     assert (counted, odd, late) == (["a2:3"], [], ["a4:3"])
 
 
-def test_an_epoch_has_its_part_of_every_source_until_the_longest_is_at_its_end(tmp_path: Path) -> None:
+def test_an_epoch_has_its_part_of_every_source_until_the_longest_ends(tmp_path: Path) -> None:
     counted, _, late, job = run(tmp_path / "job", "a1 a2 a3 a4 a5", "a10 a20", epoch_size=2)
     assert job.epochs == 3
     assert counted == ["a1:1", "a2:2", "a3:3", "a4:4", "a5:5"]
     assert late == ["a10:2", "a1:1", "a20:3", "a3:4", "a5:5"]
 
 
-def test_no_sink_is_given_anything_of_an_epoch_that_fails(tmp_path: Path) -> None:
+def test_no_sink_gets_output_of_a_failed_epoch(tmp_path: Path) -> None:
     class FailsAtSeven(Count):
         def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
             if value["number"] == 7:
@@ -104,7 +104,7 @@ def test_no_sink_is_given_anything_of_an_epoch_that_fails(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tag", [None, "odd", 7])
-def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
+def test_output_accepts_a_tag(tmp_path: Path, tag: Any) -> None:
     class Wrong(Count):
         def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
             context.output(tag, value)
@@ -117,7 +117,7 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
 
 
 @pytest.mark.parametrize("sink", [42, None, {"a": 1}, list, Exception])
-def test_what_is_no_sink_is_rejected_before_the_job_directory_is_touched(tmp_path: Path, sink: Any) -> None:
+def test_other_sinks_are_rejected_before_the_job_directory_changes(tmp_path: Path, sink: Any) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     counted = environment.from_elements(records("a1")).key_by("key").process(Count(), uid="u", schema=SEEN)
     counted.sink_to([], uid="right")
@@ -127,7 +127,7 @@ def test_what_is_no_sink_is_rejected_before_the_job_directory_is_touched(tmp_pat
     assert not (tmp_path / "job").exists()
 
 
-def test_a_failing_sink_keeps_no_record_from_the_others(tmp_path: Path) -> None:
+def test_a_failing_sink_withholds_no_record_from_the_others(tmp_path: Path) -> None:
     def fails(record: Any) -> None:
         raise ArithmeticError(f"no room for {record.number}")
 
@@ -181,12 +181,12 @@ def test_records_without_a_schema_are_checked_against_that_of_the_union(order: i
         counted_in_union(*(typed, ([{"v": 1, "w": 2}], None))[::order])
 
 
-def test_true_is_not_the_key_1_where_no_schema_tells_them_apart() -> None:
+def test_true_is_not_the_key_1_where_no_schema_distinguishes_them() -> None:
     with pytest.raises(KeyHashError, match=r"operator 'u': key column 0 is of type bigint, which cannot hold a bool"):
         counted_in_union(([{"v": 1}], None), ([{"v": True}], None))
 
 
-def test_a_row_that_does_not_fit_a_side_output_names_it(tmp_path: Path) -> None:
+def test_an_invalid_row_of_a_side_output_names_it(tmp_path: Path) -> None:
     class Wrong(Count):
         def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
             context.output(ODD, {"key": 1, "number": 1})
@@ -200,7 +200,7 @@ def test_a_row_that_does_not_fit_a_side_output_names_it(tmp_path: Path) -> None:
 
 
 def keyed_by(job_dir: Path, key: Any, elements: list[Any], schema: str | None, via: Any = None) -> list[Any]:
-    """Counts by a key, in a directory that may have state of keys of another type."""
+    """Count by a key, in a directory that may have state with another key type."""
     environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8)
     stream = environment.from_elements(elements, schema)
     stream = stream if via is None else stream.flat_map(via)
@@ -226,7 +226,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
         (lambda record: record["number"], None),
     ],
 )
-def test_keys_of_another_type_are_rejected_before_the_directory_is_locked(
+def test_other_key_types_are_rejected_before_the_directory_is_locked(
     tmp_path: Path, key: Any, schema: str | None
 ) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
@@ -236,7 +236,7 @@ def test_keys_of_another_type_are_rejected_before_the_directory_is_locked(
     assert files_in(tmp_path / "job") == before
 
 
-def test_keys_that_only_a_record_tells_are_rejected_without_a_claim_that_nothing_was_changed(tmp_path: Path) -> None:
+def test_key_types_known_from_records_only_are_rejected_without_claiming_that_nothing_changed(tmp_path: Path) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
     with pytest.raises(
         StateMigrationException, match="a record gave the types of its keys only after the start"

@@ -1,4 +1,4 @@
-"""Jobs in this process whose checkpoints are noted in ZooKeeper: one runs at a time, and the next goes on from it."""
+"""Local jobs with ZooKeeper leadership: one runs at a time, and the next continues."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(
     return rows
 
 
-def test_a_job_goes_on_where_the_one_before_ended_and_back_to_an_older_checkpoint(
+def test_a_job_continues_after_the_one_before_and_rolls_back_to_an_older_checkpoint(
     tmp_path: Path, services: ZooKeeperHighAvailability
 ) -> None:
     assert run(tmp_path / "job", None, "a") == [("a", 1)]
@@ -69,7 +69,7 @@ def test_a_job_goes_on_where_the_one_before_ended_and_back_to_an_older_checkpoin
         run(tmp_path / "job", None, "a")
 
 
-def test_one_that_stands_by_goes_on_from_what_the_one_before_has_done_since(
+def test_a_standby_driver_continues_from_the_last_checkpoint_of_the_leader(
     tmp_path: Path, services: ZooKeeperHighAvailability
 ) -> None:
     leads, standing_by = threading.Event(), threading.Event()
@@ -103,11 +103,11 @@ def test_one_that_stands_by_goes_on_from_what_the_one_before_has_done_since(
 
 
 def take_away_the_lead(services: ZooKeeperHighAvailability, server: ZooKeeperServer) -> None:
-    """As the servers do at the end of the session of the driver that leads."""
+    """End the session of the leader, as the servers do."""
     server.remove_node(server.leading_node(f"{services.root}/count/leaders"))
 
 
-def test_one_that_has_lost_its_session_completes_nothing_more(
+def test_a_driver_without_session_completes_nothing(
     tmp_path: Path, services: ZooKeeperHighAvailability, zookeeper_server: ZooKeeperServer
 ) -> None:
     def lose(record: Any) -> None:
@@ -118,7 +118,7 @@ def test_one_that_has_lost_its_session_completes_nothing_more(
     assert run(tmp_path / "job", services, "a") == [("a", 2)]
 
 
-def test_one_that_loses_the_lead_behind_a_checkpoint_leaves_its_output_to_the_next(
+def test_a_driver_that_loses_leadership_after_a_checkpoint_leaves_its_output_to_the_next(
     tmp_path: Path,
     services: ZooKeeperHighAvailability,
     zookeeper_server: ZooKeeperServer,

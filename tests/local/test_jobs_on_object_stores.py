@@ -1,4 +1,4 @@
-"""A job in this process whose directory and savepoint are on an S3-compatible store."""
+"""A local job whose directory and savepoint are on an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_job_goes_on_where_it_ended(uri, faulty_store, backend) -> None:
+def test_a_job_continues_where_it_ended(uri, faulty_store, backend) -> None:
     # No listing is of any use.
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
     assert run(uri, "abab", backend) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert run(uri, "ac", backend) == [("a", 3), ("c", 1)]
 
 
-def test_a_job_goes_back_to_an_older_checkpoint(uri) -> None:
+def test_a_job_rolls_back_to_an_older_checkpoint(uri) -> None:
     run(uri, "aabb")
     assert run(uri, "b", roll_back_to="previous") == [("b", 1)]
     assert run(uri, "ab") == [("a", 3), ("b", 2)]
 
 
-def test_a_checkpoint_that_may_be_complete_is_found_by_the_next_start(uri, faulty_store) -> None:
+def test_a_checkpoint_in_doubt_is_found_by_the_next_start(uri, faulty_store) -> None:
     run(uri, "aa")
     writes = faulty_store.asked("PUT", COMPLETED_FILE_NAME)
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_may_be_complete_is_found_by_the_next_start(uri, fault
     assert run(uri, "a") == [("a", 5)]
 
 
-def test_a_second_driver_is_rejected_while_the_first_lives(uri) -> None:
+def test_a_second_driver_is_rejected_while_the_first_runs(uri) -> None:
     rejected: list[str] = []
 
     class Intruder(Count):
@@ -120,7 +120,7 @@ def test_a_second_driver_is_rejected_while_the_first_lives(uri) -> None:
     assert run(uri, "a") == [("a", 2)]
 
 
-def test_a_directory_on_a_store_is_led_by_a_lease_without_being_asked_to(bucket) -> None:
+def test_a_directory_on_a_store_uses_a_lease_by_default(bucket) -> None:
     environment = LocalStreamEnvironment(job_dir=bucket.uri("job"))
     rows: list[Any] = []
     environment.from_elements([{"key": "a"}]).key_by("key").process(
@@ -132,7 +132,7 @@ def test_a_directory_on_a_store_is_led_by_a_lease_without_being_asked_to(bucket)
 
 
 def overtake(uri: str) -> None:
-    """Another driver takes the lease, as of one that was paused for too long."""
+    """Take the lease as another driver, as after a long pause."""
     objects = CheckpointFileSystem.from_uri(uri).conditional
     assert objects is not None
     taken = None
@@ -145,7 +145,7 @@ def overtake(uri: str) -> None:
 
 
 @pytest.mark.parametrize("is_overtaken", [True, False])
-def test_a_run_that_was_overtaken_fails_by_that_whatever_it_meets(uri, is_overtaken) -> None:
+def test_a_run_that_lost_its_lease_fails_with_that_cause_at_any_step(uri, is_overtaken) -> None:
     class Stumbling(Count):
         def process_element(self, value: Any, context: Any) -> Iterator[Any]:
             if is_overtaken:
@@ -167,7 +167,7 @@ def test_a_run_that_was_overtaken_fails_by_that_whatever_it_meets(uri, is_overta
     assert causes[-1] is ArithmeticError
 
 
-def test_a_start_that_was_overtaken_fails_by_that_whatever_it_meets(uri, monkeypatch) -> None:
+def test_a_start_that_lost_its_lease_fails_with_that_cause_at_any_step(uri, monkeypatch) -> None:
     def stumble(*_: object) -> None:
         overtake(uri)
         raise MissingFileError("the files of the driver before are not there")

@@ -1,4 +1,4 @@
-"""setup() and teardown() of functions of a job in this process: once per run."""
+"""setup() and teardown() of functions of a local job: once per run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statebackend.local import LocalStreamEnvironment
 
 
 class Connecting(KeyedProcessFunction[Any, Any, Any]):
-    """Says what is called, and emits the number of its connection."""
+    """Records its calls, and emits the number of its connection."""
 
     calls: ClassVar[list[str]] = []
 
@@ -60,7 +60,7 @@ def test_a_run_sets_up_and_opens_once_and_closes_and_tears_down_at_its_end(calls
     assert calls == ["setup", "open", "close", "teardown after 5 records"]
 
 
-def test_a_run_that_fails_tears_down_too(calls: list[str]) -> None:
+def test_a_failed_run_tears_down_too(calls: list[str]) -> None:
     with pytest.raises(UserFunctionError, match="poison"):
         run(["a", "b", "poison"])
     assert calls[-1] == "teardown after 2 records"

@@ -1,4 +1,4 @@
-"""The in-process environment: the same chain as on Spark, without a JVM."""
+"""The local environment: the same program as on Spark, without a JVM."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SumPerShop(KeyedProcessFunction[str, Sale, tuple[str, int, int]]):
 
 
 class ReadTotals(KeyedProcessFunction[str, Sale, Any]):
-    """Version 2: the record has changed."""
+    """Version 2 with a changed record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.totals = context.get_state(ValueStateDescriptor("totals", RENAMED))
@@ -179,7 +179,7 @@ def test_incompatible_state_is_rejected_with_state_path_and_advice(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_savepoint", [False, True])
-def test_what_a_start_would_find_is_told_without_starting(tmp_path: Path, is_savepoint: bool) -> None:
+def test_check_reports_the_result_of_a_start_without_starting(tmp_path: Path, is_savepoint: bool) -> None:
     class KeepsTotalsOnly(KeyedProcessFunction[str, Sale, Any]):
         def __init__(self, serializer: AttrsSerializer[Any]) -> None:
             self.serializer = serializer
@@ -214,7 +214,7 @@ def test_what_a_start_would_find_is_told_without_starting(tmp_path: Path, is_sav
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-def test_state_that_nobody_registers_is_rejected_unless_allowed_and_then_travels_on(tmp_path: Path) -> None:
+def test_unregistered_state_is_rejected_unless_allowed_and_then_kept(tmp_path: Path) -> None:
     class OnlyTotals(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             self.totals = context.get_state(ValueStateDescriptor("totals", Totals))
@@ -232,7 +232,7 @@ def test_state_that_nobody_registers_is_rejected_unless_allowed_and_then_travels
     assert results[0][2] == [3, 4, 1]
 
 
-def test_an_operator_that_is_gone_is_rejected_unless_allowed(tmp_path: Path) -> None:
+def test_a_removed_operator_is_rejected_unless_allowed(tmp_path: Path) -> None:
     run(SumPerShop(), SALES, job_dir=tmp_path / "job")
 
     def run_renamed(allow: bool) -> list[Any]:
@@ -257,7 +257,7 @@ def test_a_changed_max_parallelism_is_rejected_with_both_values(tmp_path: Path) 
         run(SumPerShop(), SALES, max_parallelism=64, from_savepoint=tmp_path / "savepoint")
 
 
-def test_wrong_definitions_say_what_is_missing() -> None:
+def test_wrong_definitions_name_what_is_missing() -> None:
     environment = LocalStreamEnvironment()
     stream = environment.from_elements(SALES)
     with pytest.raises(JobDefinitionError, match="has no uid"):
@@ -284,12 +284,12 @@ def test_keys_of_two_types_are_rejected_with_the_operator() -> None:
         run(SumPerShop(), [Sale("north", 1), Sale(7, 1)])  # type: ignore[arg-type]
 
 
-def test_a_null_key_is_an_error_that_says_so() -> None:
+def test_a_null_key_is_an_error() -> None:
     with pytest.raises(NullKeyError, match="operator 'totals': a record has a null key"):
         run(SumPerShop(), [Sale("north", 1), Sale(None, 1)])  # type: ignore[arg-type]
 
 
-def test_state_cannot_be_touched_in_open() -> None:
+def test_state_cannot_be_used_in_open() -> None:
     class TouchesInOpen(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             super().open(context)
@@ -299,7 +299,7 @@ def test_state_cannot_be_touched_in_open() -> None:
         run(TouchesInOpen(), SALES)
 
 
-def test_one_name_cannot_be_two_states() -> None:
+def test_one_name_cannot_belong_to_two_states() -> None:
     class Twice(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             context.get_state(ValueStateDescriptor("totals", int))
@@ -309,7 +309,7 @@ def test_one_name_cannot_be_two_states() -> None:
         run(Twice(), SALES)
 
 
-def test_two_operators_in_a_row_each_have_their_own_state() -> None:
+def test_chained_operators_have_separate_state() -> None:
     class Maximum(KeyedProcessFunction[int, tuple[str, int, int], tuple[int, str]]):
         def open(self, context: RuntimeContext) -> None:
             self.best = context.get_state(ValueStateDescriptor("best", int, default=0))
@@ -348,7 +348,7 @@ def test_a_composite_key_is_a_tuple() -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "飛行機" * 60])
-def test_a_savepoint_takes_states_and_operators_of_any_name(tmp_path: Path, name: str) -> None:
+def test_a_savepoint_accepts_states_and_operators_of_any_name(tmp_path: Path, name: str) -> None:
     class Count(KeyedProcessFunction[str, Sale, tuple[str, int]]):
         def open(self, context: RuntimeContext) -> None:
             self.count = context.get_state(ValueStateDescriptor(name, int))
@@ -371,7 +371,7 @@ def test_a_savepoint_takes_states_and_operators_of_any_name(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("record", ["word", b"word", {"word": 1}, attrs.make_class("Word", ["_fields"])(1)])
-def test_a_record_that_is_returned_instead_of_yielded_does_not_come_apart(record: Any) -> None:
+def test_a_returned_record_is_not_iterated(record: Any) -> None:
     class Returns(SumPerShop):
         def process_element(self, value: Sale, context: ProcessContext[str]) -> Any:
             return record
@@ -381,7 +381,7 @@ def test_a_record_that_is_returned_instead_of_yielded_does_not_come_apart(record
     assert run(SumPerShop(), []) == []
 
 
-def test_a_list_of_records_may_be_returned() -> None:
+def test_a_list_of_records_can_be_returned() -> None:
     class Returns(SumPerShop):
         def process_element(self, value: Sale, context: ProcessContext[str]) -> Any:
             return [(value.shop, 1), (value.shop, 2)]
@@ -389,7 +389,7 @@ def test_a_list_of_records_may_be_returned() -> None:
     assert run(Returns(), SALES[:1]) == [("north", 1), ("north", 2)]
 
 
-def test_a_descriptor_goes_to_the_method_of_its_kind() -> None:
+def test_a_descriptor_is_passed_to_the_method_of_its_kind() -> None:
     class Mistaken(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             context.get_state(MapStateDescriptor("by amount", int, int))  # type: ignore[arg-type]
@@ -398,7 +398,7 @@ def test_a_descriptor_goes_to_the_method_of_its_kind() -> None:
         run(Mistaken(), SALES)
 
 
-def test_a_failure_says_where_in_the_program_it_happened() -> None:
+def test_a_failure_shows_the_line_of_the_program() -> None:
     def divide(amount: int) -> float:
         return amount / 0
 
@@ -414,7 +414,7 @@ def test_a_failure_says_where_in_the_program_it_happened() -> None:
 def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_two_schemas(
     tmp_path: Path, backend: str
 ) -> None:
-    """What only some subtasks migrate could be restored at no other parallelism."""
+    """State that only some subtasks migrated could not be restored at another parallelism."""
 
     class Late(KeyedProcessFunction[str, Sale, Any]):
         def open(self, context: RuntimeContext) -> None:
@@ -449,7 +449,7 @@ def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_tw
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_new_state_is_registered_in_open_or_not_at_all(tmp_path: Path, backend: str) -> None:
+def test_a_new_state_must_be_registered_in_open(tmp_path: Path, backend: str) -> None:
     class Late(KeyedProcessFunction[str, Sale, Any]):
         def open(self, context: RuntimeContext) -> None:
             self.runtime = context
@@ -482,7 +482,7 @@ def test_a_new_state_is_registered_in_open_or_not_at_all(tmp_path: Path, backend
         run(OfTheWrongContext(), SALES, job_dir=tmp_path / "job", backend=backend)
 
 
-def test_there_is_no_current_key_in_open_and_a_result_that_is_no_iterable_is_named() -> None:
+def test_open_has_no_current_key_and_a_result_that_is_not_iterable_is_named() -> None:
     class AsksForTheKey(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             self.key = context.current_key
@@ -498,7 +498,7 @@ def test_there_is_no_current_key_in_open_and_a_result_that_is_no_iterable_is_nam
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_outlives_the_name_of_its_environment(tmp_path: Path, backend: str) -> None:
+def test_a_job_survives_the_deletion_of_its_environment_variable(tmp_path: Path, backend: str) -> None:
     def execute() -> LocalJob:
         environment = LocalStreamEnvironment(backend=backend)
         environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
@@ -512,7 +512,7 @@ def test_a_job_outlives_the_name_of_its_environment(tmp_path: Path, backend: str
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_state_file_that_is_gone_is_named_before_the_job_runs(tmp_path: Path, backend: str) -> None:
+def test_a_missing_state_file_is_named_before_the_job_runs(tmp_path: Path, backend: str) -> None:
     run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)
     file = next(path for path in (tmp_path / "job" / "shared").rglob("*") if path.is_file())
     file.unlink()
@@ -528,7 +528,7 @@ def test_a_state_file_that_is_gone_is_named_before_the_job_runs(tmp_path: Path, 
     assert seen == []
 
 
-def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> None:
+def test_a_missing_key_or_order_column_is_reported_with_the_operator() -> None:
     def build(key: Any, order_by: Any = ()) -> None:
         environment = LocalStreamEnvironment()
         stream = environment.from_elements(SALES).key_by(key)
@@ -545,7 +545,7 @@ def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> No
         build(lambda sale: 1.5)
 
 
-def test_an_epoch_in_which_no_record_has_reached_an_operator_yet_is_one_without_a_checkpoint(tmp_path: Path) -> None:
+def test_an_epoch_without_records_for_an_operator_has_a_checkpoint(tmp_path: Path) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1)
     large = environment.from_elements(SALES).flat_map(lambda sale: [sale] if sale.amount > 3 else [])

@@ -1,4 +1,4 @@
-"""Which records of a stream each subtask is given."""
+"""The records of a stream that each subtask gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.streaming.rows.row_reader import row_class
 from statebackend.streaming.stream_graph import KeyedInput, OperatorNode, SourceNode, SpreadInput, StreamEdge
 
 
-def test_records_without_a_key_are_dealt_out_in_turn_however_they_are_cut() -> None:
+def test_records_without_a_key_are_distributed_round_robin_for_any_cut() -> None:
     node = OperatorNode((SpreadInput(StreamEdge(SourceNode([]))),), "uid", "name", None, None)
     [spread] = local_inputs(node, [KnownStream(None, False)])
     dealt: list[list[Any]] = [[] for _ in range(3)]
@@ -32,7 +32,7 @@ def test_records_without_a_key_are_dealt_out_in_turn_however_they_are_cut() -> N
 
 
 class Named(namedtuple("Named", ["count", "b"])):
-    """A subclass does not hold the accessors itself."""
+    """A subclass without accessors of its own."""
 
 
 ROW: Any = tuple.__new__(row_class(("count", "b")), (1, 2))
@@ -65,7 +65,7 @@ def test_a_record_without_the_field_is_named() -> None:
 
 
 @pytest.mark.parametrize("zone", [None, timezone.utc, ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")])
-def test_moments_are_in_order_where_an_hour_repeats(zone: tzinfo | None) -> None:
+def test_timestamps_keep_their_order_in_a_repeated_hour(zone: tzinfo | None) -> None:
     # In Berlin, 2:30 with fold=1 is after 2:45 with fold=0.
     moments = [datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=zone), datetime(2026, 10, 25, 2, 45, tzinfo=zone)]
     keyed = KeyedInput(StreamEdge(SourceNode([])), ("k",), ("at",))

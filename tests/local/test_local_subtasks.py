@@ -1,4 +1,4 @@
-"""What subtasks in this process do with what comes to them: before the keys are known, in order, in long chains."""
+"""Local subtasks: before the key types are known, order, and long chains."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Scale(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 def scaled(job: HarnessJob) -> None:
-    """Nothing but a record tells the types of the keys."""
+    """Key types that only records determine."""
     rules = job.source("rules").broadcast(RULES)
     made = job.source("records").key_by("k").connect(rules).process(Scale(), uid="scale", schema=RECORD)
     job.output("out", made)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_what_is_broadcast_before_the_first_key_waits_for_it(parallelism: int, tmp_path: Path) -> None:
+def test_broadcast_records_wait_for_the_first_key(parallelism: int, tmp_path: Path) -> None:
     with JobTestHarness(scaled, parallelism=parallelism) as harness:
         harness.source("rules").send({"v": 10})
         for key in "abc":
@@ -52,7 +52,7 @@ def test_what_is_broadcast_before_the_first_key_waits_for_it(parallelism: int, t
         assert [tuple(row) for row in harness.taken_records("out")] == [("d", 20)]
 
 
-def test_what_would_be_lost_at_a_checkpoint_is_rejected(tmp_path: Path) -> None:
+def test_records_that_a_checkpoint_would_lose_are_rejected(tmp_path: Path) -> None:
     with JobTestHarness(scaled) as harness:
         harness.source("rules").send({"v": 10})
         with pytest.raises(JobDefinitionError, match="'scale': it received broadcast records before any"):
@@ -74,7 +74,7 @@ def sorted_echo(job: HarnessJob) -> None:
     job.output("out", keyed.process(Echo(), uid="echo", schema=RECORD, order_by="v"))
 
 
-def test_records_that_are_sent_at_once_are_sorted() -> None:
+def test_records_sent_together_are_sorted() -> None:
     with JobTestHarness(sorted_echo) as harness:
         source = harness.source("in")
         source.send_all([("a", value) for value in (3, 1, 2)], [5, 5, 5])
@@ -87,7 +87,7 @@ def test_records_that_are_sent_at_once_are_sorted() -> None:
         assert [row.v for row in harness.taken_records("out")] == [5, 6]
 
 
-def test_a_chain_of_steps_may_be_as_long_as_it_likes() -> None:
+def test_a_chain_of_steps_has_no_length_limit() -> None:
     def build(job: HarnessJob) -> None:
         stream = job.source("in", RECORD)
         for _ in range(2000):

@@ -1,4 +1,4 @@
-"""What a run holds does not grow with the number of its checkpoints, whether they complete or fail."""
+"""Memory of a run does not grow with the number of checkpoints, completed or failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_MS = 50
 
 
 class Circumstances:
-    """Of each three checkpoints one completes, of one an acknowledgement is lost, and one cannot be written."""
+    """Of three checkpoints one completes, one loses an acknowledgement, and one cannot be written."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -52,7 +52,7 @@ class Circumstances:
 
 
 class FailingAtTimes(CheckpointFileSystem):
-    """Writes nothing while the circumstances are such."""
+    """Fails to write under these circumstances."""
 
     def __init__(self, root: Path, circumstances: Circumstances) -> None:
         healthy = CheckpointFileSystem.from_uri(root)
@@ -73,7 +73,7 @@ class FailingAtTimes(CheckpointFileSystem):
 
 
 def one_checkpoint(run: LocalRun, circumstances: Circumstances) -> None:
-    """Records, a checkpoint by the clock, and all that follows from it."""
+    """Records, a periodic checkpoint, and its consequences."""
     [source] = run.job_network.sources.values()
     for key in "abcd":
         source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1}]))
@@ -84,7 +84,7 @@ def one_checkpoint(run: LocalRun, circumstances: Circumstances) -> None:
     circumstances.next()
 
 
-def test_a_run_holds_no_more_after_hundreds_of_checkpoints_than_after_a_few(tmp_path: Path) -> None:
+def test_a_run_holds_the_same_after_a_few_checkpoints_as_after_hundreds(tmp_path: Path) -> None:
     circumstances = Circumstances()
     results: list[Any] = []
     environment = LocalStreamEnvironment(backend="heap", max_parallelism=8, clock=lambda: 0)
@@ -113,7 +113,7 @@ def test_a_run_holds_no_more_after_hundreds_of_checkpoints_than_after_a_few(tmp_
         assert grown(before, after, by=60) == {}
 
 
-def test_answers_are_kept_for_those_who_asked(tmp_path: Path) -> None:
+def test_results_are_kept_for_their_callers(tmp_path: Path) -> None:
     circumstances = Circumstances()
     environment = LocalStreamEnvironment(clock=lambda: 0)
     elements = environment.from_elements([], "k string, n bigint")
@@ -153,7 +153,7 @@ class Doing:
         return lambda *arguments: None
 
 
-def test_a_thousand_checkpoints_by_the_clock_that_fail_leave_nothing_behind() -> None:
+def test_a_thousand_failed_periodic_checkpoints_leave_nothing() -> None:
     run, clock = Doing(), Circumstances()
     coordinator = JobCheckpoints(
         CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None), failures=FailurePolicy(2000)
@@ -181,7 +181,7 @@ def test_a_thousand_checkpoints_by_the_clock_that_fail_leave_nothing_behind() ->
 
 
 class Writing:
-    """A snapshot that notes what becomes of it."""
+    """A snapshot that records its end."""
 
     def __init__(self, checkpoint_id: int) -> None:
         self.checkpoint_id = checkpoint_id
@@ -198,7 +198,7 @@ class Writing:
         raise NotImplementedError
 
 
-def test_what_is_written_on_the_thread_of_the_run_is_abandoned_once_and_forgotten() -> None:
+def test_a_snapshot_written_on_the_run_thread_is_abandoned_once_and_released() -> None:
     mails: list[Mail] = []
     finished: list[SnapshotWork] = []
     writer = InlineWriter(mails.append, lambda work, error: finished.append(work))
@@ -216,7 +216,7 @@ def test_what_is_written_on_the_thread_of_the_run_is_abandoned_once_and_forgotte
     assert held_items(writer)["InlineWriter._under_way"] == 0
 
 
-def test_a_job_tells_metrics_of_each_epoch_and_the_sum_over_all() -> None:
+def test_a_job_has_metrics_of_each_epoch_and_their_sum() -> None:
     environment = LocalStreamEnvironment(epoch_size=1, metrics=StateMetricsConfig())
     elements = environment.from_elements([{"k": "a", "n": number} for number in range(8)], "k string, n bigint")
     elements.key_by("k").process(Count(), uid="count", schema="k string, n bigint").sink_to([])

@@ -1,4 +1,4 @@
-"""The `_metadata` of the newest checkpoint is lost: the local runtime takes no older checkpoint without being asked."""
+"""The `_metadata` of the newest checkpoint is lost: the local runtime uses no older one without permission."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_a_start_names_the_lost_file_and_changes_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("roll_back_to", ["previous", 1])
-def test_a_start_that_asks_for_it_continues_from_an_older_checkpoint(tmp_path: Path, roll_back_to: int | str) -> None:
+def test_a_start_with_permission_continues_from_an_older_checkpoint(tmp_path: Path, roll_back_to: int | str) -> None:
     run(tmp_path, 6)
     (checkpoints(tmp_path)[-1] / "_metadata").unlink()
     assert run(tmp_path, 2, roll_back_to=roll_back_to) == [5, 6]
     assert run(tmp_path, 2) == [7, 8]
 
 
-def test_a_job_whose_only_checkpoint_is_lost_does_not_begin_from_nothing(tmp_path: Path) -> None:
+def test_a_job_that_lost_its_only_checkpoint_does_not_start_from_nothing(tmp_path: Path) -> None:
     run(tmp_path, 2)
     [directory] = checkpoints(tmp_path)
     (directory / "_metadata").unlink()
@@ -64,7 +64,7 @@ def test_a_job_whose_only_checkpoint_is_lost_does_not_begin_from_nothing(tmp_pat
         run(tmp_path, 2)
 
 
-def test_what_a_crash_leaves_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
+def test_remains_of_a_crashed_checkpoint_are_removed(tmp_path: Path) -> None:
     run(tmp_path, 4)
     left = tmp_path / "checkpoints" / ".chk-000000000002"
     left.mkdir()

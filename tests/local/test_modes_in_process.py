@@ -1,4 +1,4 @@
-"""Jobs whose barriers pass in each mode: real operators, state, files and checkpoints, abandoned and continued."""
+"""Jobs in each checkpointing mode: real operators, state, files and checkpoints, abandoned and continued."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LENGTH: Final = 60
 
 
 class Remember(KeyedProcessFunction[str, Any, Any]):
-    """Remembers the places of the records of a key, and says with each whether it was late."""
+    """Stores the positions of the records of a key, and emits whether each was late."""
 
     def open(self, context: RuntimeContext) -> None:
         self.places = context.get_list_state(ListStateDescriptor("places", int))
@@ -90,7 +90,7 @@ def script(seed: int) -> list[tuple[str, int | None]]:
 
 
 def late_places(script: Sequence[tuple[str, int | None]]) -> set[int]:
-    """Those that are behind a watermark of their only source."""
+    """Records after a watermark of their only source."""
     late, watermark_ms = set(), -(1 << 63)
     for place, (key, time_ms) in enumerate(script):
         assert time_ms is not None
@@ -102,7 +102,7 @@ def late_places(script: Sequence[tuple[str, int | None]]) -> set[int]:
 
 
 class Feeding:
-    """A source that says, for every checkpoint, how far it had read at its barrier."""
+    """A source that records its position at the barrier of each checkpoint."""
 
     def __init__(self, run: LocalRun, script: Sequence[tuple[str, int | None]], place: int) -> None:
         [self.source] = run.job_network.sources.values()
@@ -139,7 +139,7 @@ def settings_of(mode: CheckpointingMode, clock: Clock) -> CheckpointSettings:
 def run_once(
     root: Path, mode: CheckpointingMode, parallelism: int, seed: int, given: Sequence[Any], place: int, finish: bool
 ) -> tuple[list[Any], dict[int, int], int]:
-    """One run from what is in the job directory; what came out, where the source was, records in flight at the end."""
+    """One run from the job directory; returns output, source position, and records in flight at the end."""
     chance, clock, results = random.Random(seed), Clock(), list[Any]()
     environment = environment_of(root, results, parallelism)
     with environment.opened_run(
@@ -167,13 +167,13 @@ def run_once(
 
 
 def newest(root: Path, parallelism: int) -> int | None:
-    """The id of the newest checkpoint there."""
+    """The id of the newest checkpoint."""
     with environment_of(root, [], parallelism).opened_run(sources_tell_time=True) as run:
         return run.restored_id
 
 
 def play(root: Path, mode: CheckpointingMode, parallelisms: Sequence[int], seed: int) -> tuple[list[Any], int]:
-    """All that came out of runs that follow each other, and in how many subtasks records were in flight between."""
+    """All output of consecutive runs, and how many subtasks had records in flight between them."""
     given, results, place, in_flight = script(seed), list[Any](), 0, 0
     for number, parallelism in enumerate(parallelisms):
         is_last = number == len(parallelisms) - 1
@@ -189,7 +189,7 @@ def play(root: Path, mode: CheckpointingMode, parallelisms: Sequence[int], seed:
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("parallelisms", [(2, 2, 2), (2, 3, 1)])
-def test_a_job_that_is_continued_gives_every_record_as_its_mode_says(
+def test_a_continued_job_emits_every_record_as_its_mode_promises(
     tmp_path: Path, name: str, parallelisms: tuple[int, ...]
 ) -> None:
     in_flight = 0
@@ -211,7 +211,7 @@ def test_a_job_that_is_continued_gives_every_record_as_its_mode_says(
 
 
 def with_records_in_flight(root: Path) -> tuple[int, str]:
-    """A job directory whose newest checkpoint has records in flight; its id, and the keys that it has."""
+    """A job directory whose newest checkpoint has records in flight; its id, and its keys."""
     results: list[Any] = []
     environment = environment_of(root, results, 2)
     checkpoints = settings_of(CheckpointingMode.UNALIGNED, Clock())
@@ -230,7 +230,7 @@ def with_records_in_flight(root: Path) -> tuple[int, str]:
 
 
 class ReadsFirst:
-    """Mails first; then the sources, as long as there is room, and what is in front before what is behind."""
+    """A scheduler: mails first; then sources while there is capacity, and upstream before downstream."""
 
     def choose(self, moves: Iterator[Any]) -> Any:
         known = list(moves)
@@ -238,7 +238,7 @@ class ReadsFirst:
         return next(iter(mails or known[-1:]), None)
 
 
-def test_a_checkpoint_says_how_long_its_barriers_took_and_what_they_overtook(tmp_path: Path) -> None:
+def test_a_checkpoint_reports_the_duration_of_its_barriers_and_the_overtaken_records(tmp_path: Path) -> None:
     clock = Clock()
     environment = environment_of(tmp_path, [], 2)
     checkpoints = settings_of(CheckpointingMode.UNALIGNED, clock)
@@ -272,7 +272,7 @@ def _files(part: OpaqueStateHandle | None) -> Sequence[FileHandle]:
     return () if part is None else part.files
 
 
-def test_a_savepoint_has_nothing_in_flight_in_a_job_whose_checkpoints_have(tmp_path: Path) -> None:
+def test_a_savepoint_has_nothing_in_flight_in_an_unaligned_job(tmp_path: Path) -> None:
     checkpoint_id, _ = with_records_in_flight(tmp_path)
     environment = environment_of(tmp_path, [], 2)
     checkpoints = settings_of(CheckpointingMode.UNALIGNED, Clock())
@@ -288,7 +288,7 @@ def test_a_savepoint_has_nothing_in_flight_in_a_job_whose_checkpoints_have(tmp_p
         assert not any(state.has_records_on_their_way for one in newest_one.operators for state in one.subtasks)
 
 
-def test_a_job_takes_up_records_in_flight_whatever_its_own_mode(tmp_path: Path) -> None:
+def test_a_job_restores_records_in_flight_in_any_mode(tmp_path: Path) -> None:
     _, keys = with_records_in_flight(tmp_path)
     results: list[Any] = []
     with environment_of(tmp_path, results, 3).opened_run() as run:
@@ -298,7 +298,7 @@ def test_a_job_takes_up_records_in_flight_whatever_its_own_mode(tmp_path: Path) 
     assert Counter(row.k for row in results) == Counter(keys.lower())
 
 
-def test_records_in_flight_of_another_schema_are_rejected_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_records_in_flight_of_another_schema_are_rejected_and_nothing_changes(tmp_path: Path) -> None:
     with_records_in_flight(tmp_path)
     before = sorted((tmp_path / "job" / "checkpoints").iterdir())
     environment = environment_of(tmp_path, [], 2, schema="k string, place bigint, late boolean")
@@ -320,7 +320,7 @@ def test_a_damaged_file_of_records_in_flight_is_rejected(tmp_path: Path) -> None
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Says what it is given on both sides."""
+    """Emits its input of both sides."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield value
@@ -329,7 +329,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         yield value
 
 
-def test_a_stream_that_is_broadcast_besides_is_not_overtaken_on_its_way(tmp_path: Path) -> None:
+def test_a_stream_that_is_also_broadcast_is_not_overtaken(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     stream = environment.from_elements([], RECORD, uid="in")
     ruled = stream.key_by("k").connect(stream.broadcast(BroadcastStateDescriptor("rules", str, int)))
@@ -340,7 +340,7 @@ def test_a_stream_that_is_broadcast_besides_is_not_overtaken_on_its_way(tmp_path
 
 
 class Counting(KeyedProcessFunction[str, Any, Any]):
-    """Keeps what it is given in state of no key."""
+    """Stores its input in operator state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.places = context.operator_state.get_list_state(SplitListStateDescriptor("places", int))
@@ -349,7 +349,7 @@ class Counting(KeyedProcessFunction[str, Any, Any]):
         self.places.add(value.place)
 
 
-def test_state_whose_records_on_their_way_cannot_be_written_leaves_no_file_behind_the_next_checkpoint(
+def test_state_of_a_failed_write_of_records_in_flight_is_removed_with_the_next_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Event time of a network in checkpoints: by node, read by a runtime of epochs, and read from one."""
+"""Event time of a network in checkpoints: by node, read by an epoch runtime, and read from one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(left: Any, right: Any) -> Any:
 
 
 def build(job: HarnessJob, *, channel: str | None = None, sources: tuple[str, ...] = SOURCES) -> None:
-    """Windows behind windows, over sources with a bound of 5."""
+    """Chained windows, over sources with a bound of 5."""
     strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamps("t")
     if channel is not None:
         strategy = strategy.with_channel(channel)
@@ -54,12 +54,12 @@ def graph(**given: Any) -> JobGraph:
 
 
 def epoch_watermarks(state: WatermarkState, **given: Any) -> EpochWatermarks:
-    """A runtime of epochs, begun with the watermarks of a checkpoint."""
+    """An epoch runtime restored with the watermarks of a checkpoint."""
     return EpochWatermarks(EventTime.of(graph(**given)), state)
 
 
 def snapshot(path: Path, *records: tuple[str, str, int], parallelism: int = 2, **given: Any) -> str:
-    """A savepoint behind these records as (source, key, timestamp), of which each source has its watermark sent."""
+    """A savepoint after records (source, key, timestamp), with the watermark of each source sent."""
     with JobTestHarness(lambda job: build(job, **given), parallelism=parallelism) as harness:
         for source, key, time_ms in records:
             harness.source(source).send((key, time_ms, 1))
@@ -78,7 +78,7 @@ def state_of(path: str) -> WatermarkState:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_runtime_of_epochs_goes_on_from_the_watermarks_of_a_network(tmp_path: Path, parallelism: int) -> None:
+def test_an_epoch_runtime_continues_from_the_watermarks_of_a_network(tmp_path: Path, parallelism: int) -> None:
     path = snapshot(tmp_path / "one", ("first", "a", 40), ("second", "b", 26), parallelism=parallelism)
     state = state_of(path)
     assert state.watermark_ms == 20
@@ -90,7 +90,7 @@ def test_a_runtime_of_epochs_goes_on_from_the_watermarks_of_a_network(tmp_path: 
     assert of_operators(watermarks.known()) == {"small": 34, "large": 34}
 
 
-def test_channels_go_on_elsewhere_and_come_back(tmp_path: Path) -> None:
+def test_channels_are_kept_by_other_runtimes_and_restored(tmp_path: Path) -> None:
     records = ("first", "fast", 90), ("first", "slow", 26)
     given: Any = {"channel": "k", "sources": ("first",)}
     path = snapshot(tmp_path / "one", *records, **given)
@@ -107,7 +107,7 @@ def test_channels_go_on_elsewhere_and_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("backend", "parallelism"), [("heap", 1), ("heap", 3), ("rocksdb", 2)])
-def test_what_a_runtime_of_epochs_has_made_due_fires_first_and_comes_in_time(
+def test_timers_that_an_epoch_runtime_made_due_fire_first_and_in_time(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
     path = snapshot(tmp_path / "one", *(("first", key, 12) for key in "abcd"), ("second", "a", 3))
@@ -127,7 +127,7 @@ def test_what_a_runtime_of_epochs_has_made_due_fires_first_and_comes_in_time(
         assert of_operators(harness.watermarks()) == {"small": 44, "large": 44}
 
 
-def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: Path) -> None:
+def test_a_record_before_a_watermark_is_late_by_the_previous_watermark(tmp_path: Path) -> None:
     # The small windows of 12 are held open, so that only what is sent before the next watermark has it.
     path = snapshot(tmp_path / "one", ("first", "a", 12), ("second", "a", 12))
     file_system, metadata = read_savepoint(path)
@@ -144,7 +144,7 @@ def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: 
         assert [one.output for one in harness.taken() if isinstance(one, Emitted)] == ["small"]
 
 
-def test_another_graph_goes_on_without_what_is_gone_and_is_not_rolled_back(tmp_path: Path) -> None:
+def test_another_graph_continues_without_removed_nodes_and_is_not_rolled_back(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "one", ("first", "a", 40), ("second", "b", 26))
     with JobTestHarness(lambda job: build(job, sources=("first",)), from_snapshot=path) as harness:
         # The source that held it is not there any more.
@@ -154,7 +154,7 @@ def test_another_graph_goes_on_without_what_is_gone_and_is_not_rolled_back(tmp_p
         assert of_operators(harness.watermarks()) == {"small": 34, "large": 34}
 
 
-def test_the_end_of_time_is_not_kept(tmp_path: Path) -> None:
+def test_the_end_of_time_is_not_stored(tmp_path: Path) -> None:
     with JobTestHarness(build, parallelism=2) as harness:
         for name in SOURCES:
             harness.source(name).send(("a", 5, 1))
@@ -169,9 +169,7 @@ def test_the_end_of_time_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_comes_to_them(
-    tmp_path: Path, seed: int
-) -> None:
+def test_sources_keep_program_order_in_any_order_of_barriers(tmp_path: Path, seed: int) -> None:
     with JobTestHarness(build, seed=seed) as harness:
         harness.source("second").send(("a", 7, 1))
         harness.advance_processing_time(1)
@@ -180,7 +178,7 @@ def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_c
     assert [one.source for one in state.channels] == ["first", "second"]
 
 
-def test_a_sender_is_idle_to_its_readers_only_when_all_its_subtasks_are() -> None:
+def test_a_sender_is_idle_for_its_readers_only_when_all_subtasks_are() -> None:
     def reported(*are_idle: bool) -> InputChannel:
         times = BarrierTimes([])
         channels = tuple(ValveChannel(SubtaskId("sender", index), 5, idle) for index, idle in enumerate(are_idle))

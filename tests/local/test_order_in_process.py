@@ -32,7 +32,7 @@ class Places(KeyedProcessFunction[Any, Any, Any]):
 
 
 def order_of(values: Sequence[Any], schema: str | None) -> list[int]:
-    """The places of the values in the order in which a function gets them."""
+    """The positions of the values in the order in which a function gets them."""
     env = LocalStreamEnvironment()
     records = [{"k": "a", "place": place, "v": value} for place, value in enumerate(values)]
     stream = env.from_elements(records, schema=None if schema is None else f"k string, place int, v {schema}")
@@ -80,25 +80,25 @@ def test_structs_are_sorted_field_by_field(schema: str, values: Sequence[Any], p
 
 
 @pytest.mark.spark
-def test_this_is_the_order_of_spark(spark: SparkSession) -> None:
+def test_spark_has_the_same_order(spark: SparkSession) -> None:
     for schema, values, places in [*CASES, *STRUCTS]:
         rows = [(place, value) for place, value in enumerate(values)]
         frame = spark.createDataFrame(rows, f"place int, v {schema}").coalesce(1).sortWithinPartitions("v")
         assert [row["place"] for row in frame.collect()] == places
 
 
-def test_a_decimal_that_is_no_number_comes_last() -> None:
+def test_a_decimal_nan_comes_last() -> None:
     assert order_of([Decimal("NaN"), Decimal(2), None, Decimal(1)], None) == [2, 3, 1, 0]
 
 
-def test_moments_are_sorted_by_the_moment_and_not_by_the_clock() -> None:
+def test_timestamps_are_sorted_by_instant_and_not_by_wall_clock() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     second = datetime.datetime(2024, 10, 27, 2, 10, fold=1, tzinfo=berlin)
     first = datetime.datetime(2024, 10, 27, 2, 50, tzinfo=berlin)
     assert order_of([second, first], None) == [1, 0]
 
 
-def test_values_that_cannot_be_compared_are_rejected_by_operator_and_column() -> None:
+def test_values_without_order_are_rejected_by_operator_and_column() -> None:
     with pytest.raises(
         JobDefinitionError, match=r"operator 'places'.*order_by\('v'\) cannot sort the records: .*'str'"
     ):
@@ -127,7 +127,7 @@ ROWS = [{"k": "a", "v": value} for value in (3.0, NAN, 2.0, NAN, 1.0)]
 SORTED = ["1.0", "2.0", "3.0", "nan", "nan"]
 
 
-def test_every_input_of_an_operator_is_sorted_so() -> None:
+def test_every_input_of_an_operator_is_sorted() -> None:
     env = LocalStreamEnvironment()
     first, second = (env.from_elements(ROWS, schema="k string, v double", uid=uid) for uid in ("first", "second"))
     both: list[Any] = []

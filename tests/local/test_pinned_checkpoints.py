@@ -1,4 +1,4 @@
-"""Which checkpoints stay pinned while snapshots may refer to them."""
+"""Checkpoints that stay pinned while snapshots may refer to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A, B = TaskId("count", 0), TaskId("count", 1)
 
 
 class Pins:
-    """A store that only records which checkpoints are pinned."""
+    """A store that records the pinned checkpoints."""
 
     def __init__(self) -> None:
         self.pinned: list[int] = []
@@ -32,7 +32,7 @@ def pinned(store: Pins) -> PinnedCheckpoints:
     return PinnedCheckpoints(cast(Any, store), (A, B))
 
 
-def test_a_checkpoint_is_pinned_until_every_task_knows_of_a_later_one() -> None:
+def test_a_checkpoint_is_pinned_until_every_task_knows_a_later_one() -> None:
     store = Pins()
     made = pinned(store)
     for checkpoint_id in (1, 2):
@@ -49,7 +49,7 @@ def test_a_checkpoint_is_pinned_until_every_task_knows_of_a_later_one() -> None:
     assert store.pinned == [2]
 
 
-def test_a_checkpoint_stays_pinned_while_one_that_may_refer_to_it_is_pending() -> None:
+def test_a_checkpoint_stays_pinned_while_a_pending_one_may_refer_to_it() -> None:
     store = Pins()
     made = pinned(store)
     made.completed(1)

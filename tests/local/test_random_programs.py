@@ -1,4 +1,4 @@
-"""Random programs in event time against models, across restarts with other parallelism, backends and orders of moves.
+"""Random event-time programs against models, across restarts with other parallelism, backends and move orders.
 
 What a program does is decided by its records, so that a model of a few lines says what must come out. Between two
 events the job may be given up and begun again from its snapshot, as another number of subtasks on another backend.
@@ -42,7 +42,7 @@ RESTARTS = st.tuples(
 
 
 def programs(sources: int, *others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Events of so many sources: records with a key and a number, watermarks, restarts, and what else there is."""
+    """Events of several sources: records with key and number, watermarks, restarts, and more."""
     source = st.integers(0, sources - 1)
     record = st.tuples(st.just("record"), source, KEYS, TIMES, st.integers(0, 99))
     watermark = st.tuples(st.just("watermark"), source, TIMES)
@@ -52,7 +52,7 @@ def programs(sources: int, *others: st.SearchStrategy[Any]) -> st.SearchStrategy
 def played(
     build: Callable[[HarnessJob], None], events: Sequence[Any], sources: int, check: Callable[[Any, list[Any]], None]
 ) -> None:
-    """Plays the events, then ends; ``check`` is told each with what came out: (output, row, timestamp)."""
+    """Play the events to the end; ``check`` gets each event with its output: (output, row, timestamp)."""
     with tempfile.TemporaryDirectory() as directory:
         harness = JobTestHarness(build, parallelism=2)
         try:
@@ -98,7 +98,7 @@ class Inputs:
         self.ended = [False] * len(self.watermarks)
 
     def take(self, event: Any) -> int:
-        """What it is at behind an event."""
+        """The watermark after an event."""
         kind, *given_to = event
         if kind in ("watermark", "end"):
             index = given_to[0]
@@ -173,9 +173,7 @@ class Sessions:
 
 @settings(max_examples=20)
 @given(programs(1), st.sampled_from([0, 6, 20]), st.booleans())
-def test_sessions_that_are_extended_late_or_not_at_all_across_restarts(
-    events: list[Any], lateness: int, is_dynamic: bool
-) -> None:
+def test_late_extended_sessions_across_restarts(events: list[Any], lateness: int, is_dynamic: bool) -> None:
     gap: Callable[[int], int] = (lambda value: value % 9 + 1) if is_dynamic else (lambda value: 5)
     assigner: Any = (
         EventTimeSessionWindows.with_dynamic_gap(lambda row: gap(row.v))
@@ -209,7 +207,7 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
 
 @settings(max_examples=20)
 @given(programs(2), st.integers(-8, 8), st.integers(0, 12))
-def test_a_join_by_time_with_records_out_of_order_and_late_across_restarts(
+def test_an_interval_join_with_unordered_and_late_records_across_restarts(
     events: list[Any], lower: int, width: int
 ) -> None:
     upper = lower + width
@@ -257,7 +255,7 @@ LIMIT = 25
 
 
 class Reminders(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Registers and deletes timers as numbers say; a timer does as the number of calls of its key says."""
+    """Registers and deletes timers by numbers; a timer acts by the number of calls of its key."""
 
     def open(self, context: Any) -> None:
         self.calls = context.get_state(COUNT)
@@ -288,7 +286,7 @@ def registered_by(value: int, at: int) -> list[int]:
 
 
 def changed_by(calls: int, at: int) -> tuple[list[int], list[int]]:
-    """What a timer deletes and registers: itself, one that is due already, one that may be there, one of later."""
+    """The timers that a timer deletes and registers: itself, a due one, a possible one, a later one."""
     deleted = [at + calls % 4, at + calls % 5] if calls % 2 else []
     added = [[at], [at - 3, at + calls % 5], [at + 1], []][calls % 4] if calls < LIMIT else []
     return deleted, added
@@ -296,7 +294,7 @@ def changed_by(calls: int, at: int) -> tuple[list[int], list[int]]:
 
 @settings(max_examples=25)
 @given(programs(2, st.tuples(st.sampled_from(["idle", "active"]), st.integers(0, 1))))
-def test_timers_that_delete_and_register_timers_with_one_input_idle_across_restarts(events: list[Any]) -> None:
+def test_timers_that_delete_and_register_timers_with_one_idle_input_across_restarts(events: list[Any]) -> None:
     def build(job: HarnessJob) -> None:
         first, second = (job.source(name, SCHEMA) for name in "01")
         both = first.connect(second).key_by("k").process(Reminders(), uid="reminders", schema=OUT)
@@ -339,7 +337,7 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Counts by rules, which are records themselves: each is added to the counts that there are."""
+    """Counts by rules, which are records: each rule adds to the present counts."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))
@@ -368,7 +366,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 @settings(max_examples=20)
 @given(programs(2))
-def test_rules_and_what_they_do_to_all_keys_across_restarts(events: list[Any]) -> None:
+def test_rules_and_their_effect_on_all_keys_across_restarts(events: list[Any]) -> None:
     def build(job: HarnessJob) -> None:
         records, rules = (job.source(name, SCHEMA) for name in "01")
         connected = records.key_by("k").connect(rules.broadcast(RULES))

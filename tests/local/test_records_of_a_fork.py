@@ -1,4 +1,4 @@
-"""Where a stream of the local runtime has several readers, what one of them changes in a record no other one sees.
+"""In a fork of the local runtime, a reader that modifies a record changes no other reader's record.
 
 On Spark each reader has objects of its own anyway. The elements that a program gives stay as they are.
 """
@@ -49,7 +49,7 @@ EXPECTED = [("a", ["first", "{}"]), ("b", ["{}"])]
 
 
 class Adds(KeyedProcessFunction[Any, Any, Any]):
-    """Adds a tag to the list of each record, and emits it."""
+    """Appends a tag to the list of each record, and emits it."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
@@ -74,7 +74,7 @@ def sorted_rows(rows: Iterable[Any]) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("kind", ELEMENTS)
 @pytest.mark.parametrize("epoch_size", [None, 1])
-def test_each_operator_has_records_of_its_own(kind: str, epoch_size: int | None) -> None:
+def test_each_operator_has_its_own_records(kind: str, epoch_size: int | None) -> None:
     elements, sinks = ELEMENTS[kind](), [list[Any](), list[Any](), list[Any]()]
     environment = LocalStreamEnvironment(epoch_size=epoch_size)
     stream = environment.from_elements(elements)
@@ -85,7 +85,7 @@ def test_each_operator_has_records_of_its_own(kind: str, epoch_size: int | None)
     assert elements == ELEMENTS[kind]()
 
 
-def test_operators_behind_an_operator_have_records_of_their_own() -> None:
+def test_operators_after_an_operator_have_their_own_records() -> None:
     sinks: list[list[Any]] = [[], [], [], []]
     environment = LocalStreamEnvironment()
     first = adds(environment.from_elements(ELEMENTS["dicts"]()), "x")
@@ -95,7 +95,7 @@ def test_operators_behind_an_operator_have_records_of_their_own() -> None:
     assert [[row[1][-2:] for row in sorted_rows(sink)] for sink in sinks] == [[["x", tag]] * 2 for tag in "yzvw"]
 
 
-def test_each_sink_has_rows_of_its_own() -> None:
+def test_each_sink_has_its_own_rows() -> None:
     changed: list[Any] = []
     kept: list[Any] = []
 
@@ -127,7 +127,7 @@ def test_a_stateless_step_changes_nothing_for_another_reader() -> None:
     assert [sorted_rows(sink) for sink in sinks] == [[("a", ["x"]), ("b", ["x"])], with_tag("y")]
 
 
-def test_a_record_that_comes_twice_is_two_records() -> None:
+def test_a_repeated_record_is_two_records() -> None:
     sinks: list[list[Any]] = [[], []]
     environment = LocalStreamEnvironment()
     stream = environment.from_elements(ELEMENTS["dicts"]())
@@ -137,7 +137,7 @@ def test_a_record_that_comes_twice_is_two_records() -> None:
     assert [sorted_rows(sink) for sink in sinks] == [sorted(with_tag("x") * 2), sorted(with_tag("y") * 2)]
 
 
-def test_each_copy_of_a_broadcast_record_is_the_subtasks_own() -> None:
+def test_each_broadcast_copy_belongs_to_its_subtask() -> None:
     class Rules(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         def process_element(self, value: Any, context: Any) -> None: ...
 
@@ -154,7 +154,7 @@ def test_each_copy_of_a_broadcast_record_is_the_subtasks_own() -> None:
     assert sorted_rows(rows) == [("r", ["rule"])] * 3
 
 
-def test_readers_behind_timestamps_have_records_of_their_own() -> None:
+def test_readers_after_timestamps_have_their_own_records() -> None:
     sinks: list[list[Any]] = [[], []]
     environment = LocalStreamEnvironment(clock=lambda: 0)
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_future_limit("1 hour", FUTURE_RECORDS)
@@ -168,7 +168,7 @@ def test_readers_behind_timestamps_have_records_of_their_own() -> None:
 
 
 class Reusing:
-    """A source that fills one record again and again, and keeps it."""
+    """A source that reuses one record object."""
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {"k": "", "tags": []}
@@ -185,7 +185,7 @@ class Reusing:
 
 
 @pytest.mark.parametrize("interval_ms", [None, 10_000])
-def test_a_replayable_source_may_use_its_objects_again(interval_ms: int | None) -> None:
+def test_a_replayable_source_may_reuse_its_objects(interval_ms: int | None) -> None:
     rows: list[Any] = []
     source = Reusing()
     environment = LocalStreamEnvironment(checkpoint_interval=interval_ms)
@@ -195,7 +195,7 @@ def test_a_replayable_source_may_use_its_objects_again(interval_ms: int | None) 
     assert source.record == {"k": "b", "tags": []}
 
 
-def test_a_record_that_a_test_sends_stays_as_it_is() -> None:
+def test_a_record_sent_by_a_test_stays_unchanged() -> None:
     def build(job: HarnessJob) -> None:
         job.output("rows", adds(job.source("source"), "x"))
 
@@ -215,7 +215,7 @@ def test_a_record_that_cannot_be_copied_is_named() -> None:
         environment.execute()
 
 
-def test_immutable_records_are_handed_on_as_they_are() -> None:
+def test_immutable_records_are_not_copied() -> None:
     @attrs.frozen
     class Frozen:
         k: str

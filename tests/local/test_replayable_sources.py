@@ -1,4 +1,4 @@
-"""Sources that can be read again: how far their splits are read stands in the checkpoint, at any parallelism."""
+"""Replayable sources: the checkpoint has the position of each split, at any parallelism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from statebackend.streaming.stream_graph import SplitRead
 
 
 class Lists:
-    """A source of lists, one a split; positions are places in them."""
+    """A source of lists, one per split; positions are list indices."""
 
     def __init__(self, lists: Mapping[str, Sequence[Any]], begin: int = 0) -> None:
         self.lists = dict(lists)
@@ -60,7 +60,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_once(
+def test_a_failed_job_continues_after_its_position_and_emits_each_record_once(
     tmp_path: Path, how: str, backend: str
 ) -> None:
     lists = splits_of(6000)
@@ -82,7 +82,7 @@ def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_o
 
 
 class GrowingUntil(Lists):
-    """A source whose one split grows until something is so; then there is one record more, which is poisonous."""
+    """A source whose split grows until a condition holds; then comes one more, poisonous record."""
 
     def __init__(self, split: str, is_so: Callable[[], bool]) -> None:
         super().__init__({split: [{"k": "k", "n": 1}] * 25_000})
@@ -97,9 +97,7 @@ class GrowingUntil(Lists):
 
 
 @pytest.mark.parametrize("how", ["by the clock", "unaligned"])
-def test_checkpoints_go_on_behind_the_end_of_one_of_two_sources_and_know_that_it_was_read(
-    tmp_path: Path, how: str
-) -> None:
+def test_checkpoints_continue_after_the_end_of_one_of_two_sources_and_record_it(tmp_path: Path, how: str) -> None:
     sink = Files(tmp_path / "out")
     short = {"short": [{"k": "k", "n": 1}] * 100}
     growing = GrowingUntil("long", lambda: len(sink.committed()) > 1000)
@@ -121,7 +119,7 @@ def test_checkpoints_go_on_behind_the_end_of_one_of_two_sources_and_know_that_it
     assert counts == list(range(1, len(short["short"]) + len(mended.lists["long"]) + 1))
 
 
-def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tmp_path: Path) -> None:
+def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_start(tmp_path: Path) -> None:
     first: list[Any] = []
     job = run(Lists(splits_of(50, 2)), first, tmp_path / "job")
     savepoint = job.savepoint(tmp_path / "savepoint").path
@@ -134,7 +132,7 @@ def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tm
     assert dict(reversed(source.read_at)) == {"split-0": 50, "split-1": 50, "split-2": 0}
 
 
-def test_what_a_split_has_passed_over_without_a_record_is_passed_over_once(tmp_path: Path) -> None:
+def test_a_skipped_part_of_a_split_is_skipped_once(tmp_path: Path) -> None:
     class Sparse(Lists):
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             got = super().read(split, position, 10)
@@ -146,7 +144,7 @@ def test_what_a_split_has_passed_over_without_a_record_is_passed_over_once(tmp_p
         assert (source.read_at, len(results)) == (read_at, 10 if len(read_at) > 1 else 0)
 
 
-def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> None:
+def test_a_finished_job_reads_nothing_again(tmp_path: Path) -> None:
     results: list[Any] = []
     run(Lists(splits_of(20)), results, tmp_path / "job")
     run(Lists(splits_of(20)), results, tmp_path / "job", checkpoint_interval=1)
@@ -154,9 +152,7 @@ def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["by the clock", "by records"])
-def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_from_its_savepoint(
-    tmp_path: Path, how: str
-) -> None:
+def test_an_unbounded_job_stops_on_request_and_continues_from_its_savepoint(tmp_path: Path, how: str) -> None:
     class Endless(Lists):
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             following = position + max_records
@@ -182,13 +178,13 @@ def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_f
     assert [row[1] for row in second] == list(range(len(first) + 1, len(first) + len(second) + 1))
 
 
-def test_a_split_that_is_gone_is_rejected(tmp_path: Path) -> None:
+def test_a_removed_split_is_rejected(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 2)), [], tmp_path / "job")
     with pytest.raises(JobRestoreError, match="split 'split-1', which was read up to position 20, no longer exists"):
         run(Lists(splits_of(20, 1)), [], tmp_path / "job")
 
 
-def test_a_source_that_is_gone_is_rejected_unless_its_positions_may_be(tmp_path: Path) -> None:
+def test_a_removed_source_is_rejected_unless_its_positions_may_be_dropped(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 1)), [], tmp_path / "job")
 
     def without(**options: Any) -> list[Any]:
@@ -204,7 +200,7 @@ def test_a_source_that_is_gone_is_rejected_unless_its_positions_may_be(tmp_path:
     assert without(allow_non_restored_state=True) == [("k0", 5)]
 
 
-def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_source_that_goes_back_or_returns_too_much_is_named_in_the_error(tmp_path: Path) -> None:
     class Back(Lists):
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             return SplitRead([], -1)
@@ -229,9 +225,7 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
         (SplitRead([{"k": "k", "n": 1}] * 9999, 9999), "returned 9999 records; return the others at the next call"),
     ],
 )
-def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(
-    tmp_path: Path, given: Any, reported: str
-) -> None:
+def test_an_invalid_read_of_a_split_names_the_source(tmp_path: Path, given: Any, reported: str) -> None:
     class Odd(Lists):
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             return given  # type: ignore[no-any-return]
@@ -257,9 +251,7 @@ def test_a_source_that_raises_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [["a"], {1: 0}, {"a": "0"}, {"a": 1 << 63}, None])
-def test_what_does_not_say_where_splits_begin_is_rejected_with_the_name_of_the_source(
-    tmp_path: Path, given: Any
-) -> None:
+def test_a_source_without_start_positions_is_rejected_by_name(tmp_path: Path, given: Any) -> None:
     class Odd(Lists):
         def splits(self) -> Any:
             return given
@@ -268,7 +260,7 @@ def test_what_does_not_say_where_splits_begin_is_rejected_with_the_name_of_the_s
         run(Odd({}), [], tmp_path / "job")
 
 
-def test_what_is_no_source_and_a_uid_that_is_taken_are_rejected(tmp_path: Path) -> None:
+def test_other_sources_and_duplicate_uids_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     with pytest.raises(JobDefinitionError, match="not a ReplayableSource"):
         environment.from_source([1], uid="lists")  # type: ignore[arg-type]
@@ -279,7 +271,7 @@ def test_what_is_no_source_and_a_uid_that_is_taken_are_rejected(tmp_path: Path) 
     assert not (tmp_path / "job").exists()
 
 
-def test_a_source_that_has_nothing_yet_is_asked_again(tmp_path: Path) -> None:
+def test_a_source_without_data_is_polled_again(tmp_path: Path) -> None:
     class Slow(Lists):
         asked = 0
 
@@ -295,7 +287,7 @@ def test_a_source_that_has_nothing_yet_is_asked_again(tmp_path: Path) -> None:
         assert len(results) == 2000
 
 
-def test_a_directory_of_a_job_that_never_came_to_a_checkpoint_remembers_the_savepoint_given_later(
+def test_a_job_directory_without_a_checkpoint_records_the_savepoint_given_later(
     tmp_path: Path,
 ) -> None:
     first: list[Any] = []
@@ -316,7 +308,7 @@ def test_a_directory_of_a_job_that_never_came_to_a_checkpoint_remembers_the_save
     [({}, 2200), ({"epoch_size": 1}, 4), ({"epoch_size": 3}, 4), ({"checkpoint_interval": 1}, 2200)],
     ids=str,
 )
-def test_a_source_at_its_end_holds_none_of_its_alignment_group(how: dict[str, Any], ahead: int) -> None:
+def test_a_finished_source_holds_no_other_source_of_its_alignment_group(how: dict[str, Any], ahead: int) -> None:
     looks = itertools.count()
 
     def clock() -> int:
@@ -340,7 +332,7 @@ def test_a_source_at_its_end_holds_none_of_its_alignment_group(how: dict[str, An
 
 
 class Waiting(Lists):
-    """A source that has nothing more for now, and calls a function each time that it is asked then."""
+    """A source without more data, which calls a function at each poll."""
 
     def __init__(self, at_each: Callable[[int], object]) -> None:
         super().__init__({"only": [{"k": "k", "n": 1}]})
@@ -357,7 +349,7 @@ class Waiting(Lists):
 
 
 @pytest.mark.parametrize("how", [{}, {"epoch_size": 3}, {"checkpoint_interval": 60_000}], ids=str)
-def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_to_and_makes_no_checkpoints_of_nothing(
+def test_an_unbounded_job_stops_on_request_and_makes_no_empty_checkpoints(
     monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
 ) -> None:
     slept: list[float] = []

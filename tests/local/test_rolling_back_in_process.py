@@ -1,4 +1,4 @@
-"""A job in one process goes back with its output: sinks take back what they have shown, whatever dies meanwhile."""
+"""A local job rolls back with its output: sinks remove later output, even across crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from statebackend.streaming.sink import SinkError
 
 
 class Hiding(Files):
-    """Hides the files of later epochs; may fail before it has hidden any, or behind that."""
+    """Hides the files of later epochs; may fail before or after it has hidden any."""
 
     def __init__(self, directory: Path, fails: Exception | None = None, hides_first: bool = True) -> None:
         super().__init__(directory)
@@ -58,7 +58,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_shown_of_later_epochs_is_rolled_back(directory: Path) -> None:
+def test_output_of_later_epochs_is_rolled_back(directory: Path) -> None:
     sink = Hiding(directory / "out")
     run(directory, [sink], roll_back_to=0)
     assert sink.committed() == [("a", 1), ("a", 2)]
@@ -70,7 +70,7 @@ def test_what_was_shown_of_later_epochs_is_rolled_back(directory: Path) -> None:
 
 @pytest.mark.parametrize("dying", ["sink", "store"])
 @pytest.mark.parametrize("again", [0, "previous"])
-def test_who_dies_while_rolling_back_goes_on_nowhere_else(
+def test_a_crash_while_rolling_back_is_finished_before_any_other_start(
     directory: Path, monkeypatch: pytest.MonkeyPatch, dying: str, again: int | str
 ) -> None:
     sink = Hiding(directory / "out", StorageError("dead") if dying == "sink" else None)
@@ -89,7 +89,7 @@ def test_who_dies_while_rolling_back_goes_on_nowhere_else(
     assert not begun(directory)
 
 
-def test_a_sink_that_cannot_roll_back_anything_leaves_the_job_as_it_was(directory: Path) -> None:
+def test_a_sink_that_cannot_roll_back_leaves_the_job_unchanged(directory: Path) -> None:
     sink = Hiding(directory / "out", SinkError("an epoch is another job's"), hides_first=False)
     with pytest.raises(SinkError, match="another job's"):
         run(directory, [sink], roll_back_to=0)
@@ -98,7 +98,7 @@ def test_a_sink_that_cannot_roll_back_anything_leaves_the_job_as_it_was(director
     assert sink.committed() == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
 
 
-def test_a_sink_that_cannot_behind_one_that_could_does_not_undo_that(tmp_path: Path) -> None:
+def test_a_failing_sink_after_a_successful_one_does_not_undo_that_roll_back(tmp_path: Path) -> None:
     places = [tmp_path / "one", tmp_path / "other"]
     for _ in range(2):
         run(tmp_path, [Hiding(place) for place in places])
@@ -111,7 +111,7 @@ def test_a_sink_that_cannot_behind_one_that_could_does_not_undo_that(tmp_path: P
     assert [Files(place).committed() for place in places] == [[("a", 1), ("a", 2)]] * 2
 
 
-def test_a_sink_that_cannot_any_more_does_not_undo_that_rolling_back_was_begun(directory: Path) -> None:
+def test_a_sink_that_fails_later_does_not_undo_the_start_of_the_roll_back(directory: Path) -> None:
     with pytest.raises(StorageError, match="dead"):
         run(directory, [Hiding(directory / "out", StorageError("dead"))], roll_back_to=0)
     with pytest.raises(SinkError):

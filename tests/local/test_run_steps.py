@@ -1,4 +1,4 @@
-"""A run in this process that is driven step by step: by a seed, over a file system of one's own, abandoned anywhere."""
+"""A local run driven step by step: by a seed, over a custom file system, abandoned anywhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Row:
 
 
 class Clock:
-    """A clock that a test moves, and who waits by it."""
+    """A clock that a test moves, and its waiters."""
 
     def __init__(self) -> None:
         self.now_ms = self.looks = 0
@@ -75,7 +75,7 @@ def feed(run: LocalRun, keys: Iterable[str]) -> None:
 
 
 def steps(run: LocalRun) -> list[str]:
-    """Moves until nobody can; what was done."""
+    """Move until no move is possible; returns the moves."""
     trace = []
     while (move := run.step()) is not None:
         trace.append(str(move))
@@ -83,13 +83,13 @@ def steps(run: LocalRun) -> list[str]:
 
 
 def play(run: LocalRun, keys: Iterable[str]) -> None:
-    """Records that are processed to the end."""
+    """Process records to the end."""
     feed(run, keys)
     steps(run)
 
 
 class Dying(CheckpointFileSystem):
-    """Lets so many writes through, and then nothing: the process is dead, as far as it can tell."""
+    """Allows so many writes, then none: the process is dead."""
 
     def __init__(self, root: Path, writes: int | None) -> None:
         alive = CheckpointFileSystem.from_uri(root)
@@ -169,7 +169,7 @@ def test_another_seed_makes_other_moves(tmp_path: Path) -> None:
 
 
 def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tmp_path: Path) -> None:
-    """A scheduler that leaves the writing for last shows it: what is written is what was there at the barrier."""
+    """A scheduler that delays writes: a snapshot contains the state at the barrier."""
 
     class WritesLast:
         def choose(self, moves: Iterator[Any]) -> Any:
@@ -206,7 +206,7 @@ def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tm
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(tmp_path: Path, backend: str) -> None:
-    """Every number of writes is tried until the run needs no more; the records of what failed are given again."""
+    """Every number of writes is tried until the run needs no more; records of a failed run are given again."""
     keys = ["ab", "bc", "aa"]
     for writes in range(200):
         root, results = tmp_path / str(writes), list[Any]()
@@ -237,7 +237,7 @@ def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(
     pytest.fail("the run never came to its end")
 
 
-def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
+def test_duplicate_messages_change_nothing(tmp_path: Path) -> None:
     results: list[Any] = []
     doubled = CheckpointSettings(post=lambda mail: (mail, mail))
     for seed in range(10):
@@ -252,9 +252,7 @@ def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trigger", "acknowledge"])
-def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_its_records(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_checkpoint_with_a_lost_message_times_out_and_the_next_one_has_its_records(tmp_path: Path, name: str) -> None:
     clock, lost = Clock(), list[Mail]()
 
     def lose_first(mail: Mail) -> Iterable[Mail]:
@@ -283,7 +281,7 @@ def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_
 
 
 class Abandoned(JobListener):
-    """Notes which checkpoints were given up, and why."""
+    """Records the aborted checkpoints and their reasons."""
 
     def __init__(self) -> None:
         self.reasons: list[tuple[int | None, str]] = []
@@ -299,7 +297,7 @@ class Abandoned(JobListener):
         ([("trigger", 0), ("acknowledge", 1)], CheckpointFailureReason.DECLINED_SUBSUMED, "a newer checkpoint arrived"),
     ],
 )
-def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_endure(
+def test_a_checkpoint_subsumed_by_a_newer_one_is_reported_and_is_not_a_failure(
     tmp_path: Path, late: list[tuple[str, int]], failure: CheckpointFailureReason, reason: str
 ) -> None:
     held: dict[tuple[str, int], Mail] = {}
@@ -335,9 +333,7 @@ def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_en
 
 
 @pytest.mark.parametrize("has_threads", [False, True])
-def test_who_takes_a_checkpoint_that_only_a_timer_ends_waits_for_that_and_does_nothing_meanwhile(
-    tmp_path: Path, has_threads: bool
-) -> None:
+def test_waiting_for_a_checkpoint_that_only_a_timer_ends_does_nothing_else(tmp_path: Path, has_threads: bool) -> None:
     clock = Clock()
     settings_of = CheckpointSettings(
         timeout_ms=60_000,
@@ -357,7 +353,7 @@ def test_who_takes_a_checkpoint_that_only_a_timer_ends_waits_for_that_and_does_n
 
 
 @pytest.mark.parametrize(("timeout_ms", "longest_s"), [(None, None), (60_000, 60.0)])
-def test_who_takes_a_checkpoint_waits_for_what_threads_write_or_for_the_next_timer(
+def test_waiting_for_a_checkpoint_waits_for_writer_threads_or_the_next_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int | None, longest_s: float | None
 ) -> None:
     clock, is_waited_for, waits = Clock(), threading.Event(), list[float | None]()
@@ -387,9 +383,7 @@ def test_who_takes_a_checkpoint_waits_for_what_threads_write_or_for_the_next_tim
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_records_are_out(
-    tmp_path: Path, seed: int
-) -> None:
+def test_a_start_continues_from_the_requested_savepoint_and_its_records_are_emitted(tmp_path: Path, seed: int) -> None:
     results: list[Any] = []
     settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
     directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
@@ -416,9 +410,7 @@ def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_r
 
 @pytest.mark.parametrize("mode", [CheckpointingMode.ALIGNED, CheckpointingMode.UNALIGNED])
 @pytest.mark.parametrize("seed", range(4))
-def test_behind_the_barrier_that_a_run_stops_with_nothing_is_read(
-    tmp_path: Path, seed: int, mode: CheckpointingMode
-) -> None:
+def test_nothing_is_read_after_the_barrier_of_a_stop(tmp_path: Path, seed: int, mode: CheckpointingMode) -> None:
     results: list[Any] = []
     settings_of = CheckpointSettings(mode=mode, limits=CheckpointLimits(max_concurrent_checkpoints=3))
     directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
@@ -448,7 +440,7 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Its broadcast state seldom changes, and is then the file of the checkpoint before."""
+    """Its broadcast state seldom changes, and then refers to the file of the former checkpoint."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield context.current_key, context.get_broadcast_state(RULES).get(value.k) or 0
@@ -459,7 +451,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 def test_no_checkpoint_lacks_files_of_one_that_was_dropped_while_it_was_under_way(tmp_path: Path) -> None:
-    """Which one a snapshot is built upon depends on when its task is told that another one is complete."""
+    """The base of a snapshot depends on when its task is notified of a completed checkpoint."""
     settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
     for seed in range(25):
         root = tmp_path / str(seed)
@@ -485,7 +477,7 @@ def test_no_checkpoint_lacks_files_of_one_that_was_dropped_while_it_was_under_wa
         assert len(list((root / "checkpoints").glob("*/_metadata"))) == 1
 
 
-def test_a_run_that_cannot_store_what_it_stops_with_has_failed_and_gives_nothing_out(tmp_path: Path) -> None:
+def test_a_run_that_cannot_store_its_final_checkpoint_fails_and_commits_nothing(tmp_path: Path) -> None:
     results: list[Any] = []
     settings_of = CheckpointSettings(tolerable_failures=1000)
     directory, opening = opened(tmp_path / "job", environment_of(results), None, settings_of, 0)
@@ -498,7 +490,7 @@ def test_a_run_that_cannot_store_what_it_stops_with_has_failed_and_gives_nothing
     assert results == []
 
 
-def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) -> None:
+def test_periodic_checkpoints_keep_the_minimum_pause(tmp_path: Path) -> None:
     clock = Clock()
     settings_of = CheckpointSettings(now_ms=clock, limits=CheckpointLimits(minimum_pause_ms=50))
     directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
@@ -514,7 +506,7 @@ def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) ->
     assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
 
 
-def test_a_checkpoint_that_is_due_is_taken_while_what_the_clock_fires_is_processed(tmp_path: Path) -> None:
+def test_a_due_checkpoint_is_taken_while_timers_fire(tmp_path: Path) -> None:
     clock = Clock()
     directory, opening = opened(tmp_path / "job", environment_of([]), None, CheckpointSettings(now_ms=clock), None)
     with directory, opening as run:
@@ -525,7 +517,7 @@ def test_a_checkpoint_that_is_due_is_taken_while_what_the_clock_fires_is_process
         assert run.epochs == 1
 
 
-def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_long(tmp_path: Path) -> None:
+def test_periodic_requests_do_not_queue_up_behind_a_slow_checkpoint(tmp_path: Path) -> None:
     clock = Clock()
     hold: list[Mail] = []
 
@@ -550,7 +542,7 @@ def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_lon
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) is not None
 
 
-def test_files_of_a_checkpoint_that_failed_go_when_a_newer_one_is_complete(tmp_path: Path) -> None:
+def test_files_of_a_failed_checkpoint_are_removed_when_a_newer_one_completes(tmp_path: Path) -> None:
     clock = Clock()
 
     def lose(mail: Mail) -> Iterable[Mail]:

@@ -1,4 +1,4 @@
-"""Operators with two, three and broadcast inputs in one process: order, restarts, rescaling, and what is rejected."""
+"""Local operators with two, three and broadcast inputs: order, restarts, rescaling, and rejected definitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 def run(
     epochs: Sequence[EpochInputs], size: int, sinks: Sinks, from_savepoint: Path | None = None, **options: Any
 ) -> LocalJob:
-    """Runs the job over these epochs, each with at most ``size`` records of a source."""
+    """Run the job over these epochs, each with at most ``size`` records of a source."""
     env = LocalStreamEnvironment(epoch_size=size, **options)
     left = env.from_elements([as_left(row) for epoch in epochs for row in epoch.left], schema=LEFT, uid="left")
     right = env.from_elements([as_right(row) for epoch in epochs for row in epoch.right], schema=RIGHT, uid="right")
@@ -52,7 +52,7 @@ def results(sinks: Sinks) -> tuple[list[Any], ...]:
 
 
 def cut(rows: Sequence[Sequence[InRow]], size: int) -> list[EpochInputs]:
-    """The epochs that sources of these records make if each gives so many at a time."""
+    """The epochs of sources with these records and so many per epoch."""
     most = max(map(len, rows))
     return [EpochInputs(*(source[start : start + size] for source in rows)) for start in range(0, most, size)]
 
@@ -61,7 +61,7 @@ KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
 def records(smallest: int = 0) -> st.SearchStrategy[list[InRow]]:
-    """Records of one source; no two have one time, since what has is in no order."""
+    """Records of one source with distinct times, since equal times have no order."""
     drawn = st.lists(st.tuples(KEYS, st.integers(0, 1000), st.integers(smallest, 99)), max_size=12)
     return drawn.map(lambda rows: [InRow(key, at * 16 + place, value) for place, (key, at, value) in enumerate(rows)])
 
@@ -73,7 +73,7 @@ def records(smallest: int = 0) -> st.SearchStrategy[list[InRow]]:
     st.integers(1, 4),
     st.sampled_from(["heap", "rocksdb"]),
 )
-def test_however_streams_are_cut_into_epochs_each_takes_its_inputs_in_order(
+def test_an_operator_reads_its_inputs_in_order_for_any_cut_into_epochs(
     rows: tuple[list[InRow], list[InRow], list[InRow]], size: int, parallelism: int, backend: str
 ) -> None:
     sinks: Sinks = ([], [], [], [])
@@ -90,7 +90,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_both_sides_and_the_rules_go_on_in_a_job_with_more_and_fewer_subtasks(tmp_path: Path, backend: str) -> None:
+def test_both_sides_and_the_rules_survive_rescaling_up_and_down(tmp_path: Path, backend: str) -> None:
     epochs = cut(ROWS, 3)
     sinks: Sinks = ([], [], [], [])
     path = None
@@ -114,7 +114,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> No
         env.execute()
 
 
-def test_a_stream_without_schema_takes_the_key_types_of_the_other() -> None:
+def test_a_stream_without_schema_gets_the_key_types_of_the_other() -> None:
     env = LocalStreamEnvironment(parallelism=3)
     left = env.from_elements([{"k": 5, "v": 1}], schema="k int, v bigint", uid="left")
     right = env.from_elements([{"k": 5, "v": 2}], uid="right").flat_map(lambda row: [_Plain(row["k"], row["v"])])
@@ -129,7 +129,7 @@ class _Plain:
         self.k, self.v = k, v
 
 
-def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
+def test_invalid_connections_are_rejected_in_the_program() -> None:
     env = LocalStreamEnvironment()
     left, right = (env.from_elements([{"k": 1}], uid=uid) for uid in ("left", "right"))
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
         left.connect(right).key_by("k", "k").process(Merge(), schema="k string")
 
 
-def test_keys_of_another_type_than_those_of_the_restored_state_are_rejected(tmp_path: Path) -> None:
+def test_other_key_types_than_the_restored_ones_are_rejected(tmp_path: Path) -> None:
     def start(key: Any, schema: str) -> LocalJob:
         env = LocalStreamEnvironment(job_dir=tmp_path / "job")
         sides = [env.from_elements([{"k": key, "v": 1}], schema=schema, uid=uid) for uid in ("left", "right")]
@@ -168,7 +168,7 @@ def test_keys_of_another_type_than_those_of_the_restored_state_are_rejected(tmp_
         start(1, "k bigint, v bigint")
 
 
-def test_a_record_that_cannot_be_keyed_is_told_with_its_input() -> None:
+def test_a_record_without_key_is_reported_with_its_input() -> None:
     def start(key: Any) -> None:
         env = LocalStreamEnvironment()
         left = env.from_elements([{"k": 1, "v": 1}], schema="k bigint, v bigint", uid="left")
@@ -184,7 +184,7 @@ def test_a_record_that_cannot_be_keyed_is_told_with_its_input() -> None:
         start(True)
 
 
-def test_a_stream_may_be_connected_to_itself() -> None:
+def test_a_stream_can_be_connected_to_itself() -> None:
     env = LocalStreamEnvironment(parallelism=3, epoch_size=2)
     stream = env.from_elements([as_left(row) for row in ROWS[0]], schema=LEFT)
     doubled: list[Any] = []
@@ -199,7 +199,7 @@ def test_a_stream_may_be_connected_to_itself() -> None:
     assert sorted(map(tuple, doubled)) == modelled(cuts)[0]
 
 
-def test_records_of_each_input_of_a_window_come_in_the_order_of_their_own_columns() -> None:
+def test_records_of_each_window_input_have_the_order_of_their_own_columns() -> None:
     env = LocalStreamEnvironment()
     timed = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     rows = [("a", 1, 3, 5), ("a", 2, 1, 4), ("a", 3, 2, 6)]

@@ -1,4 +1,4 @@
-"""Sources of jobs in this process have uids, by which a checkpoint knows how far event time is in each."""
+"""Sources of local jobs have uids, by which a checkpoint stores their event time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Echo(KeyedProcessFunction[str, Any, Any]):
 
 
 def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str, int | None]:
-    """Runs a job over sources with these times; what its checkpoint then says of each."""
+    """Run a job over sources with these times; returns what its checkpoint stores of each."""
     environment = LocalStreamEnvironment(job_dir=directory)
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     streams = [
@@ -40,7 +40,7 @@ def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str
     return {one.source: one.largest_timestamp_ms for one in newest.watermarks.channels}
 
 
-def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path: Path) -> None:
+def test_each_source_keeps_its_event_time_when_sources_are_added_removed_or_reordered(tmp_path: Path) -> None:
     assert run(tmp_path, (None, [10])) == {"source": 10}
     assert run(tmp_path, ("source", [5]), ("fast", [30])) == {"source": 10, "fast": 30}
     assert run(tmp_path, ("slow", [10]), ("fast", [1])) == {"slow": 10, "fast": 30}
@@ -48,7 +48,7 @@ def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path:
     assert run(tmp_path, ("slow", [12]), ("new", [1])) == {"slow": 12, "new": 7}
 
 
-def test_a_uid_that_cannot_be_told_from_another_is_rejected(tmp_path: Path) -> None:
+def test_an_ambiguous_uid_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match="two sources have the uid 'a'"):
         run(tmp_path, ("a", [1]), ("a", [2]))
 

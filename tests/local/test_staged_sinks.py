@@ -1,4 +1,4 @@
-"""Sinks with two phases in this process: staged at the barrier, committed when the checkpoint is complete, once."""
+"""Two-phase sinks of the local runtime: staged at the barrier, committed once after the checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 
 class Files:
-    """A sink of files: staged ones are hidden, and get their names when they are committed."""
+    """A sink of files: staged ones are hidden, and are renamed at commit."""
 
     def __init__(self, directory: Path, commits_before_it_dies: int | None = None) -> None:
         self.identity = str(directory)
@@ -69,7 +69,7 @@ def environment_of(sink: Any, plain: list[Any], parallelism: int = 2) -> LocalSt
 
 
 @pytest.mark.parametrize("dying", ["store", "sink"])
-def test_whoever_dies_at_any_write_or_commit_leaves_each_record_committed_once(tmp_path: Path, dying: str) -> None:
+def test_a_crash_at_any_write_or_commit_leaves_each_record_committed_once(tmp_path: Path, dying: str) -> None:
     keys = ["ab", "bc", "aa"]
     for budget in range(100):
         root, target, has_died = tmp_path / str(budget), tmp_path / f"out-{budget}", False
@@ -97,7 +97,7 @@ def test_whoever_dies_at_any_write_or_commit_leaves_each_record_committed_once(t
     pytest.fail("the run never came to its end")
 
 
-def test_what_belongs_to_a_checkpoint_that_failed_is_committed_with_the_next(tmp_path: Path) -> None:
+def test_output_of_a_failed_checkpoint_is_committed_with_the_next(tmp_path: Path) -> None:
     clock, sink, plain = Clock(), Files(tmp_path / "out"), list[Any]()
     settings_of = CheckpointSettings(
         timeout_ms=10,
@@ -123,7 +123,7 @@ def test_what_belongs_to_a_checkpoint_that_failed_is_committed_with_the_next(tmp
         assert run.parts.store.latest().sink_identities == {"files": str(tmp_path / "out")}
 
 
-def test_what_is_not_committed_yet_is_given_to_no_other_sink(tmp_path: Path) -> None:
+def test_uncommitted_output_is_given_to_no_other_sink(tmp_path: Path) -> None:
     sink = Files(tmp_path / "out", 0)
     directory, opening = opened(tmp_path / "job", environment_of(sink, []), None, CheckpointSettings(), None)
     with directory, opening as run:
@@ -136,7 +136,7 @@ def test_what_is_not_committed_yet_is_given_to_no_other_sink(tmp_path: Path) -> 
         pass
 
 
-def test_a_job_with_checkpoints_by_the_clock_commits_each_record_once(tmp_path: Path) -> None:
+def test_a_job_with_periodic_checkpoints_commits_each_record_once(tmp_path: Path) -> None:
     sink = Files(tmp_path / "out")
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", checkpoint_interval=1)
     stream = environment.from_elements([("a", number) for number in range(5000)], RECORD)
@@ -145,7 +145,7 @@ def test_a_job_with_checkpoints_by_the_clock_commits_each_record_once(tmp_path: 
     assert sink.committed() == [("a", number) for number in range(1, 5001)]
 
 
-def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_barrier(tmp_path: Path) -> None:
+def test_output_after_a_barrier_is_not_part_of_its_checkpoint(tmp_path: Path) -> None:
     graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
     sinks = StagedSinks(graph)
     for checkpoint_id in (1, 2):
@@ -158,7 +158,7 @@ def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_bar
     assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2)]
 
 
-def test_two_sinks_for_one_place_are_rejected_before_anything_is_touched(tmp_path: Path) -> None:
+def test_two_sinks_for_one_target_are_rejected_before_anything_changes(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     stream = environment.from_elements([("a", 1)], RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
     stream.sink_to(Files(tmp_path / "out"), uid="first")
@@ -172,7 +172,7 @@ FORMER = "00000001 0000000000000007 00000002 6f6b"
 """What versions before the protocol stored: epoch 7 and the committable "ok"."""
 
 
-def test_a_checkpoint_of_an_earlier_version_is_committed_and_a_damaged_one_is_rejected() -> None:
+def test_committables_of_an_earlier_version_are_committed_and_damaged_ones_rejected() -> None:
     sink = Noting()
     sinks = StagedSinks(environment_of(sink, []).from_elements([], uid="unread").graph.job())
     for data, error in ((bytes.fromhex(FORMER), ""), (bytes.fromhex(FORMER)[:-1], "damaged"), (b"\xff" * 9, "damaged")):
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_an_earlier_version_is_committed_and_a_damaged_one_is_re
 
 
 class Noting:
-    """A sink that names no place; it notes what is committed."""
+    """A sink without identity; it records its commits."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
@@ -216,7 +216,7 @@ class NamedKind(Noting):
 
 
 @pytest.mark.parametrize("kind", [Noting, NamedKind])
-def test_a_job_may_have_two_sinks_of_a_class_that_names_no_place(tmp_path: Path, kind: type[Noting]) -> None:
+def test_a_job_may_have_two_sinks_of_a_class_without_identity(tmp_path: Path, kind: type[Noting]) -> None:
     first, second = kind(), kind()
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     stream = environment.from_elements([("a", 1), ("a", 2)], RECORD)

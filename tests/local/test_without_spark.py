@@ -1,4 +1,4 @@
-"""The in-process environment needs no Spark: neither the package nor a JVM."""
+"""The local environment needs no Spark: neither the package nor a JVM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(rows)
 """
 
 
-def test_a_job_in_this_process_asks_for_no_module_of_spark() -> None:
+def test_a_local_job_imports_no_module_of_spark() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "[Row(word='a', count=1), Row(word='a', count=2)]\n"

@@ -1,4 +1,4 @@
-"""What migration does with serializers it knows nothing about: adopted ones, and users' composites."""
+"""Migration of unknown serializers: adopted ones, and composites of users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Celsius(float):
 
 
 class CelsiusSerializer(ts.TypeSerializer[Celsius]):
-    """Hand-written against the views; it takes over what `DoubleSerializer` wrote."""
+    """Hand-written against the views; it adopts the bytes of `DoubleSerializer`."""
 
     def serialize(self, value: Celsius, out: DataOutputView) -> None:
         out.write_long(round(value * 1000))
@@ -67,7 +67,7 @@ class CelsiusSerializerSnapshot(SimpleTypeSerializerSnapshot[Celsius]):
         )
 
 
-def test_an_adopting_serializer_gets_bytes_and_values_of_its_own() -> None:
+def test_an_adopting_serializer_gets_its_own_bytes_and_values() -> None:
     old, new = ts.DoubleSerializer(), CelsiusSerializer()
     assert resolve_compatibility(stored(old), new).is_after_migration
     assert resolve_compatibility(stored(ts.LongSerializer()), new).is_incompatible
@@ -95,7 +95,7 @@ def test_adoption_works_inside_lists_and_records() -> None:
     assert migration.to_bytes(old.to_bytes(Reading([1.5, 2.5]))) == new.to_bytes(value)
 
 
-def test_an_adopted_date_comes_as_the_new_type_also_as_a_value() -> None:
+def test_an_adopted_date_is_migrated_to_the_new_type_also_as_a_value() -> None:
     old, new = ts.LocalDateSerializer(), ts.PythonDateSerializer()
     assert resolve_compatibility(stored(old), new).is_after_migration
     migration = migration_between(old, new)
@@ -105,11 +105,11 @@ def test_an_adopted_date_comes_as_the_new_type_also_as_a_value() -> None:
 
 
 class Pair(tuple[Any, Any]):
-    """A user's own container."""
+    """A custom container."""
 
 
 class PairSerializer(ts.TypeSerializer[Any]):
-    """A user's composite: the second part before the first."""
+    """A custom composite: the second part before the first."""
 
     def __init__(self, first: ts.TypeSerializer[Any], second: ts.TypeSerializer[Any]) -> None:
         self.first = first
@@ -186,7 +186,7 @@ def test_a_record_evolves_inside_every_composite(around: Any, hold: Any) -> None
     assert migration.to_bytes(data) == new.to_bytes(value)
 
 
-def test_lists_of_either_class_take_over_from_one_another_while_their_elements_evolve() -> None:
+def test_lists_of_either_class_adopt_each_other_while_their_elements_evolve() -> None:
     old_part, new_part = versions()
     old, new = ts.ArrayListSerializer(old_part), ts.ListSerializer(new_part)
     assert resolve_compatibility(stored(old), new).is_after_migration
@@ -195,7 +195,7 @@ def test_lists_of_either_class_take_over_from_one_another_while_their_elements_e
     ]
 
 
-def test_a_type_nested_deeper_than_python_nests_blocks_is_migrated() -> None:
+def test_a_type_nested_deeper_than_python_blocks_is_migrated() -> None:
     old, new = versions()
     old_value, new_value = old.record_class(1), new.record_class(1.0)
     deep_old: ts.TypeSerializer[Any] = old

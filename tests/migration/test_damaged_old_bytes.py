@@ -1,4 +1,4 @@
-"""Old bytes that no serializer has written are an error of the migration, in both of its forms, and cost nothing."""
+"""Invalid old bytes are an error of the migration in both of its forms, without cost."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("around", "front"), COUNTED)
-def test_a_count_of_more_elements_than_there_are_bytes_is_rejected_before_any_is_made(
-    around: Any, front: bytes
-) -> None:
+def test_a_count_of_more_elements_than_bytes_is_rejected_before_any_is_created(around: Any, front: bytes) -> None:
     # The elements take no bytes, so that only their number could be rejected.
     migration = migration_between(around(record(Empty)), around(record(Filled)))
     for convert in forms(migration):
@@ -58,7 +56,7 @@ def test_a_count_of_more_elements_than_there_are_bytes_is_rejected_before_any_is
             convert(front + TOO_MANY.to_bytes(4, "big"))
 
 
-def test_the_room_of_a_null_is_as_long_as_its_own_serializer_has_made_it() -> None:
+def test_a_null_has_the_length_that_its_serializer_wrote() -> None:
     old = ts.ListSerializer(ts.NullableSerializer(INT, pad_null_value=True))
     new = ts.ListSerializer(ts.NullableSerializer(LONG, pad_null_value=True))
     migration = SchemaMigration(
@@ -75,7 +73,7 @@ class Paint(enum.Enum):
     BLUE = 2
 
 
-def test_an_ordinal_of_no_constant_is_rejected() -> None:
+def test_an_unknown_ordinal_is_rejected() -> None:
     old = ts.EnumSerializer(Paint, name="damaged.Paint")
     repainted = enum.Enum("Paint", ["BLUE", "RED", "GREEN"])  # type: ignore[misc]
     migration = migration_between(old, ts.EnumSerializer(repainted, name="damaged.Paint"))
@@ -103,7 +101,7 @@ def test_a_null_in_a_field_of_a_pojo_that_is_not_optional_is_rejected() -> None:
             convert(b"\x02\x01\x01")
 
 
-def test_a_subclass_of_a_pojo_under_a_tag_that_nobody_has_given_is_rejected() -> None:
+def test_a_subclass_of_a_pojo_under_an_unknown_tag_is_rejected() -> None:
     @attrs.define
     class Base:
         __pojo_class__ = "damaged.Base"
@@ -128,7 +126,7 @@ def text_of_even(number: int) -> str:
     return str(number)
 
 
-def test_the_field_of_a_pojo_that_fails_is_found_behind_one_that_is_null() -> None:
+def test_a_failing_field_of_a_pojo_is_found_after_a_null_field() -> None:
     converting = ts.ConvertingSerializer(ts.StringSerializer(), {LONG: text_of_even})
     old = pojo(a=(int | None,), b=(int | None,), c=(int,))
     new = pojo(a=(int | None,), b=(int | None,), c=(Annotated[str, converting],))
@@ -156,7 +154,7 @@ NULL_OF_A_POJO = b"\x01"
 TEXT = ts.StringSerializer()
 
 
-def test_a_null_that_no_member_of_a_union_means_is_rejected_though_the_serializer_of_one_reads_it() -> None:
+def test_a_null_without_a_matching_union_member_is_rejected_even_if_a_member_reads_it() -> None:
     old = ts.UnionSerializer([ts.PojoSerializer(Held), TEXT])
     new = ts.UnionSerializer([TEXT, ts.PojoSerializer(HeldWider)])
     migration = migration_between(old, new)
@@ -167,7 +165,7 @@ def test_a_null_that_no_member_of_a_union_means_is_rejected_though_the_serialize
             convert(null)
 
 
-def test_a_null_does_not_become_a_member_of_a_union_that_does_not_mean_it() -> None:
+def test_a_null_does_not_become_a_union_member_that_excludes_it() -> None:
     migration = migration_between(ts.PojoSerializer(Held), ts.UnionSerializer([TEXT, ts.PojoSerializer(HeldWider)]))
     assert migration.to_value(ts.PojoSerializer(Held).to_bytes(Held(3))) == HeldWider(3, 7)
     for convert in forms(migration):
@@ -175,7 +173,7 @@ def test_a_null_does_not_become_a_member_of_a_union_that_does_not_mean_it() -> N
             convert(NULL_OF_A_POJO)
 
 
-def test_what_is_required_is_required_byte_by_byte_too() -> None:
+def test_required_fields_are_checked_in_bytes_too() -> None:
     required = RequiredPartSerializer(ts.NullableSerializer(LONG), "number")
     assert required.deserialize(DataInputView(b"\0" + bytes(8))) == 0
     with pytest.raises(MalformedDataError, match=r"\.number is null, but the field was not optional"):

@@ -1,4 +1,4 @@
-"""What a migration fails on is found inside the value, and what it writes is what its serializer reads."""
+"""A failed migration names the place inside the value, and written bytes are read back."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class OptionalHolder:
 
 
 @pytest.mark.parametrize("new_class", [WiderHolder, OptionalHolder])
-def test_a_required_part_that_is_taken_apart_is_migrated_and_a_null_in_its_place_is_damage(new_class: Any) -> None:
+def test_a_required_part_is_migrated_and_a_null_in_its_place_is_damage(new_class: Any) -> None:
     old = ts.AttrsSerializer(Holder, name="failing.Holder")
     new = ts.AttrsSerializer(new_class, name="failing.Holder")
     for convert in (migration(old, new).to_value, lambda data: new.from_bytes(migration(old, new).to_bytes(data))):
@@ -141,7 +141,7 @@ class OneWayConversion(Conversion):
 
 
 class OneWayPlan(CustomPlan):
-    """A plan with code of its own."""
+    """A plan with custom code."""
 
     def conversion(self, old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], plans: Any) -> Conversion:
         return OneWayConversion(plans, self, old, new)
@@ -150,13 +150,13 @@ class OneWayPlan(CustomPlan):
 WIDENED = resolve_part(ts.IntSerializer().snapshot_configuration(), ts.LongSerializer()).plan
 
 
-def test_bytes_that_their_serializer_does_not_read_to_the_end_do_not_count() -> None:
+def test_bytes_that_their_serializer_does_not_read_completely_are_rejected() -> None:
     old = ts.IntSerializer()
     with pytest.raises(MigrationError, match="does not read all bytes that it wrote"):
         SchemaMigration(old, ts.LongSerializer(), OneWayPlan()).to_bytes(old.to_bytes(1))
 
 
-def test_old_bytes_with_more_behind_them_are_told_apart_from_those_that_cannot_be_converted() -> None:
+def test_trailing_old_bytes_and_unconvertible_ones_have_different_errors() -> None:
     long = SchemaMigration(ts.IntSerializer(), ts.LongSerializer(), WIDENED)
     with pytest.raises(MigrationError, match="the old value ends at byte 4 of 5"):
         long.to_bytes(b"\0\0\0\1\0")
@@ -167,11 +167,11 @@ def test_old_bytes_with_more_behind_them_are_told_apart_from_those_that_cannot_b
 
 
 class Plain(ts.LongSerializer):
-    """A serializer of somebody else's, about which nothing is known."""
+    """A third-party serializer without known behaviour."""
 
 
 class OwnList(ts.ListSerializer[Any]):
-    """Nothing is known about this one either."""
+    """Another unknown serializer."""
 
 
 @attrs.frozen
@@ -179,7 +179,7 @@ class Hooked:
     text: str
 
     def __attrs_post_init__(self) -> None:
-        """May reject."""
+        """Can reject."""
 
 
 def converting() -> ts.TypeSerializer[Any]:
@@ -192,7 +192,7 @@ class PojoWithAHook:
     id: Int
 
     def __attrs_post_init__(self) -> None:
-        """May reject."""
+        """Can reject."""
 
 
 READ_BACK = [
@@ -211,11 +211,11 @@ READ_BACK = [
 
 
 @pytest.mark.parametrize(("new", "expected"), READ_BACK)
-def test_new_bytes_are_read_back_only_where_that_could_find_something(new: Any, expected: bool) -> None:
+def test_new_bytes_are_read_back_only_where_needed(new: Any, expected: bool) -> None:
     assert must_be_read_back(SchemaMigration(new, new, AS_IS).conversion) is expected
 
 
-def test_bytes_of_code_of_somebody_elses_are_read_back_wherever_it_is_used() -> None:
+def test_bytes_of_third_party_code_are_always_read_back() -> None:
     old, new = ts.ListSerializer(ts.IntSerializer()), ts.ListSerializer(ts.LongSerializer())
     assert not must_be_read_back(SchemaMigration(old, new, PartsPlan((WIDENED,))).conversion)
     assert must_be_read_back(SchemaMigration(old, new, PartsPlan((OneWayPlan(),))).conversion)
@@ -226,7 +226,7 @@ def test_bytes_of_code_of_somebody_elses_are_read_back_wherever_it_is_used() -> 
         assert must_be_read_back(SchemaMigration(old, new, PartsPlan((WIDENED,)), table).conversion)
 
 
-def test_a_table_that_is_passed_says_how_a_plan_is_carried_out() -> None:
+def test_the_passed_table_decides_how_a_plan_is_executed() -> None:
     table = attrs.evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, type(WIDENED): RewritingConversion})
     old = ts.StringSerializer()
     migration = SchemaMigration(old, ts.BytesSerializer(), WIDENED, table)

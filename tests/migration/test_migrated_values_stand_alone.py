@@ -1,4 +1,4 @@
-"""What a migration makes is of the new types, shares nothing with defaults or other values, and is what a user gave."""
+"""Migrated values have the new types and share nothing with defaults or other values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DEFAULTED = [
 
 
 @pytest.mark.parametrize(("old", "new", "value"), DEFAULTED)
-def test_the_default_of_an_added_field_is_made_for_each_value_anew(old: Any, new: Any, value: Any) -> None:
+def test_the_default_of_an_added_field_is_created_for_each_value(old: Any, new: Any, value: Any) -> None:
     migration = migration_between(old, new)
     first, second = (migration.to_value(old.to_bytes(value)) for _ in range(2))
     first.seen.append(2)
@@ -83,7 +83,7 @@ def takes_apart(values: dict[str, Any]) -> dict[str, Any]:
     return {"number": values.pop("number")}
 
 
-def test_a_converter_may_take_apart_what_the_one_before_it_keeps() -> None:
+def test_a_converter_may_modify_the_value_that_the_former_one_keeps() -> None:
     converters = {1: returns_what_it_keeps, 2: takes_apart}
     migration = migration_between(record(Old), record(Old, schema_version=3, converters=converters))
     for _ in range(2):
@@ -99,7 +99,7 @@ class Real:
     number: float
 
 
-def test_a_value_that_a_converter_made_is_its_own_though_it_equals_the_old_one() -> None:
+def test_a_value_made_by_a_converter_is_independent_even_if_equal_to_the_old_one() -> None:
     migration = migration_between(record(Old), record(Real, schema_version=2, converters={1: as_float}))
     value = migration.to_value(record(Old).to_bytes(Old(3)))
     assert (type(value.number), value.number) == (float, 3.0)
@@ -109,7 +109,7 @@ def nothing(value: int) -> None:
     return None
 
 
-def test_a_converter_that_gives_nothing_for_a_required_field_is_told_though_its_serializer_writes_none() -> None:
+def test_a_converter_that_returns_none_for_a_required_field_is_reported_even_if_its_serializer_writes_none() -> None:
     convert = fitted_by(nothing, ts.NullableSerializer(LONG), is_required=True)
     with pytest.raises(MalformedDataError, match="the converter nothing returned None, but the field is not optional"):
         convert(3)
@@ -147,7 +147,7 @@ class RejectingOuter:
     added: int = 0
 
 
-def test_what_an_unchanged_part_has_begun_to_reject_is_found_inside_it() -> None:
+def test_a_value_that_an_unchanged_part_now_rejects_is_found_inside_it() -> None:
     def outer(classes: Sequence[type]) -> ts.AttrsSerializer[Any]:
         leaf = ts.AttrsSerializer(classes[2], name="alone.Leaf")
         middle = ts.AttrsSerializer(classes[1], name="alone.Middle", field_serializers={"leaf": leaf})
@@ -161,7 +161,7 @@ def test_what_an_unchanged_part_has_begun_to_reject_is_found_inside_it() -> None
             convert(old.to_bytes(Outer(Middle(Leaf(6)))))
 
 
-def test_a_logical_default_of_avro_is_of_the_type_that_its_schema_reads() -> None:
+def test_a_logical_default_of_avro_has_the_type_that_its_schema_reads() -> None:
     date = {"type": "int", "logicalType": "date"}
     fields: list[dict[str, Any]] = [{"name": "number", "type": "long"}]
     schema = {"type": "record", "name": "alone.Reading", "fields": fields}

@@ -1,4 +1,4 @@
-"""Where inside a value a migration fails is told also behind nulls and times, and past parts that are well."""
+"""The reported path of a failed migration is right after nulls, times and valid parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("old", "new", "plan", "value", "place"), CASES)
-def test_the_part_that_fails_is_named(old: Any, new: Any, plan: Plan | None, value: Any, place: str) -> None:
+def test_the_failing_part_is_named(old: Any, new: Any, plan: Plan | None, value: Any, place: str) -> None:
     migration = SchemaMigration(old, new, plan or plan_of(old, new))
     for convert in (migration.to_bytes, migration.to_value):
         with pytest.raises(MigrationError, match=place + "UnicodeDecodeError.*the old value is"):
@@ -76,14 +76,14 @@ def test_the_part_that_fails_is_named(old: Any, new: Any, plan: Plan | None, val
 
 
 @pytest.mark.parametrize(("old", "new", "plan", "value", "place"), CASES)
-def test_both_forms_agree_where_nothing_fails(old: Any, new: Any, plan: Plan | None, value: Any, place: str) -> None:
+def test_both_forms_agree_without_failures(old: Any, new: Any, plan: Plan | None, value: Any, place: str) -> None:
     migration = SchemaMigration(old, new, plan or plan_of(old, new))
     data = old.to_bytes(value).replace(BAD, b"z")
     assert migration.to_bytes(data) == new.to_bytes(migration.to_value(data))
     assert new.from_bytes(migration.to_bytes(data)) == migration.to_value(data)
 
 
-def test_values_that_get_a_time_must_be_given_one() -> None:
+def test_values_that_get_a_time_need_one() -> None:
     migration = SchemaMigration(BYTES, ts.TtlSerializer(TEXT), TimestampPlan(DECODED))
     with pytest.raises(ValueError, match="no timestamp_ms"):
         migration.to_bytes(BYTES.to_bytes(b"a"))

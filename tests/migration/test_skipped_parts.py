@@ -1,4 +1,4 @@
-"""A field that is removed is stepped over: nothing is unpickled, and no class is asked whether it takes the value."""
+"""A removed field is skipped: nothing is unpickled, and no class checks the value."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("dropped", "value"), CASES)
-def test_what_the_compatibility_says_is_dropped_is_dropped_without_being_unpickled(dropped: Any, value: Any) -> None:
+def test_dropped_fields_are_not_unpickled(dropped: Any, value: Any) -> None:
     old, new = records(dropped())
     data, snapshot = old.to_bytes(Old("a", value(), "z")), snapshot_to_bytes(old.snapshot_configuration())
     restored = snapshot_from_bytes(snapshot)
@@ -121,7 +121,7 @@ class Leaf:
 
 
 @pytest.mark.parametrize("new_class", [NewNode, Leaf])
-def test_a_record_that_contains_itself_is_stepped_over_at_every_depth(new_class: Any) -> None:
+def test_a_recursive_record_is_skipped_at_every_depth(new_class: Any) -> None:
     old = ts.AttrsSerializer(OldNode, name="skipped.Node", field_serializers={"dropped": trap()})
     new: Any = ts.AttrsSerializer(new_class, name="skipped.Node")
     tree = OldNode([OldNode([], Trap(), "inner")], Trap(), "outer")
@@ -142,7 +142,7 @@ class Counted:
     after: str = ""
 
 
-def test_a_converter_that_needs_what_may_not_be_unpickled_is_rejected_by_the_compatibility() -> None:
+def test_a_converter_that_needs_to_unpickle_is_rejected_by_the_compatibility_check() -> None:
     old, _ = records(ts.ListSerializer(trap()))
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     data = old.to_bytes(Old("a", [Trap()], "z"))
@@ -183,7 +183,7 @@ class NewPojo:
     name: str
 
 
-def test_a_field_of_a_pojo_is_stepped_over_too() -> None:
+def test_a_field_of_a_pojo_is_skipped_too() -> None:
     old = ts.PojoSerializer(OldPojo, field_serializers={"dropped": ts.ListSerializer(trap())})
     data, snapshot = old.to_bytes(OldPojo([Trap()], "a")), snapshot_to_bytes(old.snapshot_configuration())
     restored, new = snapshot_from_bytes(snapshot), ts.PojoSerializer(NewPojo)

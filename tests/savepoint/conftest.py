@@ -1,4 +1,4 @@
-"""Lets commands tell no progress for want of time: on a machine that is busy enough, a line of it is due anywhere."""
+"""Turns off progress lines of commands, which a busy machine would print anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kind of keyed state that is a class and an entry in the table of kinds: stored, restored, looked into, counted."""
+"""A new kind of keyed state: a class and an entry in the table of kinds; stored, restored, read, counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class DistinctKind(ListKind):
-    """A kind over the same form of table as lists."""
+    """A kind with the table form of lists."""
 
     name = "distinct"
 
@@ -66,7 +66,7 @@ def run(job_dir: Path, backend: str, ttl: StateTtlConfig | None, *sales: tuple[s
 
 @pytest.mark.parametrize("ttl", [None, StateTtlConfig(10**15)], ids=["for ever", "with a time-to-live"])
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_kind_with_an_entry_in_the_table_is_stored_restored_read_and_counted(
+def test_a_kind_in_the_table_is_stored_restored_read_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, ttl: StateTtlConfig | None
 ) -> None:
     assert isinstance(STATE_KINDS, dict)

@@ -1,4 +1,4 @@
-"""The vectorised codecs of columns have the bytes of the serializers, and read them back."""
+"""The vectorised codecs of columns write the bytes of the serializers, and read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a savepoint says of itself: of the job whatever it goes on from, of the directory it was taken in nothing."""
+"""Metadata of a savepoint: of the job, independent of the directory it was taken in."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def exported(uid: str, index: int, state: SubtaskState, rows: int) -> ExportedSu
     return ExportedSubtask(uid, index, state, {"seen": rows, "never": 0}, {"split": rows + 1})
 
 
-def test_a_savepoint_has_no_parent_no_output_to_commit_and_a_time_of_its_own(
+def test_a_savepoint_has_no_parent_no_uncommitted_output_and_its_own_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("statebackend.savepoint.export.wall_clock", lambda: 99)
@@ -86,7 +86,7 @@ def test_a_savepoint_has_no_parent_no_output_to_commit_and_a_time_of_its_own(
 
 
 class Scratch:
-    """A place that says how often it was asked for."""
+    """A scratch directory that counts its uses."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,7 +98,7 @@ class Scratch:
         yield str(self.directory)
 
 
-def test_each_subtask_gets_a_task_that_knows_what_expires_and_where_to_work(tmp_path: Path) -> None:
+def test_each_subtask_gets_a_task_with_expiry_times_and_a_scratch_directory(tmp_path: Path) -> None:
     source, target = (CheckpointFileSystem.from_uri(tmp_path / name) for name in ("source", "target"))
     ttl = StateTtlConfig(100)
     registered = {

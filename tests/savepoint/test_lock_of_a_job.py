@@ -1,4 +1,4 @@
-"""A job as its state knows it: its lock is what a savepoint of it would be, and is judged as that is."""
+"""The lock of a job equals that of its savepoint, and is checked in the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment() -> LocalStreamEnvironment:
 
 
 def schemas(meta: KeyedStateMeta) -> dict[str, object]:
-    """All that a meta says of serializers, as bytes."""
+    """All serializer snapshots of metadata, as bytes."""
     return {
         "": snapshot_to_bytes(meta.key_snapshot),
         **{
@@ -39,7 +39,7 @@ def schemas(meta: KeyedStateMeta) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_the_lock_of_a_job_says_to_the_byte_what_its_savepoint_says(tmp_path: Path, backend: str) -> None:
+def test_the_lock_of_a_job_equals_that_of_its_savepoint_to_the_byte(tmp_path: Path, backend: str) -> None:
     run_job(backend).savepoint(tmp_path / "savepoint")
     stored = find_state(tmp_path / "savepoint")
     lock = lock_from_bytes(lock_to_bytes(environment().described().lock()), "state.lock")
@@ -52,7 +52,7 @@ def test_the_lock_of_a_job_says_to_the_byte_what_its_savepoint_says(tmp_path: Pa
     assert not by_name
 
 
-def test_a_lock_and_a_savepoint_are_judged_alike(tmp_path: Path) -> None:
+def test_a_lock_and_a_savepoint_have_the_same_compatibility_result(tmp_path: Path) -> None:
     run_job("heap").savepoint(tmp_path / "savepoint")
     job = environment().described()
     of_lock = CompatibilityChecker(job, job.lock()).compare().reports

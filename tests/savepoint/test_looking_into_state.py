@@ -64,7 +64,7 @@ def entries(path: Path, state: str, **options: Any) -> list[StateEntry]:
     return list(Savepoint.open(path).read("per shop", state, **options))
 
 
-def test_entries_of_every_kind_are_what_the_program_stored(stored: Path) -> None:
+def test_entries_of_every_kind_equal_the_stored_ones(stored: Path) -> None:
     amounts = amounts_by_shop()
     totals = {entry.key: (entry.value.sales, entry.value.turnover) for entry in entries(stored, "totals")}
     assert totals == {shop: (len(own), float(sum(own))) for shop, own in amounts.items()}
@@ -81,7 +81,7 @@ def test_entries_of_every_kind_are_what_the_program_stored(stored: Path) -> None
     )
 
 
-def test_times_of_last_access_stand_beside_values_and_elements(stored: Path) -> None:
+def test_last_access_times_accompany_values_and_elements(stored: Path) -> None:
     amounts = amounts_by_shop()
     assert {(entry.key, entry.value, entry.last_access_ms) for entry in entries(stored, "timed")} == {
         (shop, own[-1], NOW_MS) for shop, own in amounts.items()
@@ -91,7 +91,7 @@ def test_times_of_last_access_stand_beside_values_and_elements(stored: Path) -> 
         assert entry.last_access_ms == (NOW_MS,) * len(entry.value)
 
 
-def test_entries_come_by_key_group_and_one_key_is_found_in_its_own(stored: Path) -> None:
+def test_entries_are_sorted_by_key_group_and_a_key_is_read_from_its_own_group(stored: Path) -> None:
     everything = entries(stored, "by amount")
     assert [entry.key_group for entry in everything] == sorted(entry.key_group for entry in everything)
     for shop in ("shop 3", "shop 17"):
@@ -99,12 +99,12 @@ def test_entries_come_by_key_group_and_one_key_is_found_in_its_own(stored: Path)
     assert entries(stored, "by amount", key="no shop") == []
 
 
-def test_a_key_of_another_type_is_rejected_and_never_just_not_found(stored: Path) -> None:
+def test_a_key_of_another_type_is_rejected_and_not_reported_as_missing(stored: Path) -> None:
     with pytest.raises(KeyHashError, match="type string, which cannot hold"):
         entries(stored, "totals", key=7)
 
 
-def test_state_without_keys_is_read_subtask_by_subtask(stored: Path) -> None:
+def test_operator_state_is_read_by_subtask(stored: Path) -> None:
     opened = Savepoint.open(stored)
     handled = list(opened.read_operator_state("per shop", "handled"))
     assert sorted(one.value for one in handled) == sorted(sale["amount"] for sale in SALES)
@@ -113,7 +113,7 @@ def test_state_without_keys_is_read_subtask_by_subtask(stored: Path) -> None:
     assert names == [(0, "all", 1), (1, "all", 1)]
 
 
-def test_the_types_are_told_with_the_width_of_numbers_and_the_fields_of_records(stored: Path) -> None:
+def test_schemas_show_the_width_of_numbers_and_the_fields_of_records(stored: Path) -> None:
     opened = Savepoint.open(stored)
     totals = opened.schema("per shop", "totals")
     assert (totals.kind, totals.types["key"].name, totals.types["value"].name) == ("value", "str", "Totals")
@@ -127,7 +127,7 @@ def test_the_types_are_told_with_the_width_of_numbers_and_the_fields_of_records(
     assert ("per shop", "amounts") in opened.states
 
 
-def test_figures_count_what_reading_gives(stored: Path) -> None:
+def test_statistics_count_the_readable_entries(stored: Path) -> None:
     opened = Savepoint.open(stored)
     for state in opened.operators["per shop"].states:
         read = entries(stored, state)
@@ -140,7 +140,7 @@ def test_figures_count_what_reading_gives(stored: Path) -> None:
     assert [one.size_bytes for one in lists.largest] == sorted((one.size_bytes for one in lists.largest), reverse=True)
 
 
-def test_a_process_that_never_saw_the_program_reads_its_records(savepoint: Path) -> None:
+def test_a_process_without_the_program_reads_its_records(savepoint: Path) -> None:
     program = (
         "import json, sys\n"
         "from statebackend import Savepoint\n"
@@ -157,7 +157,7 @@ def test_a_process_that_never_saw_the_program_reads_its_records(savepoint: Path)
     assert json.loads(done.stdout) == [{"sales": len(own), "turnover": float(sum(own)), "note": None}]
 
 
-def test_records_are_of_the_program_s_class_where_it_is_passed_and_stand_ins_otherwise(stored: Path) -> None:
+def test_records_have_the_passed_classes_and_stand_ins_otherwise(stored: Path) -> None:
     for known in (Totals, AttrsSerializer(Totals)):
         opened = Savepoint.open(stored, known=[known])
         assert {type(entry.value) for entry in opened.read("per shop", "totals")} == {Totals}
@@ -184,7 +184,7 @@ def test_a_checkpoint_is_found_by_its_directory_its_job_and_its_id(tmp_path: Pat
         Savepoint.open(directory, 99)
 
 
-def test_places_without_state_are_told_apart(tmp_path: Path, savepoint: Path) -> None:
+def test_errors_distinguish_places_without_state(tmp_path: Path, savepoint: Path) -> None:
     with pytest.raises(SavepointError, match="nowhere does not exist"):
         Savepoint.open(tmp_path / "nowhere")
     with pytest.raises(SavepointError, match="is not a savepoint"):
@@ -200,7 +200,7 @@ def test_places_without_state_are_told_apart(tmp_path: Path, savepoint: Path) ->
 
 
 @pytest.mark.parametrize("damage", ["absent", "truncated", "changed"])
-def test_a_damaged_file_is_named_before_an_entry_of_it_is_given(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_named_before_an_entry_of_it_is_returned(tmp_path: Path, damage: str) -> None:
     run_job("heap").savepoint(tmp_path / "savepoint")
     opened = Savepoint.open(tmp_path / "savepoint")
     [first, *_] = sorted((tmp_path / "savepoint" / "operators" / "per%20shop" / "totals").iterdir())
@@ -220,12 +220,12 @@ def test_a_damaged_file_is_named_before_an_entry_of_it_is_given(tmp_path: Path, 
             look()
 
 
-def test_verifying_reads_every_file(savepoint: Path) -> None:
+def test_verify_reads_every_file(savepoint: Path) -> None:
     opened = Savepoint.open(savepoint)
     assert sorted(path for path, _ in opened.verify()) == sorted(file.path for file in opened.metadata.files)
 
 
-def test_any_value_can_be_said_in_json() -> None:
+def test_any_value_has_a_json_form() -> None:
     import datetime
     import decimal
     import enum
@@ -273,7 +273,7 @@ def rejecting(record: object, attribute: object, amount: int) -> None:
         (BroadcastStateDescriptor("amounts", Amount, str), {Amount(1): "a"}),
     ],
 )
-def test_what_a_class_of_the_program_rejects_is_told_with_the_state_without_keys(
+def test_an_exception_of_a_class_of_the_program_names_the_operator_state(
     tmp_path: Path, descriptor: OperatorStateDescriptor, elements: Any
 ) -> None:
     plan = Plan().add_operator("one").add_operator_state("one", descriptor, elements)
@@ -295,7 +295,7 @@ def test_what_a_class_of_the_program_rejects_is_told_with_the_state_without_keys
         (("string", "timestamp"), ("a", NOON.replace(tzinfo=datetime.timezone.utc)), ("a", NOON)),
     ],
 )
-def test_what_is_no_key_is_rejected_and_found_nowhere(tmp_path: Path, columns: Any, stored_key: Any, key: Any) -> None:
+def test_an_invalid_key_is_rejected_and_not_found(tmp_path: Path, columns: Any, stored_key: Any, key: Any) -> None:
     plan = Plan().add_operator("one", columns).add_state("one", ValueStateDescriptor("number", int), [(stored_key, 1)])
     SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)
     opened = Savepoint.open(tmp_path / "savepoint")

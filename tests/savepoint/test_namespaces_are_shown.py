@@ -1,4 +1,4 @@
-"""State of windows has namespaces, which a table, an answer in JSON and a lock tell like everything else."""
+"""State of windows has namespaces, which tables, JSON and locks show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_table_of_state_with_namespaces_has_a_column_of_them(tmp_path: Path) -
     ]
 
 
-def test_a_list_in_each_namespace_of_a_key_is_an_entry_of_its_own(tmp_path: Path) -> None:
+def test_a_list_in_each_namespace_of_a_key_is_a_separate_entry(tmp_path: Path) -> None:
     plan = Plan().add_operator("one", "string")
     lists = [("a", "first", [1, 2]), ("a", "second", [3]), ("b", "second", [4])]
     plan = plan.add_state("one", ListStateDescriptor("list", int), lists, namespace=str)
@@ -44,7 +44,7 @@ def test_a_list_in_each_namespace_of_a_key_is_an_entry_of_its_own(tmp_path: Path
     assert found == {(stored(key), stored(namespace)) for key, namespace, _ in lists}
 
 
-def test_a_lock_names_the_type_of_namespaces() -> None:
+def test_a_lock_has_the_type_of_namespaces() -> None:
     keys = StringSerializer().snapshot_configuration()
 
     def lock(*namespaces: TypeSerializer[Any]) -> str:
@@ -57,5 +57,5 @@ def test_a_lock_names_the_type_of_namespaces() -> None:
     assert "namespace" not in lock(VOID_NAMESPACE_SERIALIZER)
 
 
-def test_a_named_tuple_is_told_by_its_names() -> None:
+def test_a_named_tuple_is_shown_by_its_names() -> None:
     assert plain_value([Place("hall", 3), ("hall", 3)]) == [{"name": "hall", "size": 3}, ["hall", 3]]

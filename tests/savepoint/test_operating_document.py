@@ -1,4 +1,4 @@
-"""The pages on the command line: their commands, statuses and examples are those of the program."""
+"""The pages on the command line: their commands, statuses and examples are real."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ON_CALL = (REPOSITORY / "docs" / "on-call.md").read_text()
 LOCKFILE = (REPOSITORY / "docs" / "lockfile-in-ci.md").read_text()
 
 
-def test_every_command_is_on_the_page_and_every_other_is_not() -> None:
+def test_the_page_lists_exactly_the_commands() -> None:
     registered = set(COMMANDS)
     assert set(re.findall(r"^\| `statebackend ([\w-]+)", COMMAND_LINE, re.MULTILINE)) == registered
 
 
-def test_the_statuses_of_the_page_are_those_of_the_program() -> None:
+def test_the_statuses_of_the_page_are_correct() -> None:
     reported = {int(number) for number in re.findall(r"^\| (\d+) \|", COMMAND_LINE, re.MULTILINE)}
     assert reported == {0, DIFFERENT, REJECTED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
 

@@ -1,4 +1,4 @@
-"""Which parts of a subtask's state a savepoint holds, and which it rejects instead of leaving them out."""
+"""Parts of a subtask's state that a savepoint contains, and those it rejects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task(tmp_path: Path, state: SubtaskState) -> ExportTask:
 
 
 @pytest.mark.parametrize("part", ["input_channels", "output_channels"])
-def test_records_on_their_way_are_not_left_out_in_silence(tmp_path: Path, part: str) -> None:
+def test_records_in_flight_are_rejected_and_not_ignored(tmp_path: Path, part: str) -> None:
     file = FileHandle("records", 1, checksum_of_bytes(b"r"))
     export = task(tmp_path, SubtaskState(**{part: OpaqueStateHandle("records", b"", (file,))}))
     with pytest.raises(SavepointError, match=r"subtask 1 of operator 'counter' has records in flight"):
@@ -29,14 +29,14 @@ def test_records_on_their_way_are_not_left_out_in_silence(tmp_path: Path, part: 
     assert export.target.list_files() == ()
 
 
-def test_channels_with_nothing_on_its_way_are_no_obstacle(tmp_path: Path) -> None:
+def test_empty_channels_are_accepted(tmp_path: Path) -> None:
     without_files = OpaqueStateHandle("records", b"what was known of time")
     exported = task(tmp_path, SubtaskState(input_channels=without_files, output_channels=without_files)).run()
     assert exported.state == SubtaskState()
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_keys_and_elements_that_only_the_program_can_read_are_exported_unread(tmp_path: Path, backend: str) -> None:
+def test_keys_and_elements_of_unknown_serializers_are_exported_undecoded(tmp_path: Path, backend: str) -> None:
     harness = BackendHarness(str(tmp_path))
     harness.clock = clock = ManualClock(1_000)
     keys = PickleSerializer(str)
@@ -63,6 +63,6 @@ def test_keys_and_elements_that_only_the_program_can_read_are_exported_unread(tm
     restored.close()
 
 
-def test_a_subtask_without_state_is_exported_as_such(tmp_path: Path) -> None:
+def test_a_subtask_without_state_is_exported(tmp_path: Path) -> None:
     exported = task(tmp_path, SubtaskState()).run()
     assert (exported.state, exported.rows, exported.operator_state_rows) == (SubtaskState(), {}, {})

@@ -1,4 +1,4 @@
-"""How far long operations are, on a terminal and in a log."""
+"""Progress of long operations, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reported(entries: int, *, state: str = "legs", subtask: int = 0, is_done: bo
     )
 
 
-def test_a_migration_says_so_at_once_and_then_every_few_seconds_whatever_number_of_notices_come() -> None:
+def test_a_migration_reports_at_once_and_then_every_few_seconds_for_any_number_of_updates() -> None:
     lines: list[str] = []
     clock = Clock()
     show = ProgressLines(lines.append, clock, every_s=5.0)
@@ -66,7 +66,7 @@ def test_a_clock_that_goes_back_delays_a_line_and_drops_none() -> None:
     assert [line.rpartition(", ")[2] for line in lines] == ["1 entry", "3 entries"]
 
 
-def test_a_thousand_restores_leave_nothing_behind_and_short_ones_say_nothing() -> None:
+def test_a_thousand_restores_leave_nothing_and_short_ones_print_nothing() -> None:
     lines: list[str] = []
     show = ProgressLines(lines.append, Clock(), every_s=5.0)
     for number in range(1000):
@@ -76,7 +76,7 @@ def test_a_thousand_restores_leave_nothing_behind_and_short_ones_say_nothing() -
     assert not show._sums
 
 
-def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_bar_per_state_and_is_clean_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever the tests are run on: bars are for a terminal that can go back, and are cut to its width.
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -93,9 +93,7 @@ def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them(monkeypatch:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_lines_are_written_where_there_is_no_terminal_or_no_rich(
-    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
-) -> None:
+def test_lines_are_written_without_a_terminal_or_rich(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
     lines: list[str] = []
     show = shown_progress(Terminal() if is_terminal else io.StringIO(), write_line=lines.append)

@@ -1,4 +1,4 @@
-"""State in a serializer that is not of this library: what every tool makes of it, with and without its module."""
+"""State of a third-party serializer: every tool with and without its module."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ print(json.dumps([[str(one.value) for one in corners], plain, corners.notes, typ
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the module of the guide is, under a name that no other test registers in this process."""
+    """The module of the guide, under a name that no other test registers in this process."""
     directory = tmp_path_factory.mktemp("modules")
     (directory / "points.py").write_text(POINTS.replace("my.project.", "my.shapes.").replace("my.old.", "my.older."))
     return directory
@@ -95,11 +95,11 @@ print(json.dumps(answers))
 
 
 def commands(modules: Path, *several: list[str]) -> list[tuple[int, str, str]]:
-    """How these commands end and what they say, in a process that could import the module and has no reason to."""
+    """Exit status and output of commands in a process that could import the module but need not."""
     return [tuple(one) for one in json.loads(run(COMMANDS, json.dumps(several), modules=modules))]
 
 
-def test_with_its_module_values_are_objects_json_or_what_a_given_form_makes_of_them(modules: Path, place: str) -> None:
+def test_with_its_module_values_are_objects_json_or_a_registered_form(modules: Path, place: str) -> None:
     objects, plain, notes, typed, typed_notes = json.loads(run(READING, place, modules=modules))
     assert len(objects) == 2
     assert "Point" in objects[0]
@@ -110,7 +110,7 @@ def test_with_its_module_values_are_objects_json_or_what_a_given_form_makes_of_t
     assert typed_notes == {}
 
 
-def test_without_its_module_all_that_needs_no_value_works(modules: Path, place: str) -> None:
+def test_without_its_module_everything_that_needs_no_value_works(modules: Path, place: str) -> None:
     inspected, *others = commands(
         modules, ["inspect", place, "--verify", "--json"], ["schema", place], ["du", place], ["diff", place, place]
     )
@@ -122,7 +122,7 @@ def test_without_its_module_all_that_needs_no_value_works(modules: Path, place: 
 
 
 def rewritten(place: str, target: Path, plan: Plan) -> dict[str, pa.Table]:
-    """The values, as they are stored, of all states of a copy, made in this process, which knows no points."""
+    """The stored values of all states of a copy, made in this process without the module."""
     SavepointWriter.copy_of(place, target).write(plan)
     assert "points" not in sys.modules
     savepoint = Savepoint.open(target)
@@ -133,7 +133,7 @@ def rewritten(place: str, target: Path, plan: Plan) -> dict[str, pa.Table]:
     }
 
 
-def test_without_its_module_state_is_removed_renamed_and_placed_by_its_keys(place: str, tmp_path: Path) -> None:
+def test_without_its_module_state_is_removed_renamed_and_redistributed_by_key(place: str, tmp_path: Path) -> None:
     first = rewritten(place, tmp_path / "first", Plan())
     corner, path = first["shapes corner"], first["shapes path"]
     only_a = corner.slice(0, 1)
@@ -163,7 +163,7 @@ def keys_called(table: pa.Table) -> pa.Table:
     return table.set_column(0, "key", pa.array([f"{key}!" for key in table["key"].to_pylist()]))
 
 
-def test_without_its_module_no_plan_looks_at_its_values(place: str, tmp_path: Path) -> None:
+def test_without_its_module_no_plan_decodes_its_values(place: str, tmp_path: Path) -> None:
     for plan in (
         Plan().keep_entries("shapes", lambda entry: True),
         Plan().change_values("shapes", "corner", ValueStateDescriptor("corner", int), lambda point: 1),
@@ -176,7 +176,7 @@ def test_without_its_module_no_plan_looks_at_its_values(place: str, tmp_path: Pa
     assert not (tmp_path / "rejected").exists()
 
 
-def test_without_its_module_values_are_the_bytes_that_are_stored_or_the_reason_is_told(
+def test_without_its_module_values_are_stored_bytes_or_the_reason_is_given(
     modules: Path, place: str, tmp_path: Path
 ) -> None:
     exported = str(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What notebooks show of state: all names as they are, whatever they hold, within bounds, in any colours."""
+"""Notebook display of state: all names escaped, bounded, in any colours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Seen(HTMLParser):
 
 
 def check_harmless(page: str) -> str:
-    """The text of a fragment that has nothing in it but a table, and no colours; of bounded size."""
+    """The text of a fragment that contains only a table, without colours, of bounded size."""
     seen = Seen(page)
     assert seen.elements <= {"table", "caption", "b", "thead", "tbody", "tfoot", "tr", "th", "td"}
     assert seen.attributes <= {"style", "colspan"}
@@ -59,14 +59,14 @@ def check_harmless(page: str) -> str:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_texts_are_shown_and_not_obeyed(name: str) -> None:
+def test_hostile_texts_are_shown_and_not_executed(name: str) -> None:
     shown = check_harmless(table_fragment(name, [name], [[name, None, 3]]))
     if name.isprintable() and len(name) < 100:
         assert shown.count(name) == 3
     assert len(shown) < 3 * 600
 
 
-def test_of_many_rows_the_first_are_shown_and_the_others_counted() -> None:
+def test_the_first_of_many_rows_are_shown_and_the_others_counted() -> None:
     shown = check_harmless(table_fragment("many", ["n"], ([number] for number in range(100_000))))
     assert "and 99,800 more" in shown
     assert len(shown) < 2_000
@@ -98,7 +98,7 @@ def test_savepoints_operators_and_schemas_are_shown_with_all_their_names(savepoi
         assert name in check_harmless(operator.states[name]._repr_html_())
 
 
-def test_every_command_tells_hostile_names_and_values_in_lines_of_their_own(
+def test_every_command_prints_hostile_names_and_values_on_separate_lines(
     savepoint: Savepoint, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     name = NAMES[0]
@@ -123,7 +123,7 @@ def compatibility(name: str) -> StateCompatibility:
     return StateCompatibility(name, CompatibilityKind.INCOMPATIBLE, (issue,), {})
 
 
-def test_reports_of_a_check_and_of_a_restore_are_tables_of_compatibilities() -> None:
+def test_reports_of_checks_and_restores_are_tables_of_results() -> None:
     compatible = StateCompatibility("(key)", CompatibilityKind.AS_IS, (), {})
     for name in HOSTILE:
         reports = SchemaReports({name: SchemaReport(name, compatible, (compatibility(name),), (name,))})

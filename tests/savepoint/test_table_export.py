@@ -1,4 +1,4 @@
-"""A state as a file of another kind: what is in it, and that it is there whole or not at all."""
+"""A state exported to a file: its content, and atomic creation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_state_is_exported_with_all_its_entries(place: str, tmp_path: Path
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("file_format", EXPORT_FORMATS)
-def test_all_of_it_is_on_the_disk_before_it_has_its_name(
+def test_the_file_is_synced_before_it_gets_its_name(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str, overwrite: bool
 ) -> None:
     path, synced = tmp_path / "state", list[tuple[int, bool]]()
@@ -72,7 +72,7 @@ def test_all_of_it_is_on_the_disk_before_it_has_its_name(
     assert synced == [(written.size_bytes, False)]
 
 
-def test_values_are_typed_objects_or_json_as_the_format_has_them(place: str, tmp_path: Path) -> None:
+def test_values_are_typed_objects_or_json_depending_on_the_format(place: str, tmp_path: Path) -> None:
     entries = Savepoint.open(place).read("per shop", "totals", key="shop 3")
     value = {"sales": 5, "turnover": 245.0, "note": None}
     [one] = entries
@@ -85,7 +85,7 @@ def test_values_are_typed_objects_or_json_as_the_format_has_them(place: str, tmp
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("in the middle")])
 @pytest.mark.parametrize("file_format", EXPORT_FORMATS)
-def test_what_ends_an_export_leaves_nothing_of_it_and_what_was_there(
+def test_an_interrupted_export_leaves_nothing_and_keeps_the_old_file(
     place: str, tmp_path: Path, file_format: str, failure: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(entries: StateEntries, **bounds: Any) -> Iterator[Any]:
@@ -105,7 +105,7 @@ def test_what_ends_an_export_leaves_nothing_of_it_and_what_was_there(
     assert kept.read_text() == "what was there"
 
 
-def test_a_file_that_is_there_is_replaced_only_if_that_is_said(place: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(place: str, tmp_path: Path) -> None:
     entries = Savepoint.open(place).read("per shop", "totals")
     path = tmp_path / "totals.json"
     export_state(entries, "json", path)
@@ -117,7 +117,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_said(place: str, tmp_p
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_directory_that_is_missing_is_named_and_no_temporary_file(place: str, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named_and_no_temporary_file_left(place: str, tmp_path: Path) -> None:
     entries = Savepoint.open(place).read("per shop", "totals")
     for wrong, said in (
         (tmp_path / "missing" / "totals.json", f"there is no directory to write totals.json in: '{tmp_path}/missing'"),
@@ -142,7 +142,7 @@ def test_a_link_is_followed_and_stays(place: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_one_that_appears_meanwhile_is_not_replaced(
+def test_a_file_created_meanwhile_is_not_replaced(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
 ) -> None:
     def reject(*_: object) -> None:
@@ -164,7 +164,7 @@ def test_one_that_appears_meanwhile_is_not_replaced(
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o400])
-def test_what_takes_the_place_of_a_file_may_be_read_by_whom_that_could(tmp_path: Path, mode: int) -> None:
+def test_a_replacement_keeps_the_permissions_of_the_old_file(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
@@ -176,13 +176,13 @@ def test_what_takes_the_place_of_a_file_may_be_read_by_whom_that_could(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
-def test_a_file_may_have_as_long_a_name_as_there_is(tmp_path: Path, name: str) -> None:
+def test_a_file_can_have_the_longest_allowed_name(tmp_path: Path, name: str) -> None:
     with atomic_file(tmp_path / name, overwrite=False) as file:
         file.write(b"all of it")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"all of it")]
 
 
-def test_the_command_exports_and_says_what_it_wrote(
+def test_the_command_exports_and_prints_what_it_wrote(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "sales.parquet")
@@ -198,7 +198,7 @@ def test_the_command_exports_and_says_what_it_wrote(
 
 
 @pytest.mark.parametrize("asked", ["SIGINT", "SIGTERM"])
-def test_a_command_that_is_interrupted_or_asked_to_end_leaves_nothing_and_says_so(
+def test_an_interrupted_or_terminated_command_leaves_nothing_and_reports_it(
     place: str, tmp_path: Path, asked: str
 ) -> None:
     program = (
@@ -224,7 +224,7 @@ def test_a_command_that_is_interrupted_or_asked_to_end_leaves_nothing_and_says_s
 
 
 @pytest.mark.parametrize("file_format", EXPORT_FORMATS)
-def test_state_without_keys_is_exported_with_the_subtasks_that_have_it(
+def test_operator_state_is_exported_with_its_subtasks(
     place: str, tmp_path: Path, file_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for state, columns in (("handled", ["subtask", "value"]), ("names", ["subtask", "key", "value"])):
@@ -240,7 +240,7 @@ def test_state_without_keys_is_exported_with_the_subtasks_that_have_it(
     assert main(["export", place, "per shop", "names", str(path), "--to", file_format, "--key", "all"]) == MISUSED
 
 
-def test_every_text_of_a_table_in_csv_is_read_as_it_was(tmp_path: Path) -> None:
+def test_every_text_of_a_csv_table_round_trips(tmp_path: Path) -> None:
     texts = ["a\rb", "a\r\nb", "a\nb", 'a "b"', "a,b", '"', ",", "", " a ", "\r"]
     plan = Plan().add_operator("one", "int").add_state("one", ValueStateDescriptor("text", str), enumerate(texts))
     SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)

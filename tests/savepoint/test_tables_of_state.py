@@ -1,4 +1,4 @@
-"""State as tables of Arrow: the same entries as one by one, from every kind of state, form and backend."""
+"""State as Arrow tables: the same entries as one by one, for every kind of state, form and backend."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def row_of(entry: StateEntry) -> dict[str, Any]:
-    """The entry as a row; times are whole numbers in both."""
+    """The entry as a row; times are integers in both."""
     values = {name: plain_value(getattr(entry, name)) for name in ("key", "namespace", "user_key", "value")}
     return {"key_group": entry.key_group, **values, "last_access_ms": plain_value(entry.last_access_ms)}
 
 
-def test_every_state_is_the_same_in_a_table_as_one_by_one(opened: Savepoint) -> None:
+def test_every_state_has_the_same_entries_in_a_table_as_one_by_one(opened: Savepoint) -> None:
     for operator, state in opened.states:
         entries = opened.read(operator, state)
         table = entries.to_arrow()
@@ -56,7 +56,7 @@ def test_every_state_is_the_same_in_a_table_as_one_by_one(opened: Savepoint) -> 
 EMPTY = StateEntry(0, None, None, None, None)
 
 
-def test_columns_have_the_types_that_were_stored(opened: Savepoint) -> None:
+def test_columns_have_the_stored_types(opened: Savepoint) -> None:
     totals = pa.struct({"sales": pa.int64(), "turnover": pa.float64(), "note": pa.string()})
     expected = {
         "totals": {"key": pa.string(), "value": totals},
@@ -69,7 +69,7 @@ def test_columns_have_the_types_that_were_stored(opened: Savepoint) -> None:
         assert schema == pa.schema({"key_group": pa.int32(), **columns})
 
 
-def test_batches_are_as_small_as_is_asked_for_and_one_key_is_a_table_too(opened: Savepoint) -> None:
+def test_batches_have_the_requested_size_and_one_key_is_a_table_too(opened: Savepoint) -> None:
     entries = opened.read("per shop", "by amount")
     batches = list(entries.to_arrow_batches(max_rows=7))
     assert max(batch.num_rows for batch in batches) == 7
@@ -83,9 +83,7 @@ def test_batches_are_as_small_as_is_asked_for_and_one_key_is_a_table_too(opened:
     assert (absent.num_rows, absent.schema) == (0, entries.arrow_schema)
 
 
-def test_one_key_is_read_from_the_subtask_that_has_its_group_alone(
-    opened: Savepoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_key_is_read_from_its_subtask_only(opened: Savepoint, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[KeyedStateHandle] = []
     read_columns = savepoint.stored_columns
 
@@ -120,7 +118,7 @@ def stored(value_snapshot: Any, *values: bytes | None) -> EntriesPart:
     return EntriesPart(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)), state, columns)
 
 
-def test_what_no_serializer_here_can_read_comes_as_the_bytes_that_are_stored() -> None:
+def test_values_of_unknown_serializers_are_stored_bytes() -> None:
     entries = StateEntries([stored(KryoSerializerSnapshot(), b"\x01kryo", b"")])
     assert entries.to_arrow()["value"].to_pylist() == [b"\x01kryo", b""]
     assert list(entries.notes) == ["value"]
@@ -129,14 +127,14 @@ def test_what_no_serializer_here_can_read_comes_as_the_bytes_that_are_stored() -
 
 
 @pytest.mark.parametrize("damage", [b"\0\0\0", b"\0" * 9, None])
-def test_bytes_that_do_not_fit_are_told_by_state_and_group(damage: bytes | None) -> None:
+def test_bytes_that_do_not_fit_are_reported_by_state_and_group(damage: bytes | None) -> None:
     whole = LongSerializer().to_bytes(5)
     entries = StateEntries([stored(LongSerializer().snapshot_configuration(), whole, damage, whole)])
     with pytest.raises(StateRestoreError, match="state 'amounts', key group 0: "):
         entries.to_arrow()
 
 
-def test_subtasks_that_differ_in_their_types_are_no_table_and_can_be_iterated() -> None:
+def test_subtasks_with_different_types_are_no_table_but_can_be_iterated() -> None:
     parts = [
         stored(IntSerializer().snapshot_configuration(), IntSerializer().to_bytes(1)),
         stored(StringSerializer().snapshot_configuration(), StringSerializer().to_bytes("a")),
@@ -146,9 +144,7 @@ def test_subtasks_that_differ_in_their_types_are_no_table_and_can_be_iterated() 
     assert [entry.value for entry in StateEntries(parts)] == [1, "a"]
 
 
-def test_without_pandas_a_frame_is_rejected_with_the_way_out(
-    opened: Savepoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pandas_a_frame_is_rejected_with_advice(opened: Savepoint, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = opened.read("per shop", "totals")
     # An import of what is None here fails as that of what is not installed.
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -156,7 +152,7 @@ def test_without_pandas_a_frame_is_rejected_with_the_way_out(
         entries.to_pandas()
 
 
-def test_the_reading_of_a_whole_state_is_told_of_up_to_its_end(opened: Savepoint) -> None:
+def test_reading_a_whole_state_reports_progress_to_its_end(opened: Savepoint) -> None:
     reported: list[Progress] = []
     listening = Savepoint(
         RestoredState(opened.metadata, CheckpointFileSystem.from_uri(opened.uri)), (), reported.append

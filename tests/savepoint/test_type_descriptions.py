@@ -1,4 +1,4 @@
-"""Types in words: the width of numbers is told wherever they stand, and two types are told alike only if they are."""
+"""Types as text: widths of numbers are shown everywhere, and different types have different texts."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ INT, LONG, TEXT = ts.IntSerializer(), ts.LongSerializer(), ts.StringSerializer()
         (lambda part: ts.TimerSerializer(part, TEXT), "timer of {} in str"),
     ],
 )
-def test_a_widening_inside_of_any_container_is_seen(make: Any, name: str) -> None:
+def test_a_widening_inside_of_any_container_is_visible(make: Any, name: str) -> None:
     narrow, wide = (describe_type(make(part).snapshot_configuration()) for part in (INT, LONG))
     assert (narrow.name, wide.name) == (name.format("int32"), name.format("int64"))
 
 
-def test_numbers_of_fields_arrays_and_foreign_schemas_are_told_apart() -> None:
+def test_numbers_of_fields_arrays_and_foreign_schemas_are_distinct() -> None:
     @attrs.frozen
     class Legs:
         counts: list[int]

@@ -1,4 +1,4 @@
-"""Rows, files and places that are not state of a job: rejected by name by whoever reads, compares or rewrites them."""
+"""Rows, files and places that are not state of a job are rejected by every reader."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rows(*given: tuple[bytes, bytes | None, bytes | None]) -> list[CanonicalBatc
         (LIST, (KEY, None, SEVEN), ""),
     ],
 )
-def test_a_row_that_is_no_entry_is_rejected_with_its_state_and_key_group(
+def test_a_row_that_is_not_an_entry_is_rejected_with_its_state_and_key_group(
     descriptor: Any, row: Any, reported: str
 ) -> None:
     meta, state = described(descriptor)
@@ -83,7 +83,7 @@ def test_a_row_that_is_no_entry_is_rejected_with_its_state_and_key_group(
         list(EntryReader(meta, state).entries(rows(row)))
 
 
-def test_a_key_that_cannot_be_read_is_rejected_while_one_of_them_is_looked_for() -> None:
+def test_an_unreadable_key_is_rejected_while_a_key_is_searched() -> None:
     meta, state = described(VALUE)
     timers = StateMeta.of_one_schema(
         "things",
@@ -97,7 +97,7 @@ def test_a_key_that_cannot_be_read_is_rejected_while_one_of_them_is_looked_for()
 
 
 @pytest.mark.parametrize("column", ["value", "user_key", "key"])
-def test_a_column_that_cannot_be_decoded_is_rejected_with_its_state(column: str) -> None:
+def test_an_undecodable_column_is_rejected_with_its_state(column: str) -> None:
     schema = EntrySchema.of_descriptor(MAP, LONG)
     whole = {"key": KEY, "user_key": TEXT.to_bytes("a"), "value": VALUE_OF_MAP}
     good = pa.RecordBatch.from_pylist([whole])
@@ -107,14 +107,14 @@ def test_a_column_that_cannot_be_decoded_is_rejected_with_its_state(column: str)
         decoded(schema, damaged, column)
 
 
-def test_a_queue_of_anything_but_timers_has_no_keys() -> None:
+def test_a_queue_without_timers_has_no_keys() -> None:
     queue = PriorityQueueDescriptor("things", int)
     schema = EntrySchema(queue.name, queue.kind, LONG, VOID_NAMESPACE_SERIALIZER, dict(queue.serializers))
     with pytest.raises(StateRestoreError, match="'things' is a queue of elements that are not timers, so their keys"):
         stored_keys(schema, pa.RecordBatch.from_pylist([{"key": SEVEN}]))
 
 
-def test_a_map_with_the_key_none_is_no_cell_of_a_column_of_maps() -> None:
+def test_a_map_with_the_key_none_has_no_cell_form() -> None:
     form = ColumnForms().of(MapSerializer(NullableSerializer(TEXT), LONG))
     assert form.array([{"a": 1}, None, {}]).to_pylist() == [[("a", 1)], None, []]
     with pytest.raises(ColumnValueError, match="a map with the key None does not fit a column of maps"):
@@ -143,7 +143,7 @@ def stored(place: Path, max_parallelism: int = 8) -> Savepoint:
 
 
 @pytest.mark.parametrize("name", ["parts", "rules"])
-def test_a_predicate_of_elements_that_fails_or_says_neither_names_state_and_element(tmp_path: Path, name: str) -> None:
+def test_a_failing_or_invalid_predicate_names_state_and_element(tmp_path: Path, name: str) -> None:
     old = stored(tmp_path / "old")
 
     def rewritten(predicate: Any) -> None:
@@ -169,7 +169,7 @@ def test_entries_of_other_key_groups_are_not_compared_one_by_one(tmp_path: Path)
         list(difference_of_entries(old, new))
 
 
-def test_a_plan_is_a_file_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = stored(tmp_path / "old")
     (tmp_path / "plan.txt").write_text("plan = None")
     assert main(["rewrite", old.uri, str(tmp_path / "new"), "--plan", str(tmp_path / "plan.txt")]) == MISUSED
@@ -177,7 +177,7 @@ def test_a_plan_is_a_file_of_python(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "new").exists()
 
 
-def test_a_checkpoint_that_was_taken_out_of_its_job_directory_has_no_files(tmp_path: Path) -> None:
+def test_a_checkpoint_outside_of_its_job_directory_has_no_files(tmp_path: Path) -> None:
     env = LocalStreamEnvironment(job_dir=tmp_path / "job")
     counted(env.from_elements([("a", 1)], "k string, v bigint")).sink_to([])
     env.execute("job")
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_taken_out_of_its_job_directory_has_no_files(tmp_p
             Savepoint.open(place)
 
 
-def test_a_job_that_has_not_ended_an_epoch_has_no_state_to_look_into(tmp_path: Path) -> None:
+def test_a_job_without_a_completed_epoch_has_no_state_to_read(tmp_path: Path) -> None:
     env = LocalStreamEnvironment(job_dir=tmp_path / "job")
 
     def failing(row: Any) -> Any:
@@ -204,7 +204,7 @@ def test_a_job_that_has_not_ended_an_epoch_has_no_state_to_look_into(tmp_path: P
         Savepoint.open(tmp_path / "job")
 
 
-def test_a_history_of_more_locks_than_are_judged_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_beyond_the_limit_of_locks_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_files, "_MAX_LOCKS", 2)
     for number in range(1, 4):
         (tmp_path / f"{number:05d}-{'0' * 12}.lock").write_text("")

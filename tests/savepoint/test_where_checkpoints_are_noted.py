@@ -1,4 +1,4 @@
-"""Looking into jobs whose checkpoints are noted elsewhere than in files of their directory."""
+"""Reading jobs whose checkpoints are recorded outside of their directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def counting(keys: str, **settings: Any) -> LocalStreamEnvironment:
 
 
 def program() -> LocalStreamEnvironment:
-    """What the command is told of the job."""
+    """The program that the command gets."""
     return counting("")
 
 
@@ -58,7 +58,7 @@ def counts(savepoint: Savepoint) -> dict[str, int]:
     return {entry.key: entry.value for entry in savepoint.read("count", "count")}
 
 
-def test_what_never_became_complete_on_an_object_store_is_not_taken(bucket: Bucket) -> None:
+def test_an_incomplete_checkpoint_on_an_object_store_is_not_read(bucket: Bucket) -> None:
     services = ObjectStoreHighAvailability(lease_ms=500, monotonic_ms=lambda: 0)
     uri = bucket.uri("job")
     run(uri, services, "ab")
@@ -83,7 +83,7 @@ def test_what_never_became_complete_on_an_object_store_is_not_taken(bucket: Buck
             assert Savepoint.open(place).metadata.checkpoint_id in (0, 1)
 
 
-def test_what_zookeeper_knows_is_asked_there_and_rejected_without_it(
+def test_checkpoints_in_zookeeper_are_read_from_there_and_rejected_without_it(
     tmp_path: Path, zookeeper_server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"/{uuid.uuid4().hex}"

@@ -1,1 +1,1 @@
-"""Puts this directory in the path, as pytest does for one with this file: the tests below import modules of it."""
+"""Adds this directory to the path, so that the tests below can import its modules."""

@@ -1,4 +1,4 @@
-"""A job directory and a savepoint that somebody else may have written, and the commands that are given them."""
+"""A job directory and a savepoint that an attacker may have written, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def arguments_of(name: str, place: object, directory: Path) -> list[object]:
 
 
 def content_of(directory: Path) -> dict[str, object]:
-    """All that is in a directory: files with their bytes and their numbers of names, links with their targets."""
+    """The content of a directory: files with their bytes and link counts, links with their targets."""
     found: dict[str, object] = {}
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():

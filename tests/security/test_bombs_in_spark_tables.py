@@ -1,4 +1,4 @@
-"""The small files that claim to be large, read as tables of Spark: its tasks reject them within the same limits."""
+"""Small files that claim to be large, read as tables of Spark: tasks reject them within the same limits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print(json.dumps(ends))
 """
 
 
-def test_tables_reject_every_bomb_and_read_what_is_sound(tmp_path: Path) -> None:
+def test_tables_reject_every_bomb_and_read_valid_files(tmp_path: Path) -> None:
     good = savepoint_of_shops(tmp_path / "good")
     for forge, _ in BOMBS:
         forge(savepoint_of_shops(tmp_path / forge.__name__))

@@ -1,4 +1,4 @@
-"""Small files that claim to be large: what reads them rejects them, and never needs the memory that they claim."""
+"""Small files that claim to be large: every reader rejects them without using that memory."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def many_files(savepoint: Path) -> None:
 
 
 def _repeat_item(forged: ForgedMetadata, array: bytes, item: bytes) -> None:
-    """Makes 30 million items of an array of one, of which the encoding is given."""
+    """Makes 30 million items of an array of one item, in this encoding."""
     content = forged.encoded_record()
     assert content.count(array) == 1
     count = 30_000_000
@@ -259,7 +259,7 @@ def ends_of(directory: Path, commands: dict[str, list[Any]]) -> dict[str, Any]:
     return ends
 
 
-def test_a_savepoint_that_is_what_it_claims_is_read_by_every_command(good: Path) -> None:
+def test_a_valid_savepoint_is_read_by_every_command(good: Path) -> None:
     forged = ForgedMetadata(good)
     forged.write()
     assert {entry.key: entry.value for entry in Savepoint.open(good).read("shops", "sales")} == dict(ENTRIES)

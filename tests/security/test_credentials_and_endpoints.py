@@ -1,4 +1,4 @@
-"""Credentials of stores are in no error, log, file or repr, and no request goes to a store that only a file names."""
+"""Credentials of stores are in no error, log, file or repr; no request goes to a store that only a file names."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_no_error_of_a_sink_shows_credentials(uri: str) -> None:
 
 @contextlib.contextmanager
 def listener() -> Iterator[tuple[str, list[bytes]]]:
-    """An address, and what the requests to it began with."""
+    """An address, and the start of each request to it."""
     received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -199,7 +199,7 @@ def test_no_request_is_sent_to_a_store_that_only_the_job_directory_names(
     check_no_secret("".join(traceback.format_exception(caught.value)))
 
 
-def test_a_savepoint_in_a_store_is_continued_from_once_the_program_names_it_again(
+def test_a_savepoint_in_a_store_is_used_once_the_program_names_it_again(
     tmp_path: Path, begun: Path, bucket: object
 ) -> None:
     uri = bucket.uri("savepoint")  # type: ignore[attr-defined]
@@ -213,7 +213,7 @@ def test_a_savepoint_in_a_store_is_continued_from_once_the_program_names_it_agai
     assert entry.value == 2
 
 
-def test_a_savepoint_on_a_disk_and_one_in_the_store_of_the_job_are_continued_from_as_before(
+def test_a_savepoint_on_a_disk_and_one_in_the_store_of_the_job_are_used_as_before(
     tmp_path: Path, begun: Path, bucket: object
 ) -> None:
     run_job(begun, "a")

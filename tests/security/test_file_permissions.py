@@ -1,4 +1,4 @@
-"""Checkpoints, savepoints and exports are read by nobody else, unless that is configured."""
+"""Checkpoints, savepoints and exports are private to the user, unless configured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_files_of_state_are_private(backend: str, tmp_path: Path) -> None:
     assert modes(*write_all(backend, tmp_path)) == {"directories": {0o700}, "files": {0o600}}
 
 
-def test_a_directory_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+def test_an_existing_directory_keeps_its_permissions(tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir(mode=0o755)
     run_job("heap", job)

@@ -77,14 +77,16 @@ def commands(place: str, directory: Path) -> Iterator[list[str]]:
         lambda name: BroadcastStateDescriptor(name, str, int),
     ],
 )
-def test_a_state_name_with_such_a_character_is_rejected_when_declared(declare: Callable[[str], Any], name: str) -> None:
+def test_a_state_name_with_a_control_character_is_rejected_when_declared(
+    declare: Callable[[str], Any], name: str
+) -> None:
     with pytest.raises(StateRegistrationError, match=r"character U\+[0-9A-F]{4}; remove it") as rejected:
         declare(name)
     assert str(rejected.value).isprintable()
     assert declare("日本 \u200d é").name == "日本 \u200d é"
 
 
-def test_no_command_prints_what_a_terminal_obeys(
+def test_no_command_prints_terminal_control_characters(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in commands(place, tmp_path):

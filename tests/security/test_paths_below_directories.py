@@ -1,4 +1,4 @@
-"""Ids, links and pipes in the directories of others: no command, start or sink leaves its directory."""
+"""Ids, links and pipes in foreign directories: no command, start or sink leaves its directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DIRECTORIES = ["shared", "restore-plans", "checkpoints", "set-aside", "shared/co
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A directory of somebody else, with files that look as if they were left by a job."""
+    """A foreign directory, with files that look like remains of a job."""
     directory = tmp_path / "outside"
     for path in ("precious", "00002/precious", "chk-000000000099/half", "chk-000000000098-1/precious", "lock"):
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def job(made_job: Path, tmp_path: Path) -> Path:
 
 
 def replace_by_link(job: Path, name: str, outside: Path) -> Path:
-    """Puts a link in the place of a directory of the job, and what was in it where the link leads."""
+    """Put a link in place of a directory of the job, and its content at the target of the link."""
     newest = max(path.name for path in (job / "checkpoints").iterdir())
     directory = job / name.format(newest=newest)
     if directory.exists():
@@ -155,7 +155,7 @@ def test_a_start_on_spark_uses_no_log_of_sources_with_links_or_pipes(spark: Spar
 
 @pytest.mark.parametrize("name", DIRECTORIES)
 @pytest.mark.parametrize("given", COMMANDS)
-def test_no_command_changes_what_a_link_in_the_place_of_a_directory_leads_to(
+def test_no_command_changes_the_target_of_a_link_in_place_of_a_directory(
     tmp_path: Path, job: Path, outside: Path, name: str, given: str
 ) -> None:
     replace_by_link(job, name, outside)
@@ -165,7 +165,7 @@ def test_no_command_changes_what_a_link_in_the_place_of_a_directory_leads_to(
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_a_start_changes_nothing_that_a_link_in_the_place_of_a_directory_leads_to(
+def test_a_start_changes_nothing_at_the_target_of_a_link_in_place_of_a_directory(
     job: Path, outside: Path, name: str
 ) -> None:
     replace_by_link(job, name, outside)
@@ -177,7 +177,7 @@ def test_a_start_changes_nothing_that_a_link_in_the_place_of_a_directory_leads_t
 
 
 @pytest.mark.parametrize("name", ["shared", "restore-plans", "checkpoints", "set-aside"])
-def test_clearing_up_names_the_link_and_what_to_do(job: Path, outside: Path, name: str) -> None:
+def test_gc_names_the_link_and_gives_advice(job: Path, outside: Path, name: str) -> None:
     link = replace_by_link(job, name, outside)
     answer = command("gc", job)
     assert answer.status == NOT_READABLE
@@ -185,7 +185,7 @@ def test_clearing_up_names_the_link_and_what_to_do(job: Path, outside: Path, nam
     assert "is a symbolic link, and no link is followed here; put what it leads to in its place" in answer.errors
 
 
-def test_a_job_directory_may_itself_be_reached_by_a_link(tmp_path: Path, job: Path) -> None:
+def test_a_job_directory_may_itself_be_a_link(tmp_path: Path, job: Path) -> None:
     (tmp_path / "link").symlink_to(job)
     assert command("gc", tmp_path / "link").status == 0
     run_job(tmp_path / "link", "d")
@@ -223,7 +223,7 @@ def in_the_place_of_the_lock(kind: str, lock: Path, victim: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hard link", "symbolic link", "pipe", "socket", "directory"])
-def test_a_lock_file_that_is_more_than_that_is_rejected_and_not_written_to(
+def test_a_lock_file_with_other_content_is_rejected_and_not_written_to(
     tmp_path: Path, job: Path, outside: Path, kind: str
 ) -> None:
     in_the_place_of_the_lock(kind, job / "driver.lock", outside / "precious")
@@ -236,7 +236,7 @@ def test_a_lock_file_that_is_more_than_that_is_rejected_and_not_written_to(
 
 
 @pytest.mark.parametrize("name", ["job.json", "origin.json", "high-availability.json", "_metadata", "data"])
-def test_a_pipe_in_the_place_of_a_file_is_waited_for_by_no_command(tmp_path: Path, job: Path, name: str) -> None:
+def test_no_command_waits_for_a_pipe_in_place_of_a_file(tmp_path: Path, job: Path, name: str) -> None:
     file = {
         "_metadata": max(job.glob("checkpoints/*/_metadata")),
         "data": next(path for path in sorted(job.rglob("shared/**/*")) if path.is_file()),
@@ -278,7 +278,7 @@ def test_directories_of_a_savepoint_that_are_links_are_not_followed(tmp_path: Pa
     assert content_of(tmp_path / "elsewhere") == before
 
 
-def test_directories_inside_each_other_without_end_are_an_error(job: Path) -> None:
+def test_a_cycle_of_directories_is_an_error(job: Path) -> None:
     unfinished = job / "checkpoints" / ".chk-000000000050"
     unfinished.mkdir()
     inner = os.open(unfinished, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""How the compatibility results on the parts become the compatibility result on the whole."""
+"""How the compatibility results of the parts become the result of the composite."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ COMPOSITES = [
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.permutations(COMPOSITES, 2)))
-def test_a_composite_of_another_class_is_never_taken_for_it(old: ts.TypeSerializer, new: ts.TypeSerializer) -> None:
+def test_a_composite_of_another_class_is_never_accepted(old: ts.TypeSerializer, new: ts.TypeSerializer) -> None:
     compatibility = resolve_compatibility(old.snapshot_configuration(), new)
     assert compatibility.is_incompatible
     assert old.type_name in str(compatibility) or type(old).__name__ in str(compatibility)
@@ -124,7 +124,7 @@ def test_a_frame_of_another_format_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_composite_without_a_frame_is_rejected_with_what_to_do(version: int) -> None:
+def test_a_composite_without_a_frame_is_rejected_with_advice(version: int) -> None:
     name = b"ListSerializerSnapshot"
     data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
     place = data.index(name) + len(name)
@@ -133,7 +133,7 @@ def test_a_composite_without_a_frame_is_rejected_with_what_to_do(version: int) -
         snapshot_from_bytes(data[: place + 3] + bytes([version]) + data[place + 4 :])
 
 
-def test_a_compatibility_carries_a_serializer_exactly_if_it_reconfigures() -> None:
+def test_a_result_has_a_serializer_exactly_if_it_reconfigures() -> None:
     with pytest.raises(ValueError, match="a reconfigured serializer: only"):
         TypeSerializerSchemaCompatibility(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER)
     with pytest.raises(ValueError, match="a reconfigured serializer: only"):
@@ -143,7 +143,7 @@ def test_a_compatibility_carries_a_serializer_exactly_if_it_reconfigures() -> No
     assert worst_kind([]) is CompatibilityKind.AS_IS
 
 
-def test_a_compatibility_is_printed_and_given_as_data() -> None:
+def test_a_result_is_printed_and_available_as_data() -> None:
     issue = CompatibilityIssue(".a", FieldCompatibility.LOSSY, "field-removed", "it is gone", "Declare a rename").below(
         "[]"
     )
@@ -165,7 +165,7 @@ def test_a_compatibility_is_printed_and_given_as_data() -> None:
     assert compatibility.with_compatibility(FieldCompatibility.LOSSY) == (issue,)
 
 
-def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
+def test_an_invalid_path_is_one_node_in_the_tree() -> None:
     assert split_path(".legs[].origin{key}<left>") == [".legs", "[]", ".origin", "{key}", "<left>"]
     assert split_path("odd.name") == ["odd.name"]
     assert split_path(".a odd") == [".a odd"]
@@ -173,7 +173,7 @@ def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
     assert split_path("") == []
 
 
-def test_issues_and_unchanged_fields_at_one_place_share_its_node() -> None:
+def test_issues_and_unchanged_fields_at_one_path_share_its_node() -> None:
     issues = [
         CompatibilityIssue(".legs[].origin", FieldCompatibility.MIGRATE, "first", "reason"),
         CompatibilityIssue(".legs[].target", FieldCompatibility.LOSSY, "second", "reason"),

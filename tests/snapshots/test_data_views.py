@@ -1,4 +1,4 @@
-"""The views: Java's number formats and names, bounded reading, and nothing left behind by a failed write."""
+"""The views: Java's number formats and names, bounded reads, and rollback of failed writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = st.text(st.characters(categories=None)).map(
 
 
 @given(TEXTS)
-def test_names_survive_in_modified_utf8(text: str) -> None:
+def test_names_round_trip_in_modified_utf8(text: str) -> None:
     encoded = encode_modified_utf8(text)
     assert 0 not in encoded
     assert decode_modified_utf8(encoded) == text
@@ -40,7 +40,7 @@ def test_names_survive_in_modified_utf8(text: str) -> None:
         ("\U0001f600", "eda0bdedb880"),
     ],
 )
-def test_modified_utf8_is_javas(text: str, encoded: str) -> None:
+def test_modified_utf8_equals_that_of_java(text: str, encoded: str) -> None:
     assert encode_modified_utf8(text).hex() == encoded
     out = DataOutputView()
     out.write_utf(text)
@@ -118,7 +118,7 @@ def test_every_nan_is_the_canonical_one() -> None:
     assert out.to_bytes().hex() == "7ff8000000000000" + "7fc00000"
 
 
-def test_reading_is_bounded_by_what_is_there() -> None:
+def test_reads_are_bounded_by_the_available_bytes() -> None:
     source = DataInputView(bytes.fromhex("7fffffff"))
     with pytest.raises(MalformedDataError, match="2147483647"):
         source.read_count()

@@ -1,4 +1,4 @@
-"""What several writers of one state have learned as one snapshot, and where there is no such snapshot."""
+"""Merged snapshots of several writers of one state, and combinations without a merged snapshot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def animals(*met: Any, registered: Any = ()) -> ts.PojoSerializer[Any]:
 
 
 def merged(one: ts.TypeSerializer[Any], other: ts.TypeSerializer[Any]) -> Any:
-    """Both ways round, through bytes: what they say must be the same."""
+    """Merge in both orders, through bytes: both must be equal."""
     first, second = (snapshot_from_bytes(snapshot_to_bytes(it.snapshot_configuration())) for it in (one, other))
     there, back = merge_snapshots(first, second), merge_snapshots(second, first)
     assert (there is None) == (back is None)
@@ -72,7 +72,7 @@ WRAPPED = [
 
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_subclasses_that_were_met_apart_are_known_together_wherever_the_class_stands(wrapped: Any) -> None:
+def test_separately_seen_subclasses_are_merged_wherever_the_class_occurs(wrapped: Any) -> None:
     cats, dogs, both = (wrapped(animals(*met)) for met in ([Cat()], [Dog()], [Cat(), Dog()]))
     expected = snapshot_to_bytes(both.snapshot_configuration())
     assert snapshot_to_bytes(merged(cats, dogs)) == expected
@@ -80,7 +80,7 @@ def test_subclasses_that_were_met_apart_are_known_together_wherever_the_class_st
     assert merged(cats, wrapped(ts.PojoSerializer(Dog))) is None
 
 
-def test_tags_are_merged_where_they_stand_for_the_same_classes() -> None:
+def test_tags_are_merged_if_they_mean_the_same_classes() -> None:
     registered = merged(animals(registered=[Cat]), animals(registered=[Cat, Dog])).pojo
     assert [part.name for part in registered.registered] == ["merged.Cat", "merged.Dog"]
     assert merged(animals(registered=[Cat]), animals(registered=[Dog])) is None
@@ -88,19 +88,19 @@ def test_tags_are_merged_where_they_stand_for_the_same_classes() -> None:
     assert merged(animals(registered=[Cat, Dog]), animals(registered=[Dog])) is None
 
 
-def test_a_subclass_may_have_a_tag_in_one_and_none_in_the_other() -> None:
+def test_a_subclass_may_have_a_tag_in_one_snapshot_and_none_in_the_other() -> None:
     pojo = merged(animals(registered=[Cat]), animals(Cat(), Dog())).pojo
     assert [part.name for part in pojo.registered] == ["merged.Cat"]
     assert [part.name for part in pojo.unregistered] == ["merged.Cat", "merged.Dog"]
 
 
 @pytest.mark.parametrize("tagged", [False, True])
-def test_a_subclass_of_two_shapes_has_no_merged_snapshot(tagged: bool) -> None:
+def test_a_subclass_with_two_shapes_has_no_merged_snapshot(tagged: bool) -> None:
     other = animals(registered=[OtherCat]) if tagged else animals(OtherCat())
     assert merged(animals(Cat()), other) is None
 
 
-def test_what_is_not_known_here_is_merged_with_nothing_but_itself() -> None:
+def test_an_unknown_snapshot_merges_with_an_equal_one_only() -> None:
     def with_unknown_field(lives: bytes) -> Any:
         data = snapshot_to_bytes(animals(Cat()).snapshot_configuration())
         return snapshot_from_bytes(data.replace(b"IntSerializerSnapshot", lives))
@@ -120,7 +120,7 @@ def test_composites_of_another_class_length_or_configuration_are_not_merged() ->
     assert merged(rows[0], ts.RowSerializer([animals(Dog())])) is not None
 
 
-def test_records_that_differ_in_more_than_what_was_learned_are_not_merged() -> None:
+def test_records_that_differ_in_more_than_learned_parts_are_not_merged() -> None:
     def zoo(serializer: Any, **options: Any) -> Any:
         return ts.AttrsSerializer(Zoo, field_serializers={"star": ts.NullableSerializer(serializer)}, **options)
 
@@ -129,7 +129,7 @@ def test_records_that_differ_in_more_than_what_was_learned_are_not_merged() -> N
     assert merged(zoo(animals(Cat())), zoo(animals(Dog()), schema_version=2)) is None
 
 
-def test_a_snapshot_that_says_nothing_of_merging_is_merged_with_its_like_alone() -> None:
+def test_a_snapshot_without_merge_rules_merges_with_an_equal_one_only() -> None:
     assert merged(ts.LongSerializer(), ts.LongSerializer()) is not None
     assert merged(ts.LongSerializer(), ts.IntSerializer()) is None
     assert (

@@ -1,4 +1,4 @@
-"""The versioned envelope and the names in it: moved classes are found, anything else is rejected."""
+"""The versioned envelope and its class names: moved classes are found, unknown ones are rejected."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_local_class_without_a_name_cannot_be_written() -> None:
     "name",
     ["nothing.known", "os:system", "builtins:int", "no_such_module:X", f"{__name__}:missing", ":x", "os:", "a:b:c"],
 )
-def test_whatever_is_no_snapshot_class_is_rejected(name: str) -> None:
+def test_other_classes_are_rejected(name: str) -> None:
     with pytest.raises(SnapshotFormatError):
         snapshot_class_for(name)
     with pytest.raises(SnapshotFormatError):
@@ -112,7 +112,7 @@ def write_module(directory: Path, text: str) -> str:
     return name
 
 
-def test_reading_a_snapshot_imports_no_module_that_was_not_allowed(
+def test_reading_a_snapshot_imports_no_module_that_is_not_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -139,7 +139,7 @@ def test_a_module_in_an_allowed_package_is_imported(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "raise SystemExit", "1 / 0", "import no_such_module"])
-def test_a_module_that_ends_or_fails_is_an_error_and_not_the_end(
+def test_a_module_that_exits_or_fails_is_an_error_and_not_an_exit(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -161,16 +161,16 @@ class Careless(UnregisteredSnapshot):
 
 class Indifferent(UnregisteredSnapshot):
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
-        """Reads whatever version it is told."""
+        """Reads any version."""
 
 
 @pytest.mark.parametrize("version", [0, -1, 4])
-def test_a_snapshot_that_does_not_look_is_still_not_given_an_unknown_version(version: int) -> None:
+def test_an_unknown_version_is_not_passed_to_a_snapshot(version: int) -> None:
     with pytest.raises(SnapshotFormatError, match=r"newest supported: 3.*newer release"):
         snapshot_from_bytes(envelope(f"{__name__}:Indifferent", version))
 
 
-def test_a_snapshot_class_that_cannot_be_made_or_fails_is_a_format_error() -> None:
+def test_a_failing_snapshot_class_is_a_format_error() -> None:
     with pytest.raises(SnapshotFormatError, match="without arguments"):
         snapshot_from_bytes(envelope(f"{__name__}:NeedsMore", 3))
     with pytest.raises(SnapshotFormatError, match="without arguments"):
@@ -211,7 +211,7 @@ def nested_lists(levels: int) -> ts.TypeSerializer:
     return serializer
 
 
-def test_what_is_nested_as_deep_as_can_be_read_is_written_and_nothing_deeper() -> None:
+def test_the_deepest_readable_nesting_is_written_and_nothing_deeper() -> None:
     deepest = nested_lists(63).snapshot_configuration()
     assert snapshot_from_bytes(snapshot_to_bytes(deepest)).restore_serializer() == nested_lists(63)
     for snapshot, nesting in ((nested_lists(64).snapshot_configuration(), 0), (deepest, 1)):
@@ -227,7 +227,7 @@ def test_bytes_nested_too_deep_are_rejected() -> None:
         snapshot_from_bytes(frame * 64 + LONG)
 
 
-def test_any_number_may_stand_beside_one_another() -> None:
+def test_any_number_of_siblings_is_allowed() -> None:
     wide = ts.TupleSerializer([nested_lists(3)] * 100)
     data = snapshot_to_bytes(wide.snapshot_configuration())
     assert snapshot_from_bytes(data).restore_serializer() == wide
@@ -240,7 +240,7 @@ def test_any_number_may_stand_beside_one_another() -> None:
     assert source.remaining == 0
 
 
-def test_a_snapshot_that_failed_leaves_the_depth_as_it_was() -> None:
+def test_a_failed_snapshot_leaves_the_depth_unchanged() -> None:
     out, source = DataOutputView(), DataInputView(envelope("nothing.known", 1) * 70)
     for _ in range(70):
         with pytest.raises(SnapshotFormatError, match="local to a function"):

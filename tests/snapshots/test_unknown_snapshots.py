@@ -1,4 +1,4 @@
-"""Snapshots of classes that this process does not know: found where they were declared, or carried on unread."""
+"""Snapshots of unknown classes: loaded from declared modules, or kept undecoded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DeclaredSnapshot(SimpleTypeSerializerSnapshot[int]):
 """
 
 
-def test_a_snapshot_of_an_unknown_class_is_carried_on_as_it_is() -> None:
+def test_a_snapshot_of_an_unknown_class_is_kept_unchanged() -> None:
     carried = snapshot_or_unopened(UNKNOWN)
     assert snapshot_to_bytes(carried) == UNKNOWN
     for nesting in (0, MAX_NESTING):
@@ -58,7 +58,7 @@ def test_a_snapshot_of_an_unknown_class_is_carried_on_as_it_is() -> None:
     assert known.restore_serializer() == ts.LongSerializer()
 
 
-def test_who_asks_what_is_in_it_learns_which_class_is_missing() -> None:
+def test_access_to_its_content_names_the_missing_class() -> None:
     carried = snapshot_or_unopened(UNKNOWN)
     with pytest.raises(UnresolvableSerializerError, match="Lost_Serializer"):
         carried.restore_serializer()
@@ -75,13 +75,13 @@ def test_who_asks_what_is_in_it_learns_which_class_is_missing() -> None:
             ask()
 
 
-def test_damage_is_no_unknown_class() -> None:
+def test_damage_is_not_an_unknown_class() -> None:
     for data in (LONG[:-1], LONG + b"\0", b"", UNKNOWN[:20]):
         with pytest.raises(SnapshotFormatError):
             snapshot_or_unopened(data)
 
 
-def test_a_declared_module_is_imported_when_its_name_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declared_module_is_imported_when_its_name_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     name, module = f"declared.{uuid.uuid4().hex}", f"declared_{uuid.uuid4().hex}"
     with pytest.raises(UnknownSnapshotError, match="unknown serializer snapshot"):
@@ -98,7 +98,7 @@ def test_a_declared_module_is_imported_when_its_name_is_met(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("name", ["unavailable.Snapshot", "unavailable_module:Snapshot"])
-def test_the_reason_why_a_class_is_not_here_is_in_the_error(name: str) -> None:
+def test_the_error_has_the_reason_why_a_class_is_missing(name: str) -> None:
     declare_unavailable_snapshots({name: "it is of __main__, which is another program here"})
     with pytest.raises(UnknownSnapshotError, match=r"\(it is of __main__, which is another program here\)"):
         snapshot_class_for(name)
@@ -108,7 +108,7 @@ def test_the_reason_why_a_class_is_not_here_is_in_the_error(name: str) -> None:
 
 
 class CountedSnapshot(SimpleTypeSerializerSnapshot[int]):
-    """Would adopt anything, and says that it was asked."""
+    """Adopts anything, and counts its calls."""
 
     def create_serializer(self) -> ts.LongSerializer:
         return Counted()
@@ -127,7 +127,7 @@ class Counted(ts.LongSerializer):
         return CountedSnapshot()
 
 
-def test_a_new_serializer_is_asked_only_where_the_old_one_rejects() -> None:
+def test_the_new_serializer_decides_only_if_the_old_snapshot_rejects() -> None:
     assert resolve_compatibility(CountedSnapshot(), Counted()).is_as_is
     assert Counted.asked == 0
     adopted = resolve_compatibility(ts.StringSerializer().snapshot_configuration(), Counted())
@@ -137,7 +137,7 @@ def test_a_new_serializer_is_asked_only_where_the_old_one_rejects() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 0, 4])
-def test_the_check_of_a_version_names_both(version: int) -> None:
+def test_a_version_error_has_both_versions(version: int) -> None:
     snapshot = snapshot_from_bytes(LONG)
     for known in (1, 2, 3):
         snapshot.check_version(known)
@@ -146,14 +146,14 @@ def test_the_check_of_a_version_names_both(version: int) -> None:
             ask(version)
 
 
-def test_a_rejected_value_says_by_whom_and_why_at_every_step() -> None:
+def test_a_rejected_value_has_the_reason_of_every_step() -> None:
     error = SerializationError("Long", ("value: 'x' is not an int", ".a: 'y' is not an int"))
     assert str(error) == "Long cannot write this value: 'x' is not an int; .a: 'y' is not an int"
     assert str(error.within("state 'n'")).startswith("state 'n': Long cannot write")
     assert error.at("[3]").problems == ("[3]: 'x' is not an int", "[3].a: 'y' is not an int")
 
 
-def test_bytes_that_end_before_the_name_are_rejected_as_such() -> None:
+def test_bytes_that_end_before_the_name_are_rejected() -> None:
     for data in (b"", b"\0", b"\0\5abc"):
         with pytest.raises(SnapshotFormatError, match=r"snapshot \(no name\) at byte 0: .*truncated"):
             snapshot_from_bytes(data)
@@ -161,7 +161,7 @@ def test_bytes_that_end_before_the_name_are_rejected_as_such() -> None:
         snapshot_from_bytes(LONG[:-1])
 
 
-def test_a_class_that_is_local_to_a_function_is_not_found_by_its_place() -> None:
+def test_a_class_local_to_a_function_is_not_found_by_its_path() -> None:
     class Local(CountedSnapshot):
         pass
 

@@ -1,4 +1,4 @@
-"""How values are shown in errors: short, saying so where they are cut, and never raising."""
+"""Values in errors: shortened with a mark, and never raising."""
 
 from snapshots.errors import MAX_SHOWN_CHARACTERS, cut, misfit, shown
 
@@ -8,13 +8,13 @@ class Unshowable:
         raise RuntimeError("no text")
 
 
-def test_what_is_longer_is_cut_and_says_so() -> None:
+def test_a_long_text_is_shortened_with_a_mark() -> None:
     assert shown("a" * (MAX_SHOWN_CHARACTERS - 2)) == repr("a" * (MAX_SHOWN_CHARACTERS - 2))
     assert shown("a" * (MAX_SHOWN_CHARACTERS - 1)) == f"'{'a' * (MAX_SHOWN_CHARACTERS - 1)}... (81 characters)"
     assert (cut("abc", 3), cut("abcd", 3)) == ("abc", "abc... (4 characters)")
 
 
-def test_a_value_without_a_text_is_told_by_its_class() -> None:
+def test_a_value_without_a_text_is_shown_by_its_class() -> None:
     assert shown(Unshowable()) == "a Unshowable (which cannot be shown: RuntimeError)"
     assert misfit("", 7, "is odd") == "value: 7 is odd"
     assert misfit(".a", 7, "is odd") == ".a: 7 is odd"

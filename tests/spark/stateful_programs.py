@@ -1,4 +1,4 @@
-"""Programs for Spark's ``transformWithState``, as its users write them, several of which run in one query.
+"""Programs for Spark's ``transformWithState``, as users write them; several run in one query.
 
 A query that runs them all takes as long as one of them. So they are put into one processor (`Programs`): the first
 column of the key says which program a record is for, and the states of each have names of their own.
@@ -21,7 +21,7 @@ OUTPUT = "program string, k string, what string, n bigint"
 
 
 def struct(**types: Any) -> StructType:
-    """A schema; given as DDL, it would have Spark ask the JVM at each state and batch."""
+    """A schema; a DDL string would make Spark call the JVM for each state and batch."""
     return StructType([StructField(name, of()) for name, of in types.items()])
 
 
@@ -58,7 +58,7 @@ class Largest(StatefulProcessor):
 
 
 class CountedNumbers(StatefulProcessor):
-    """Counts how often each number occurs, in a map; a negative number takes its opposite out again."""
+    """Counts each number in a map; a negative number removes its positive."""
 
     def init(self, handle: Any) -> None:
         self.times = handle.getMapState("times", struct(n=IntegerType), struct(times=LongType, last=LongType))
@@ -77,7 +77,7 @@ class CountedNumbers(StatefulProcessor):
 
 
 class RateLimiter(StatefulProcessor):
-    """Lets two records a minute pass, by a map from minutes to counts that forgets what is over."""
+    """Passes two records a minute, with a map from minutes to counts that drops former minutes."""
 
     def init(self, handle: Any) -> None:
         self.passed = handle.getMapState("passed", struct(minute=LongType), struct(count=IntegerType))
@@ -97,7 +97,7 @@ class RateLimiter(StatefulProcessor):
 
 
 class MovingAverage(StatefulProcessor):
-    """The average of the last three numbers of a key, which are kept in a list."""
+    """The average of the last three numbers of a key, from a list."""
 
     def init(self, handle: Any) -> None:
         self.last = handle.getListState("last", struct(n=IntegerType))
@@ -111,7 +111,7 @@ class MovingAverage(StatefulProcessor):
 
 
 class Balance(StatefulProcessor):
-    """Adds up from what a key begins with; a key may begin with several amounts."""
+    """Sums from the initial state of a key; a key may have several initial amounts."""
 
     def init(self, handle: Any) -> None:
         self.balance = handle.getValueState("balance", struct(amount=LongType))
@@ -128,7 +128,7 @@ class Balance(StatefulProcessor):
 
 
 class Fresh(StatefulProcessor):
-    """Lets each number of a key pass once an hour, and tells in the same batch that it was the first of its kind."""
+    """Passes each number of a key once an hour, and emits in the same batch that it was new."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -155,7 +155,7 @@ class Fresh(StatefulProcessor):
 
 
 class Heartbeat(StatefulProcessor):
-    """Tells when a key was silent for ten seconds of event time; each record puts that off."""
+    """Emits after ten seconds of event time without a record of the key."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -181,7 +181,7 @@ class Heartbeat(StatefulProcessor):
 
 
 class LatestEvent(StatefulProcessor):
-    """What PySpark's own example of event time does: a maximum that a timer at the watermark of its time clears."""
+    """PySpark's own example of event time: a maximum that a timer at its event time clears."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -200,7 +200,7 @@ class LatestEvent(StatefulProcessor):
 
 
 class Reminders(StatefulProcessor):
-    """Registers a timer for each number of a record, and two more from inside a timer, of which one is due already."""
+    """Registers a timer for each number of a record, and two more in a timer, one of which is due."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -223,7 +223,7 @@ STATE_PROGRAMS = (Violations, Largest, CountedNumbers, RateLimiter, MovingAverag
 
 
 class Programs(StatefulProcessor):
-    """Several programs in one query; see the module."""
+    """Several programs in one query."""
 
     def __init__(self, *programs: type[StatefulProcessor]) -> None:
         self.programs = {program.__name__: program() for program in programs}
@@ -251,7 +251,7 @@ class Programs(StatefulProcessor):
 
 
 class _Named:
-    """A handle whose states have names of one program's own."""
+    """A handle that prefixes state names by program."""
 
     def __init__(self, handle: Any, program: str) -> None:
         self._handle = handle

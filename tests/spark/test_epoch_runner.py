@@ -1,4 +1,4 @@
-"""What carries out an epoch: what fails it is what is raised, whatever then goes wrong with clearing up."""
+"""Running an epoch: the first failure is raised, even if the clean-up fails too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def acknowledgement(content: str, attempt: str) -> Acknowledgement:
 
 
 class FakeRuntime:
-    """One task; what it acknowledges, what deleting and committing raise, is told."""
+    """One task with given acknowledgements; deleting and committing can raise given errors."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ def run(runtime: FakeRuntime) -> Epochs:
 
 
 @pytest.mark.parametrize("discard_error", [None, OSError("the disk is gone")])
-def test_files_that_cannot_be_deleted_hide_no_rejection_and_the_sink_forgets_all_the_same(
+def test_undeletable_files_hide_no_rejection_and_the_sink_aborts_anyway(
     discard_error: Exception | None,
 ) -> None:
     runtime = FakeRuntime(acknowledgement("same", "a"), acknowledgement("other", "b"), discard_error=discard_error)
@@ -96,7 +96,7 @@ def test_files_that_cannot_be_deleted_hide_no_rejection_and_the_sink_forgets_all
     assert runtime.done == ["discard shared/a, shared/b", "abort"]
 
 
-def test_files_of_a_repetition_that_cannot_be_deleted_fail_no_epoch() -> None:
+def test_undeletable_files_of_a_repeated_attempt_fail_no_epoch() -> None:
     runtime = FakeRuntime(
         acknowledgement("same", "a"), acknowledgement("same", "b"), discard_error=OSError("the disk is gone")
     )
@@ -105,7 +105,7 @@ def test_files_of_a_repetition_that_cannot_be_deleted_fail_no_epoch() -> None:
 
 
 @pytest.mark.parametrize("tasks", [(TASK,), ()])
-def test_output_that_cannot_be_committed_stays_staged_beside_its_checkpoint(tasks: tuple[TaskId, ...]) -> None:
+def test_output_that_cannot_be_committed_stays_staged_with_its_checkpoint(tasks: tuple[TaskId, ...]) -> None:
     acknowledgements = [acknowledgement("same", "a") for _ in tasks]
     runtime = FakeRuntime(*acknowledgements, tasks=tasks, commit_error=OSError("the disk is full"))
     with pytest.raises(OSError, match="the disk is full"):
@@ -113,7 +113,7 @@ def test_output_that_cannot_be_committed_stays_staged_beside_its_checkpoint(task
     assert runtime.done == ["store", "commit"]
 
 
-def test_what_is_rejected_of_complete_state_is_rejected_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inconsistent_state_is_rejected_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     def reject(completed: CompletedCheckpoint) -> None:
         raise EpochError("the copies differ")
 

@@ -1,4 +1,4 @@
-"""The table of an epoch: every state with every event, and what holds whatever happens in whatever order."""
+"""The table of an epoch: every state with every event, and invariants for any order of events."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def all_of(machine: Epochs) -> object:
 
 @pytest.mark.parametrize("event", EpochEvent)
 @pytest.mark.parametrize("state", EpochState)
-def test_every_state_with_every_event_does_what_the_table_says_or_nothing(state: EpochState, event: EpochEvent) -> None:
+def test_every_state_and_event_follows_the_table_or_changes_nothing(state: EpochState, event: EpochEvent) -> None:
     machine = in_state(state, event)
     if state is EpochState.STOPPED and event in _BATCHES:
         event = EpochEvent.BATCH_WHEN_STOPPING
@@ -199,7 +199,7 @@ def test_the_document_shows_the_table_of_the_code() -> None:
     assert shown == transitions_as_text()
 
 
-def test_every_state_can_be_reached_and_left_for_rest() -> None:
+def test_every_state_can_be_reached_and_left() -> None:
     reached = {EpochState.IDLE}
     while True:
         more = {following for (state, _), (following, _) in EPOCH_TRANSITIONS.items() if state in reached}
@@ -216,7 +216,7 @@ def rejected(machine: Epochs, event: object) -> Exception:
     return rejection.error
 
 
-def test_what_is_rejected_says_why() -> None:
+def test_rejections_have_a_reason() -> None:
     ahead = rejected(epochs(OWN), BatchArrived(9))
     assert "at batch 9, the state log at epoch 3: the next batch must be 4" in str(ahead)
     assert "the state log at epoch none: the next batch must be 0" in str(rejected(epochs(), BatchArrived(1)))
@@ -233,7 +233,7 @@ def test_what_is_rejected_says_why() -> None:
         assert words in str(error)
 
 
-def test_a_checkpoint_has_the_id_of_its_batch_unless_that_is_used_up() -> None:
+def test_a_checkpoint_has_the_id_of_its_batch_unless_that_is_used() -> None:
     ahead = epochs(DurableEpoch(7, 3, b"", is_own=True))
     [opened] = ahead.handle(BatchArrived(4))
     assert opened == Open(Epoch(8, 4))
@@ -265,7 +265,7 @@ def test_a_stored_epoch_that_cannot_be_committed_is_committed_by_the_next_start(
     assert stored.handle(Failed("the disk is full")) == (), "the next start commits it again"
 
 
-def test_what_makes_no_whole_leaves_the_epoch_where_it_was() -> None:
+def test_inconsistent_state_leaves_the_epoch_unchanged() -> None:
     machine = epochs()
     for event in (BatchArrived(0), Triggered([TaskId("words", 0)], 0), acknowledgement(0, 0), ActionReturned()):
         machine.handle(event)
@@ -278,7 +278,7 @@ def test_what_makes_no_whole_leaves_the_epoch_where_it_was() -> None:
 
 
 class World:
-    """What a runtime would have done so far, told by the actions alone."""
+    """A model of the runtime that follows the actions only."""
 
     def __init__(self) -> None:
         self.machine = epochs()
@@ -337,7 +337,7 @@ def events_of(checkpoint_id: int) -> st.SearchStrategy[object]:
 
 
 @given(st.data())
-def test_whatever_happens_in_whatever_order_the_invariants_hold(data: st.DataObject) -> None:
+def test_invariants_hold_for_any_order_of_events(data: st.DataObject) -> None:
     world = World()
     for _ in range(data.draw(st.integers(0, 40))):
         world.tell(data.draw(events_of(world.machine.next_batch_id)))
@@ -356,7 +356,7 @@ def kept_of(world: World, checkpoint_id: int) -> set[str]:
 
 
 @given(st.integers(1, 5))
-def test_an_undisturbed_run_stores_and_commits_each_batch_once_and_replays_none(batches: int) -> None:
+def test_a_run_without_faults_stores_and_commits_each_batch_once_and_replays_none(batches: int) -> None:
     world = World()
     for batch_id in range(batches):
         for event in undisturbed(batch_id):
@@ -374,7 +374,7 @@ def undisturbed(batch_id: int) -> tuple[object, ...]:
     )
 
 
-def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits_what_came_last() -> None:
+def test_a_no_data_epoch_belongs_to_the_batch_before_it_whose_replay_commits_the_last_output() -> None:
     machine = epochs(OWN)
     [opening] = machine.handle(TimePassed(5))
     assert opening == Open(Epoch(4, 3, OFFSETS, TimePassed(5)))
@@ -392,7 +392,7 @@ def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits
     assert machine.open_epoch_id is None
 
 
-def test_there_is_no_epoch_without_records_before_the_first_batch() -> None:
+def test_there_is_no_no_data_epoch_before_the_first_batch() -> None:
     machine = epochs()
     with pytest.raises(IllegalTransitionError, match="there was no batch before"):
         machine.handle(TimePassed(5))

@@ -1,4 +1,4 @@
-"""No file that a job writes names a module of ours: a module that moves must not make a checkpoint unreadable."""
+"""Files of a job name no module of ours: a moved module must not make a checkpoint unreadable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "word string, times bigint, total bigint"
 
 
 def module_path() -> re.Pattern[bytes]:
-    """Matches the dotted path of a module or package of ours, but no registered name such as a setting."""
+    """Matches dotted paths of our modules and packages, but no registered names such as settings."""
     found = []
     for package in PACKAGES:
         modules = "|".join(sorted(one.name for one in pkgutil.iter_modules(import_module(package).__path__)))
@@ -37,7 +37,7 @@ def module_path() -> re.Pattern[bytes]:
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """Everything in a file: its bytes, and what is compressed in it."""
+    """The content of a file: its bytes, and decompressed parts."""
     data = path.read_bytes()
     yield data
     if data.startswith(b"Obj\x01"):
@@ -49,7 +49,7 @@ def contents(path: Path) -> Iterator[bytes]:
 
 
 def paths_in(directory: Path) -> list[tuple[str, bytes]]:
-    """The files below a directory with the path of a module, and that path."""
+    """Files below a directory that contain a module path, with the path."""
     pattern = module_path()
     return [
         (str(path.relative_to(directory)), match[0])
@@ -94,13 +94,13 @@ class StagingSink:
         """Shows nothing."""
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Forgets nothing."""
+        """Removes nothing."""
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         """Removes nothing."""
 
 
-def test_the_search_finds_modules_in_bytes_and_below_compression(tmp_path: Path) -> None:
+def test_the_search_finds_modules_in_bytes_and_in_compressed_parts(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"\x00statebackend.spark.parquet_sink.NoopSink\x00 statebackend.format_version")
     schema: Any = {
         "type": "record",

@@ -1,4 +1,4 @@
-"""The epochs of a `ParquetSink` on an S3-compatible store: each row once, wherever its commit breaks off."""
+"""The epochs of a `ParquetSink` on an S3-compatible store: each row once, even after an interrupted commit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def uri(bucket: Bucket, faulty_store: FaultyProxy) -> str:
-    """With credentials: the workers of the session have started without them."""
+    """With credentials, because the workers of the session have none."""
     return bucket.uri("out", user=f"tests:{SECRET_KEY}@", port=faulty_store.port)
 
 
@@ -38,7 +38,7 @@ def numbers(spark: SparkSession, *values: int) -> DataFrame:
 
 
 def staged_by_hand(uri: str, epoch_id: int, attempt_id: str, *rows: tuple[int, ...]) -> bytes:
-    """What `stage` does, without Spark."""
+    """Stages without Spark."""
     fs = CheckpointFileSystem.from_uri(uri)
     files = []
     for number, ids in enumerate(rows):
@@ -64,14 +64,14 @@ def visible(uri: str, below: str = "") -> dict[str, list[int]]:
 
 
 def others(bucket: Bucket) -> list[str]:
-    """All that is there beside what a reader finds."""
+    """All other objects than those that a reader finds."""
     return [
         key for key in bucket.keys if not key.endswith((".parquet", "/")) or ("/_" in key and not key.endswith("/"))
     ]
 
 
 @pytest.mark.spark
-def test_tasks_write_their_rows_to_the_store_and_commit_shows_them(spark, uri, sink, bucket) -> None:
+def test_tasks_write_their_rows_to_the_store_and_commit_makes_them_visible(spark, uri, sink, bucket) -> None:
     frame = numbers(spark, *range(100)).repartition(3)
     committable = sink.stage(frame, 7, "job.a")
     assert visible(uri) == {}
@@ -93,7 +93,7 @@ def test_an_epoch_without_rows_is_a_file_that_keeps_the_schema(spark, uri, sink)
 
 
 @pytest.mark.spark
-def test_a_frame_with_all_kinds_of_columns_is_read_back_by_spark_as_it_was(spark, uri, sink, tmp_path) -> None:
+def test_columns_of_all_kinds_are_read_back_unchanged_by_spark(spark, uri, sink, tmp_path) -> None:
     frame = spark.sql(
         "select cast(id as int) i, id l, cast(id as double) d, cast(id as decimal(20,3)) c, string(id) s, "
         "binary(string(id)) b, timestamp_micros(id * 1000001) t, timestamp_ntz '2020-01-01 00:00:00' n, "
@@ -123,12 +123,12 @@ def test_a_sink_on_the_store_keeps_the_contract(sink) -> None:
     assert SinkAdapter(sink).can_roll_back
 
 
-def test_its_name_says_the_place_and_no_secret(bucket, sink) -> None:
+def test_its_identity_has_the_path_and_no_secret(bucket, sink) -> None:
     assert sink.identity == f"ParquetSink('s3://{bucket.name}/out')"
 
 
 @pytest.mark.parametrize("options", [{"compression": "best"}, {"maxRecordsPerFile": "1"}])
-def test_an_option_that_cannot_be_kept_is_rejected(uri, options) -> None:
+def test_an_unsupported_option_is_rejected(uri, options) -> None:
     with pytest.raises(ValueError, match=r"has only the option compression.*") as caught:
         ParquetSink(uri, options)
     assert SECRET_KEY not in str(caught.value)
@@ -145,7 +145,7 @@ def test_an_option_that_cannot_be_kept_is_rejected(uri, options) -> None:
     ],
 )
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE_ANSWER])
-def test_a_commit_that_breaks_off_anywhere_is_finished_by_the_next(
+def test_an_interrupted_commit_is_finished_by_the_next(
     uri, bucket, faulty_store, quick, method, pattern, fault
 ) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1, 2), (3,))
@@ -166,7 +166,7 @@ def test_a_commit_that_breaks_off_anywhere_is_finished_by_the_next(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ParquetSink]:
-    """Sinks that try twice, without pauses: what is shown is what they leave."""
+    """Sinks that retry twice, without pauses."""
     from statebackend.checkpoint.fs.retries import BoundedRetries
     from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
 
@@ -182,7 +182,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ParquetSink]:
     return sink
 
 
-def test_a_listing_that_lags_hides_no_row_and_shows_none_twice(uri, bucket, sink, faulty_store) -> None:
+def test_a_late_listing_hides_and_duplicates_no_row(uri, bucket, sink, faulty_store) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1, 2), (3,))
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
     sink.recover(3, "job")
@@ -196,7 +196,7 @@ def test_a_listing_that_lags_hides_no_row_and_shows_none_twice(uri, bucket, sink
     assert visible(uri, "_set_aside") == {"_set_aside/epoch=000000000003-job.a": [1, 2, 3]}
 
 
-def test_epochs_that_are_not_listed_yet_are_looked_for_behind_gaps(uri, sink, faulty_store) -> None:
+def test_epochs_missing_in_a_listing_are_looked_up_after_gaps(uri, sink, faulty_store) -> None:
     for epoch_id in (3, 12, 21):
         sink.commit(epoch_id, staged_by_hand(uri, epoch_id, "job.a", (epoch_id,)))
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
@@ -206,12 +206,12 @@ def test_epochs_that_are_not_listed_yet_are_looked_for_behind_gaps(uri, sink, fa
 
 
 class _Frame:
-    """One that is rejected before it is looked at."""
+    """A frame that is rejected before it is read."""
 
     columns = ("id",)
 
 
-def test_an_epoch_of_another_is_neither_kept_nor_overwritten(uri, sink) -> None:
+def test_an_epoch_of_another_job_is_neither_kept_nor_overwritten(uri, sink) -> None:
     theirs, ours = staged_by_hand(uri, 3, "other.a", (1,)), staged_by_hand(uri, 3, "job.a", (2,))
     sink.commit(3, theirs)
     with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 3"):
@@ -221,7 +221,7 @@ def test_an_epoch_of_another_is_neither_kept_nor_overwritten(uri, sink) -> None:
     assert visible(uri) == {"epoch=000000000003": [1]}
 
 
-def test_files_of_a_stranger_in_the_place_of_an_epoch_are_named(uri, bucket, sink) -> None:
+def test_foreign_files_in_place_of_an_epoch_are_named(uri, bucket, sink) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1,))
     bucket.write("out/epoch=000000000003/part-x.parquet", b"strange")
     with pytest.raises(SinkError, match=r"part-x.parquet is none of the files of epoch 3"):
@@ -232,14 +232,14 @@ def test_files_of_a_stranger_in_the_place_of_an_epoch_are_named(uri, bucket, sin
         sink.roll_back(2, "job")
 
 
-def test_rows_that_are_gone_are_missed(uri, bucket, sink) -> None:
+def test_missing_rows_are_detected(uri, bucket, sink) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
     bucket.delete("out/_staging/000000000003-job.a/part-1-job.a.parquet")
     with pytest.raises(SinkError, match=r"rows of epoch 3 are gone: .*part-1-job.a.parquet is missing or"):
         sink.commit(3, committable)
 
 
-def test_only_the_jobs_own_leftovers_are_removed(uri, bucket, sink) -> None:
+def test_only_remains_of_the_job_are_removed(uri, bucket, sink) -> None:
     for epoch_id, attempt in ((3, "job.a"), (4, "job.a"), (4, "job.b"), (5, "other.a"), (4, "jobs.a")):
         staged_by_hand(uri, epoch_id, attempt, (1,))
     sink.recover(3, "job")
@@ -250,7 +250,7 @@ def test_only_the_jobs_own_leftovers_are_removed(uri, bucket, sink) -> None:
 @pytest.mark.parametrize(
     "pattern", ["_set_aside/.*part-1", "_set_aside/.*_committable", "epoch.*part-0", "epoch.*_comm"]
 )
-def test_rolling_back_that_breaks_off_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
+def test_an_interrupted_roll_back_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
     for epoch_id in (2, 3, 4):
         quick(uri).commit(epoch_id, staged_by_hand(uri, epoch_id, f"job.{epoch_id}", (epoch_id,), (10 * epoch_id,)))
     method = "PUT" if "_set_aside" in pattern else "DELETE"
@@ -269,7 +269,7 @@ def test_rolling_back_that_breaks_off_is_finished_by_the_next(uri, bucket, fault
     assert visible(uri)["epoch=000000000003"] == [33]
 
 
-def test_a_part_of_an_epoch_that_was_never_marked_goes_when_the_job_goes_back(uri, faulty_store, quick) -> None:
+def test_a_part_of_an_uncommitted_epoch_is_removed_by_a_roll_back(uri, faulty_store, quick) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
     faulty_store.fail(Fault.DROP, "PUT", "epoch.*part-1")
     with pytest.raises((SinkError, StorageError)):
@@ -294,7 +294,7 @@ def test_a_part_of_an_epoch_that_was_never_marked_goes_when_the_job_goes_back(ur
         json.dumps({"version": 1, "epoch": 3, "attempt": "job.a"}).encode(),
     ],
 )
-def test_a_committable_that_is_none_is_rejected_and_nothing_is_touched(bucket, sink, committable) -> None:
+def test_an_invalid_committable_is_rejected_and_nothing_changes(bucket, sink, committable) -> None:
     with pytest.raises(SinkError, match=r"committable|directory's name"):
         sink.commit(3, committable)
     assert bucket.keys == []

@@ -1,4 +1,4 @@
-"""What a job on Spark is rejected for before anything of it runs, in one line that names the operator or the source."""
+"""Invalid definitions of Spark jobs are rejected before anything runs, with the operator or source."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_columns_that_the_input_does_not_have(
 
 
 @pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
-def test_what_is_no_sink(workplace: Workplace, sink: Any) -> None:
+def test_invalid_sinks(workplace: Workplace, sink: Any) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
@@ -128,7 +128,7 @@ class HoldingALock(CountWords):
         self.lock = threading.Lock()
 
 
-def test_a_function_that_cannot_be_sent(workplace: Workplace) -> None:
+def test_a_function_that_cannot_be_pickled(workplace: Workplace) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(HoldingALock(), uid="words", schema=COUNTED).sink_to(NoopSink())
@@ -145,7 +145,7 @@ def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace)
     rejected(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")
 
 
-def test_a_column_that_is_named_as_ours_are(workplace: Workplace) -> None:
+def test_a_reserved_column_name(workplace: Workplace) -> None:
     environment = workplace.environment()
     frame = workplace.stream().withColumn("__statebackend_mine", F.col("number").cast("timestamp"))
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("__statebackend_mine")
@@ -183,7 +183,7 @@ class Beginning(StatefulProcessor):
     ],
     ids=["not grouped", "no frame", "a stream", "an expression", "another type", "more columns"],
 )
-def test_a_beginning_that_is_none_for_these_keys(
+def test_initial_state_that_does_not_fit_the_keys(
     workplace: Workplace, initial: Callable[[Workplace], Any], reported: str
 ) -> None:
     environment = workplace.environment()

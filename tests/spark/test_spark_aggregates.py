@@ -1,4 +1,4 @@
-"""Built-in aggregates on Spark, beside Spark's own ``groupBy().agg()`` over the same rows."""
+"""Built-in aggregates on Spark equal Spark's own ``groupBy().agg()`` over the same rows."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def read(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_results_names_and_types_are_those_of_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
+def test_results_names_and_types_equal_those_of_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     from statebackend.spark import ParquetSink
 
     calls = {"all": OURS, "exact": EXACT}
@@ -129,7 +129,7 @@ def test_results_names_and_types_are_those_of_spark(spark: SparkSession, tmp_pat
         assert newest == by_key(expected.collect(), 2)
 
 
-def test_windows_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_equal_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from statebackend.spark import MemorySink

@@ -29,7 +29,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Asking(AsyncFunction[Any, Any]):
-    """Emits word, number and the process; what it asks with belongs to the loop that setup() ran in."""
+    """Emits word, number and process; its client belongs to the loop of setup()."""
 
     async def setup(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Answering(Asking):
 
 
 class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
-    """Answers only what is asked when there is a file to allow it."""
+    """Completes a request only if its file exists."""
 
     def __init__(self, allowed: Path) -> None:
         self.allowed = allowed
@@ -82,7 +82,7 @@ def run(
     environment.execute("job", trigger={"availableNow": True}).await_termination()
 
 
-def test_every_record_of_a_stream_without_keys_comes_out_once_and_one_that_never_does_fails_the_epoch(
+def test_every_record_of_a_stream_without_keys_is_emitted_once_and_a_hanging_one_fails_the_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     workplace = Workplace(spark, tmp_path)
@@ -100,7 +100,7 @@ def test_every_record_of_a_stream_without_keys_comes_out_once_and_one_that_never
         run(workplace, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
 
 
-def test_records_in_flight_are_carried_into_the_next_epoch_and_over_a_restart(
+def test_records_in_flight_are_restored_in_the_next_epoch_and_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     workplace = Workplace(spark, tmp_path)
@@ -115,9 +115,7 @@ def test_records_in_flight_are_carried_into_the_next_epoch_and_over_a_restart(
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
 
 
-def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark: SparkSession, tmp_path: Path) -> None:
     workplace = Workplace(spark, tmp_path)
     workplace.add_batch([("a", 1)])
     sink, environment = memory_sink(), workplace.environment()

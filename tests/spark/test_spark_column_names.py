@@ -1,4 +1,4 @@
-"""Columns with names that Spark would read as paths: which of them is the key, the order and the row."""
+"""Column names that Spark would parse as paths, as key, order and row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCHES = [[{"word": "x", "number": 3}, {"word": "y", "number": 1}, {"word": "x"
 
 
 def with_odd_names(frame: DataFrame) -> DataFrame:
-    """A struct ``a`` that has ``b``, and flat columns called ``a.b`` and ``a`b``."""
+    """A struct ``a`` with a field ``b``, and flat columns called ``a.b`` and ``a`b``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.select(
@@ -40,7 +40,7 @@ class EmitColumns(KeyedProcessFunction[Any, Any, Any]):
         yield value["a.b"], value["a`b"]
 
 
-def test_a_key_and_an_order_with_dots_and_backticks_are_the_columns_of_these_names(
+def test_keys_and_orders_with_dots_and_backticks_are_the_columns_of_these_names(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from statebackend.spark.frame_sinks import MemorySink
@@ -86,9 +86,7 @@ def test_without_a_column_of_that_name_a_dotted_key_is_the_field_of_a_struct(
     assert sorted(tuple(row) for row in sink.rows) == [("x", 1), ("x", 2), ("y", 1)]
 
 
-def test_columns_that_differ_in_letter_case_only_are_rejected_before_the_job_runs(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_columns_that_differ_in_case_only_are_rejected_before_the_job_runs(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from statebackend.spark.frame_sinks import NoopSink
@@ -127,11 +125,11 @@ class Outer:
         (Outer(Inner("nested")), "nested"),
     ],
 )
-def test_in_process_a_dotted_name_means_what_it_means_on_spark(record: Any, expected: str) -> None:
+def test_a_dotted_name_has_the_same_meaning_in_the_local_runtime(record: Any, expected: str) -> None:
     assert field_getter("a.b", "operator 'uid'", "key_by")(record) == expected
 
 
-def test_in_process_a_column_with_the_name_of_a_method_is_the_column() -> None:
+def test_a_column_named_like_a_method_works_in_the_local_runtime() -> None:
     from pyspark.sql import Row
 
     assert field_getter("count", "operator 'uid'", "key_by")(Row(count=7)) == 7

@@ -1,4 +1,4 @@
-"""Counts by window on Spark, beside those of Spark's own windows and of this process, and by partitions of a source."""
+"""Count windows on Spark equal Spark's own and those of the local runtime, also by source partitions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Row = tuple[str, int, int]
 
 
 def write(source: Path, batches: Sequence[Sequence[Row]]) -> None:
-    """A file of JSON for each batch."""
+    """Write one JSON file per batch."""
     source.mkdir(exist_ok=True)
     for number, rows in enumerate(batches, start=len(list(source.iterdir()))):
         add_file(source, number, ({"k": k, "t": t, "v": v} for k, t, v in rows))
 
 
-def test_counts_by_window_are_those_of_this_process_and_of_spark_for_records_at_the_threshold(
+def test_count_windows_equal_those_of_the_local_runtime_and_of_spark_for_records_at_the_threshold(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
@@ -88,7 +88,7 @@ def test_counts_by_window_are_those_of_this_process_and_of_spark_for_records_at_
     assert all(one.levelno < logging.ERROR for one in ours)
 
 
-def test_the_slowest_partition_of_a_source_says_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_slowest_partition_of_a_source_determines_its_watermark(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     sink = memory_sink()

@@ -1,4 +1,4 @@
-"""One stream cut into epochs in several ways, on Spark: windows, timers and late records are as the watermarks say."""
+"""One stream cut into epochs in several ways on Spark: windows, timers and late records follow the watermarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
 
 
 def cut(seed: int) -> list[list[Record]]:
-    """Records that are mostly in order, in a few epochs of any size."""
+    """Mostly ordered records in a few epochs of any size."""
     random_numbers = random.Random(seed)
     records = [
         (random_numbers.choice("abc"), 3 * index + random_numbers.randint(-30, 6), 1 << index) for index in range(18)
@@ -38,7 +38,7 @@ def cut(seed: int) -> list[list[Record]]:
 
 
 class Cut:
-    """A job over one cut; each of its runs goes on where the last one ended."""
+    """A job over one cut; each of its runs continues after the last one."""
 
     def __init__(self, spark: SparkSession, directory: Path, backend: str) -> None:
         self.spark, self.directory, self.backend = spark, directory, backend
@@ -72,7 +72,7 @@ class Cut:
 
 
 @pytest.mark.parametrize(("seed", "backend"), [(1, "heap"), (2, "rocksdb")])
-def test_however_the_stream_is_cut_windows_timers_and_late_records_are_as_the_watermarks_say(
+def test_windows_timers_and_late_records_follow_the_watermarks_for_any_cut(
     spark: SparkSession, tmp_path: Path, seed: int, backend: str
 ) -> None:
     epochs = cut(seed)

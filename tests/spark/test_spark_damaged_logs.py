@@ -1,4 +1,4 @@
-"""Spark's log of a job is damaged: the start names the file and the repair, and the repair loses nothing."""
+"""A damaged Spark log of a job: the start names the file and the repair, and the repair loses nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def without_its_end(content: bytes) -> bytes:
         (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
     ],
 )
-def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_go_back_to(
+def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     workplace: Workplace, name: str, damage: Callable[[bytes], bytes], repair: int
 ) -> None:
     from statebackend.spark import ParquetSink

@@ -1,4 +1,4 @@
-"""Event time on Spark: watermarks of earlier epochs, windows that fire by them, and operators one behind the other."""
+"""Event time on Spark: watermarks of earlier epochs, windows that fire by them, and chained operators."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ModelWindows:
         self.sums: dict[tuple[str, int], int] = {}
 
     def add(self, key: str, at: int, value: int, watermark: int) -> bool:
-        """Takes a record, or says that it is late."""
+        """Add a record; returns whether it is late."""
         until = at - at % self.size + self.size
         if until - 1 <= watermark:
             return False
@@ -78,7 +78,7 @@ class ModelWindows:
 
 
 def modelled(batches: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any], list[Any]]:
-    """What windows, windows of these and of all records, and the records that are late come to, in no order."""
+    """The output of windows, of windows of these and of all records, and late records, without order."""
     inner, outer = map(ModelWindows, SIZES)
     watermark, largest = MIN_TIMESTAMP, MIN_TIMESTAMP
     first, second, late = [], [], []
@@ -111,7 +111,7 @@ def as_totals(frame: DataFrame) -> DataFrame:
 
 
 class Job:
-    """Windows, windows of what they emit and of all records, and the late records, each with a sink."""
+    """Windows, windows of their output and of all records, and late records, each with a sink."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
@@ -141,7 +141,7 @@ class Job:
         return reader.json(str(self.directory / "source"))
 
     def run(self, batches: Sequence[Sequence[Record]]) -> Mapping[str, int]:
-        """Runs until all batches are processed, each file read once, by whichever run; returns the watermarks then."""
+        """Run until all batches are processed, each file once over all runs; returns the watermarks."""
         rows = [[{"k": k, "at": at, "v": v} for k, at, v in batch] for batch in batches]
         write_batches(self.directory, rows)
         env = self.environment()
@@ -164,7 +164,7 @@ class Job:
         return tuple(map(rows_of, self.sinks))
 
 
-def test_windows_and_windows_of_these_fire_by_the_watermarks_of_earlier_epochs_across_a_restart(
+def test_windows_and_chained_windows_fire_by_the_watermarks_of_earlier_epochs_across_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     first, second, late = modelled(BATCHES)
@@ -186,7 +186,7 @@ def test_windows_and_windows_of_these_fire_by_the_watermarks_of_earlier_epochs_a
     assert job.epochs == len(BATCHES) + sum(ends)
 
 
-def test_what_spark_cannot_carry_out_is_rejected_before_anything_is_touched(
+def test_programs_that_spark_cannot_run_are_rejected_before_anything_changes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_batches(tmp_path, [])
@@ -243,7 +243,7 @@ def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkS
 
 
 def timed(frame: DataFrame, strategy: WatermarkStrategy[Any]) -> tuple[EventTimeColumn, TimestampsNode, UnionNode]:
-    """The column of a graph that gives timestamps to a source and unites it with another; and the two nodes."""
+    """The graph's column with timestamps of a source united with another; and both nodes."""
     graph = StreamGraph()
     source = DataStream(graph, graph.add(SourceNode(frame, "source-0")))
     events = source.assign_timestamps_and_watermarks(strategy)

@@ -1,4 +1,4 @@
-"""Flink's traces of event time played on Spark, many in one query: each output gives the same, in the same order."""
+"""Flink's traces of event time on Spark, many in one query: each output is equal in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Swallow(KeyedProcessFunction[Any, Any, Any]):
-    """Where rows go that move time."""
+    """Reads the rows that advance time."""
 
     def process_element(self, value: Any, context: Any) -> None: ...
 
@@ -56,7 +56,7 @@ class Trace:
     clocks: list[DataStream] = field(factory=list)
 
     def source(self, name: str, schema: str) -> DataStream:
-        """A stream that the trace plays: its records, while what moves time goes another way."""
+        """A stream that the trace plays: its records without the rows that advance time."""
         self.inputs.append(int(name))
         strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("moves")
         frame = self.play.frame(f"{self.number}-{name}")
@@ -68,12 +68,12 @@ class Trace:
         return timed.transform_dataframe(lambda rows: records_of(rows, names))
 
     def output(self, name: str, stream: DataStream) -> None:
-        """Lets an output be seen."""
+        """Record a stream as output."""
         self.sinks[name] = memory_sink()
         stream.sink_to(self.sinks[name], uid=f"{self.number}-{name}")
 
     def outputs(self) -> dict[str, list[Any]]:
-        """What has come out of each output that the trace or the job has anything of."""
+        """The rows of each output that the trace or the job has."""
         entries = self.scenario["expected"]
         found = {}
         for name, sink in self.sinks.items():
@@ -89,7 +89,7 @@ def only_moves(rows: DataFrame) -> DataFrame:
 
 
 def records_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The records with their own timestamps, by which they move no time."""
+    """The records with their timestamps, without advancing time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     parts = zip((F.col("ts"), F.lit(None), F.lit(None), F.lit(False)), TIME_TYPE.fields, strict=True)
@@ -139,7 +139,7 @@ class Play:
 
 
 def chosen() -> Sequence[Given]:
-    """The shortest trace of each file of traces, or all with ``STATEBACKEND_FUZZ=all``: an epoch takes its time."""
+    """The shortest trace of each file, or all with ``STATEBACKEND_FUZZ=all``: epochs are slow."""
     playable = {group: [one for one in scenarios(group) if is_playable(one)] for group in GROUPS}
     if os.environ.get("STATEBACKEND_FUZZ") == "all":
         return [one for played in playable.values() for one in played]
@@ -147,12 +147,12 @@ def chosen() -> Sequence[Given]:
 
 
 def length_of(scenario: Given) -> int:
-    """The epochs that a trace takes."""
+    """The number of epochs of a trace."""
     return len(epochs_of(scenario, range(3)).rows)
 
 
 def groups() -> Iterator[tuple[str, list[Given]]]:
-    """The traces that are played together, each a test of that name; an epoch costs also those at their end."""
+    """The traces that are played together, each a test of that name; idle epochs are played too."""
     group: list[Given] = []
     for one in sorted(chosen(), key=length_of):
         if group and (len(group) == TOGETHER or length_of(one) > 2 * length_of(group[0])):

@@ -1,4 +1,4 @@
-"""Jobs of several sources, sinks and side outputs on Spark: one pass over the operators, each row once in each sink."""
+"""Spark jobs with several sources, sinks and side outputs: operators run once, each row is once in each sink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOTALS = "shop string, amount int, total bigint"
 
 
 class Totals(KeyedProcessFunction[str, Any, Any]):
-    """Emits ``(shop, amount, total so far)``; what is large goes to a side output too."""
+    """Emits ``(shop, amount, total so far)``; large amounts go to a side output too."""
 
     def open(self, context: Any) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -75,7 +75,7 @@ class Place:
         self.show(batches)
 
     def show(self, batches: int) -> None:
-        """Lets so many files of each source be seen."""
+        """Make so many files of each source visible."""
         write_batches(self.directory / "sales", SALES_BATCHES[:batches])
         write_batches(self.directory / "returns", RETURNS_BATCHES[:batches])
 
@@ -91,7 +91,7 @@ class Place:
         return SparkStreamEnvironment(self.spark, job_dir=self.directory / job, local_state_directory=local, **options)
 
     def run(self, totals_sink: Any, large_sink: Any, **execute: Any) -> Any:
-        """What is large of the sales, and all returns, are added up once more, by another operator."""
+        """Another operator sums large sales and all returns."""
         environment = self.environment()
         sales = environment.from_dataframe(self.stream("sales", SALES), uid="sales")
         returns = environment.from_dataframe(self.stream("returns", RETURNS), uid="returns")
@@ -112,7 +112,7 @@ def build(sales: Any, returns: Any, totals_sink: Any, large_sink: Any) -> None:
 
 
 def _amounts(rows: Any) -> Any:
-    """From a frame on Spark, from a record in process."""
+    """Of a frame on Spark, of a record in the local runtime."""
     if hasattr(rows, "select"):
         return rows.where("sold.at > 0 AND sold.why = 'it is large'").select("amount", "shop")
     shop, amount, _ = rows
@@ -120,7 +120,7 @@ def _amounts(rows: Any) -> Any:
 
 
 def in_process(epochs: int = 3) -> tuple[list[Any], list[Any]]:
-    """What the same graph gives without Spark, where an epoch is the same records."""
+    """The output of the same graph in the local runtime, with the same epochs."""
     totals: list[Any] = []
     large: list[Any] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -136,9 +136,7 @@ def in_process(epochs: int = 3) -> tuple[list[Any], list[Any]]:
     return sorted(totals), sorted(large)
 
 
-def test_a_graph_gives_on_spark_what_it_gives_in_process_and_its_tasks_run_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_graph_emits_the_same_on_spark_as_locally_and_its_tasks_run_once(spark: SparkSession, tmp_path: Path) -> None:
     totals, large = memory_sink(), memory_sink()
     before = persistent_rdds(spark)
     job = Place(spark, tmp_path).run(totals, large)
@@ -178,7 +176,7 @@ def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
     assert not list(tmp_path.glob("*/_staging/*"))
 
 
-def test_a_savepoint_goes_on_in_both_sources_where_it_was_taken(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_savepoint_continues_in_both_sources_at_their_positions(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path, batches=2)
     place.run(memory_sink(), memory_sink()).savepoint(tmp_path / "savepoint")
     place.show(3)
@@ -204,7 +202,7 @@ def test_a_savepoint_goes_on_in_both_sources_where_it_was_taken(spark: SparkSess
     assert rows_of(large) == [row for row in expected_large if row[1] in (50, -4)]
 
 
-def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
+def test_a_stream_may_have_several_readers_and_a_frame_given_twice_is_one_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     place = Place(spark, tmp_path)
@@ -229,7 +227,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     assert rows_of(again) == sorted((shop, amount, total * amount) for shop, amount in sold_rows for total in (1, 2))
 
 
-def test_what_cannot_be_one_graph_is_rejected_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_graph_is_rejected_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path)
     environment = place.environment()
     sales = environment.from_dataframe(place.stream("sales", SALES), uid="sales")

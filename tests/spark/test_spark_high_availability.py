@@ -1,4 +1,4 @@
-"""Drivers that stand by: one is paused for too long, one is killed, and the last one ends the job."""
+"""Standby drivers: one is paused for too long, one is killed, and the last one finishes the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEADERS = "/words/rocksdb/leaders"
 
 
 class Driver:
-    """A driver that leads the job or stands by, and tells of each checkpoint that it completes.
+    """A driver that leads the job or stands by, and reports each checkpoint that it completes.
 
     It waits behind so many epochs until it is let go.
     """
@@ -56,23 +56,23 @@ class Driver:
         self.events = open(reading, encoding="ascii")  # noqa: SIM115
 
     def completed(self) -> Iterator[int]:
-        """How many epochs there are, each time that this driver has completed one."""
+        """The number of epochs, at each completion by this driver."""
         for line in self.events:
             yield int(line.rpartition(" ")[2])
 
     def end(self) -> int:
-        """How it ends."""
+        """The exit of the driver."""
         return self.process.wait(timeout=GIVE_UP_S)
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """End it in any state."""
         self.process.kill()
         self.process.wait(timeout=GIVE_UP_S)
         self.hold.let_go()
         self.events.close()
 
 
-def test_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing_while_others_stand_by(
+def test_with_standby_drivers_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing(
     tmp_path: Path, zookeeper_server: ZooKeeperServer
 ) -> None:
     expected = make_source(tmp_path, FILES)
@@ -109,7 +109,7 @@ def test_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing_while_
 
 
 def first_to_complete(events: dict[Driver, Iterator[int]]) -> Driver:
-    """The driver that leads, as soon as it has completed an epoch."""
+    """The leading driver, as soon as it has completed an epoch."""
     readable, _, _ = select.select([driver.events for driver in events], [], [], GIVE_UP_S)
     [led] = [driver for driver in events if driver.events in readable]
     next(events[led])
@@ -117,7 +117,7 @@ def first_to_complete(events: dict[Driver, Iterator[int]]) -> Driver:
 
 
 def check_nothing_is_left(job: Path, server: ZooKeeperServer) -> None:
-    """One start more finds a job that is whole, with the files of one driver only."""
+    """Check by another start that the job is intact, with the files of one driver only."""
     services = ZooKeeperHighAvailability(server.hosts, "/words", session_timeout_s=SESSION_TIMEOUT_S)
     file_system = CheckpointFileSystem.from_uri(job)
     assert len(file_system.list_directories("drivers")) >= 1

@@ -70,7 +70,7 @@ FIRST, SECOND, THIRD = [("a", 1), ("b", 2), ("a", 3)], [("c", 5), ("a", 7)], [("
 
 @pytest.fixture
 def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
-    """A place whose source has one file so far: what needs a job with state gets it by one epoch."""
+    """A directory whose source has one file, for tests that need a job with state."""
     place = Workplace(spark, tmp_path)
     place.add_batch([*FIRST, *SECOND, *THIRD])
     return place
@@ -78,7 +78,7 @@ def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace
 
 @pytest.fixture
 def workplace_of_three(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
-    """A place with the same rows in three files, and so a job of three epochs."""
+    """A directory with the same rows in three files, for a job of three epochs."""
     place = Workplace(spark, tmp_path)
     for rows in (FIRST, SECOND, THIRD):
         place.add_batch(rows)
@@ -113,7 +113,7 @@ def test_parallelism_may_change_between_runs(workplace: Workplace) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_a_driver_that_dies_around_the_checkpoint_loses_and_doubles_nothing(
+def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
     workplace_of_three: Workplace, backend: str, moment: str
 ) -> None:
     from statebackend.spark.parquet_sink import ParquetSink
@@ -131,7 +131,7 @@ def test_a_driver_that_dies_around_the_checkpoint_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize(("old", "new"), [("rocksdb", "heap"), ("heap", "rocksdb"), ("rocksdb", "rocksdb")])
-def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelism(
+def test_a_savepoint_starts_a_new_job_with_another_schema_backend_and_parallelism(
     workplace: Workplace, old: str, new: str
 ) -> None:
     job = workplace.start(memory_sink(), backend=old)
@@ -173,7 +173,7 @@ def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelis
     assert rows_of(again) == [("a", 5, 112)]
 
 
-def test_a_savepoint_moves_into_the_in_process_environment(workplace: Workplace) -> None:
+def test_a_savepoint_moves_to_the_local_environment(workplace: Workplace) -> None:
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
 
@@ -190,7 +190,7 @@ def test_a_savepoint_moves_into_the_in_process_environment(workplace: Workplace)
     assert sorted(results) == [("a", 4, 12), ("z", 1, 9)]
 
 
-def test_an_incompatible_upgrade_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
+def test_an_incompatible_upgrade_is_rejected_before_anything_changes(workplace: Workplace) -> None:
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
     before = sorted(str(path) for path in workplace.directory.rglob("*"))
@@ -210,7 +210,7 @@ def test_an_incompatible_upgrade_is_rejected_before_anything_is_touched(workplac
     assert not report.check(from_savepoint=workplace.directory / "savepoint")["words"].is_compatible
 
 
-def test_a_source_log_that_does_not_belong_to_the_state_is_rejected_with_both_ids(
+def test_a_source_log_that_does_not_match_the_state_is_rejected_with_both_ids(
     workplace_of_three: Workplace,
 ) -> None:
     workplace_of_three.run(memory_sink())
@@ -222,7 +222,7 @@ def test_a_source_log_that_does_not_belong_to_the_state_is_rejected_with_both_id
 
 @pytest.mark.parametrize("is_only_one", [True, False])
 @pytest.mark.parametrize("with_directory", [True, False])
-def test_a_deleted_metadata_file_is_named_before_anything_is_touched(
+def test_a_deleted_metadata_file_is_named_before_anything_changes(
     workplace_of_three: Workplace, is_only_one: bool, with_directory: bool
 ) -> None:
     workplace_of_three.run(memory_sink(), retained_checkpoints=1 if is_only_one else 3)
@@ -286,7 +286,7 @@ def test_an_unreadable_checkpoint_is_named(workplace: Workplace) -> None:
         workplace.run(memory_sink())
 
 
-def test_an_absent_truncated_or_changed_state_file_is_named_and_nothing_is_lost(workplace: Workplace) -> None:
+def test_a_missing_truncated_or_changed_state_file_is_named_and_nothing_is_lost(workplace: Workplace) -> None:
     workplace.run(memory_sink())
     file = next((workplace.directory / "job" / "shared").rglob("*.sst"))
     content = file.read_bytes()
@@ -308,7 +308,7 @@ def test_an_absent_truncated_or_changed_state_file_is_named_and_nothing_is_lost(
     assert rows_of(sink) == [("a", 4, 12), ("b", 4, 27), ("c", 2, 6)]
 
 
-def test_a_savepoint_over_an_absent_or_changed_state_file_names_it_and_can_be_taken_once_it_is_back(
+def test_a_savepoint_over_a_missing_or_changed_state_file_names_it_and_succeeds_once_it_is_restored(
     workplace: Workplace,
 ) -> None:
     job = workplace.run(memory_sink())
@@ -342,7 +342,7 @@ def test_a_null_key_is_rejected(workplace: Workplace) -> None:
         workplace.run(memory_sink())
 
 
-def test_two_operators_in_a_row_each_keep_their_state(workplace: Workplace) -> None:
+def test_chained_operators_keep_separate_state(workplace: Workplace) -> None:
     class HowOften(KeyedProcessFunction[int, Any, Any]):
         def open(self, context: RuntimeContext) -> None:
             self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
@@ -391,7 +391,7 @@ def test_wrong_definitions_are_rejected(workplace: Workplace) -> None:
     assert not (workplace.directory / "job").exists()
 
 
-def test_an_epoch_that_touches_few_keys_uploads_few_bytes(workplace: Workplace) -> None:
+def test_an_epoch_with_few_keys_uploads_few_bytes(workplace: Workplace) -> None:
     for path in workplace.source.iterdir():
         path.unlink()
     workplace.add_batch([(f"word-{number}", number) for number in range(5000)])
@@ -402,7 +402,9 @@ def test_an_epoch_that_touches_few_keys_uploads_few_bytes(workplace: Workplace) 
     assert second.bytes_written < first.bytes_written / 10
 
 
-def test_a_directory_that_went_on_is_judged_by_its_own_checkpoint_not_by_its_savepoint(workplace: Workplace) -> None:
+def test_a_continued_directory_is_checked_against_its_own_checkpoint_and_not_its_savepoint(
+    workplace: Workplace,
+) -> None:
     savepoint = workplace.directory / "savepoint"
     workplace.run(memory_sink()).savepoint(savepoint)
     again = {"from_savepoint": savepoint}
@@ -420,7 +422,7 @@ def test_a_directory_that_went_on_is_judged_by_its_own_checkpoint_not_by_its_sav
     assert not any(state.lost or state.entries_migrated for state in job.restore_report())
 
 
-def test_a_savepoint_from_outside_spark_is_rejected_until_its_missing_source_progress_is_accepted(
+def test_a_savepoint_of_another_runtime_is_rejected_until_its_missing_source_progress_is_accepted(
     workplace: Workplace,
 ) -> None:
     @attrs.frozen
@@ -441,7 +443,7 @@ def test_a_savepoint_from_outside_spark_is_rejected_until_its_missing_source_pro
     assert ("a", 4, 21) in rows_of(sink)
 
 
-def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(workplace: Workplace) -> None:
+def test_no_savepoint_is_taken_of_an_epoch_with_uncommitted_output(workplace: Workplace) -> None:
     from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
@@ -455,7 +457,7 @@ def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(workpla
     assert report.epoch_id == 0
 
 
-def test_stopping_does_not_hide_that_an_epoch_had_failed(workplace: Workplace) -> None:
+def test_stopping_does_not_hide_a_failed_epoch(workplace: Workplace) -> None:
     workplace.add_batch([("poison", 1)])
     job = workplace.start(memory_sink())
     with pytest.raises(EpochError, match="poison"):
@@ -465,7 +467,7 @@ def test_stopping_does_not_hide_that_an_epoch_had_failed(workplace: Workplace) -
         job.await_termination()
 
 
-def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Workplace) -> None:
+def test_only_the_first_epoch_of_a_run_reports_restored_state(workplace: Workplace) -> None:
     savepoint = workplace.directory / "savepoint"
     workplace.run(memory_sink()).savepoint(savepoint)
     for number in range(2):
@@ -477,7 +479,9 @@ def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Work
 
 
 @pytest.mark.parametrize("uid", ["..", "飛行機" * 30])
-def test_an_operator_of_any_name_has_files_inside_the_directories_of_the_job(workplace: Workplace, uid: str) -> None:
+def test_an_operator_of_any_name_has_its_files_inside_the_directories_of_the_job(
+    workplace: Workplace, uid: str
+) -> None:
     sink = memory_sink()
     job = workplace.run(sink, uid=uid)
     assert rows_of(sink) == workplace.expected()
@@ -487,7 +491,7 @@ def test_an_operator_of_any_name_has_files_inside_the_directories_of_the_job(wor
     assert len([path for path in parallelism.iterdir() if path.is_dir()]) == 1
 
 
-def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
+def test_local_state_is_in_a_directory_of_the_user_by_default(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from statebackend.spark import environment
@@ -516,7 +520,7 @@ def test_a_local_directory_that_is_a_link_is_rejected_at_the_start(workplace: Wo
     assert list((workplace.directory / "elsewhere").iterdir()) == []
 
 
-def test_no_local_state_of_former_parallelisms_and_of_removed_jobs_is_left(workplace: Workplace) -> None:
+def test_local_state_of_former_parallelisms_and_removed_jobs_is_deleted(workplace: Workplace) -> None:
     for parallelism in (2, 3):
         job = workplace.run(memory_sink(), parallelism=parallelism)
         workplace.add_batch([("a", 1)])
@@ -530,7 +534,7 @@ def test_no_local_state_of_former_parallelisms_and_of_removed_jobs_is_left(workp
     assert len([path for path in (workplace.directory / "local").iterdir() if path.is_dir()]) == 1
 
 
-def test_subtasks_without_rows_migrate_too_so_that_any_parallelism_restores_what_one_epoch_left(
+def test_subtasks_without_rows_migrate_too_so_that_any_parallelism_can_restore_the_epoch(
     workplace: Workplace,
 ) -> None:
     workplace.run(memory_sink(), parallelism=4)
@@ -554,7 +558,7 @@ class HandledWithNumber:
 
 
 class CountWordsPerSubtask(CountWords):
-    """Keeps operator state of each mode, whose schema is that of ``handled``."""
+    """Keeps operator state of each mode, with the schema of ``handled``."""
 
     handled: type = Handled
 
@@ -585,7 +589,7 @@ class CountWordsPerSubtaskIncompatible(CountWords):
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_operator_state_is_judged_migrated_and_counted_once(workplace_of_three: Workplace, moment: str) -> None:
+def test_operator_state_is_checked_migrated_and_counted_once(workplace_of_three: Workplace, moment: str) -> None:
     from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace_of_three.directory / "out")

@@ -1,4 +1,4 @@
-"""A driver that is killed in an epoch without records: its replay has the same time, and its output is seen once."""
+"""A driver killed in a no-data epoch: the replay has the same time, and output is visible once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parent / "programs" / "fire_timers.py"
 
 
 def run(work: Path, *moment: str) -> int:
-    """Runs a driver to its end; how it ended."""
+    """Run a driver to its end; returns its exit."""
     with (work / "log").open("ab") as log:
         command = [sys.executable, str(PROGRAM), str(work), *moment]
         ended = subprocess.run(command, env=ENVIRONMENT, stdout=log, stderr=log, check=False, timeout=GIVE_UP_S)
@@ -36,7 +36,7 @@ def visible(work: Path) -> list[list[object]]:
     return sorted(list(row.values()) for file in files for row in pq.ParquetFile(file).read().to_pylist())
 
 
-def test_an_epoch_without_records_in_which_the_driver_was_killed_is_replayed_at_its_time_and_shown_once(
+def test_a_no_data_epoch_with_a_killed_driver_is_replayed_at_its_time_and_visible_once(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "source").mkdir()

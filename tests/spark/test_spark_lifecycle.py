@@ -1,4 +1,4 @@
-"""setup() and teardown() in Spark's workers, which live through many tasks, epochs and runs."""
+"""setup() and teardown() in Spark's workers, which serve many tasks, epochs and runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Connecting(KeyedProcessFunction[str, Any, Any]):
-    """Writes down what is called where, and emits what its connection says."""
+    """Records its calls with their process, and emits the output of its connection."""
 
     def __init__(self, calls: Path, run: str, failing: bool = False) -> None:
         self.calls = str(calls)
@@ -76,9 +76,7 @@ def calls_by_process(calls: Path) -> dict[int, list[tuple[str, str]]]:
     return found
 
 
-def test_a_worker_sets_up_once_per_run_and_keeps_what_it_made_over_the_epochs(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_worker_sets_up_once_per_run_and_keeps_its_objects_over_epochs(spark: SparkSession, tmp_path: Path) -> None:
     workplace = Workplace(spark, tmp_path)
     calls = tmp_path / "calls"
     sink = memory_sink()
@@ -115,7 +113,7 @@ def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkS
 
 
 class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
-    """Has its states in its class body; counts as `CountWords` of `spark_workplace`."""
+    """Declares its states in the class body; counts as `CountWords` of `spark_workplace`."""
 
     times = ValueStateDescriptor("times", int, default=0)
     total = ReducingStateDescriptor("total", int.__add__, int)
@@ -136,9 +134,7 @@ def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSess
     assert sorted(rows_of(sink)) == workplace.expected()
 
 
-def test_a_second_job_of_a_name_is_rejected_before_its_directory_is_touched(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_second_job_of_a_name_is_rejected_before_its_directory_changes(spark: SparkSession, tmp_path: Path) -> None:
     workplace = Workplace(spark, tmp_path)
     workplace.add_batch([("a", 1)])
     environment = workplace.environment("first")

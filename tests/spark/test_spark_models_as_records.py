@@ -1,4 +1,4 @@
-"""Models of pydantic and structs of msgspec as the state of a job on Spark, in the place of an attrs class."""
+"""pydantic models and msgspec structs as state of a Spark job, in place of an attrs class."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CountRecords(CountWords):
 
 @pytest.fixture
 def struct_class(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
-    """A struct in a module that workers import, since msgspec lays classes out where they are made."""
+    """A struct in a module that workers import, because msgspec defines its layout at creation."""
     file = tmp_path / "module_of_the_struct_seen.py"
     file.write_text(SEEN_STRUCT)
     spark.sparkContext.addPyFile(str(file))
@@ -78,7 +78,7 @@ def struct_class(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("family", ["pydantic", "msgspec"])
-def test_models_take_over_the_state_of_an_attrs_class(
+def test_models_restore_the_state_of_an_attrs_class(
     spark: SparkSession, tmp_path: Path, struct_class: Any, family: str
 ) -> None:
     entries = [("a", Seen(7, 70)), ("b", Seen(1, 1))]

@@ -1,4 +1,4 @@
-"""Queries of Spark that a job of ours continues from their checkpoints, by a plan and a savepoint."""
+"""Spark queries that one of our jobs continues from their checkpoints, by a plan and a savepoint."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Query:
         return timed.withWatermark("ts", "5 seconds")
 
     def run(self, frame: DataFrame) -> None:
-        """Run the query over what is there."""
+        """Run the query over the present files."""
         from statebackend.spark.session import configured
 
         def take(rows: DataFrame, batch_id: int) -> None:
@@ -303,7 +303,7 @@ def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_p
     assert list(checkpoint.entries(lambda row: True)) == [("a", True)]
 
 
-def test_an_import_names_what_does_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_import_names_unsupported_parts(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
     query = Query(spark, tmp_path)
@@ -390,7 +390,7 @@ def test_the_tutorial_moves_its_query(
     assert sorted(row[3] for row in rows) == [1, 1, 2]
 
 
-def test_the_commands_reject_what_they_cannot_do_with_a_checkpoint_of_spark(
+def test_the_commands_reject_operations_that_a_spark_checkpoint_does_not_support(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from statebackend.cli.main import main

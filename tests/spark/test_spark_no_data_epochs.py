@@ -1,4 +1,4 @@
-"""Epochs without records on Spark: idle streams, silent sources, drained jobs, and functions that fail at a timer."""
+"""No-data epochs on Spark: idle streams and sources, drained jobs, and functions that fail at a timer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GIVE_UP_S = 900
 
 
 class Alarm(KeyedProcessFunction[Any, Any, Any]):
-    """Emits key, timer and clock so many milliseconds after a record, once for each record."""
+    """Emits key, timer and clock a given time after a record, once for each record."""
 
     def __init__(self, delay_ms: int, fails: bool = False) -> None:
         self.delay_ms, self.fails = delay_ms, fails
@@ -57,7 +57,7 @@ class Alarm(KeyedProcessFunction[Any, Any, Any]):
 
 
 class Telling(MemorySink):
-    """Tells when rows become visible."""
+    """Signals when rows become visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Telling(MemorySink):
             self.has_rows.set()
 
     def wait_for_rows(self, job: SparkJob) -> None:
-        """Waits until there are rows; a job that ends before is an error."""
+        """Wait until there are rows; a job that ends before is an error."""
 
         def wait_for_the_end() -> None:
             with contextlib.suppress(Exception):
@@ -126,7 +126,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Iterator[Place]:
         yield Place(spark, tmp_path)
 
 
-def test_timers_of_processing_time_fire_on_an_idle_stream_in_one_epoch_of_their_own(place: Place) -> None:
+def test_processing_time_timers_fire_on_an_idle_stream_in_a_separate_epoch(place: Place) -> None:
     sink = Telling()
     place.add(("a", 0, 0), ("b", 0, 0))
     job = place.alarms(sink, 300)
@@ -138,7 +138,7 @@ def test_timers_of_processing_time_fire_on_an_idle_stream_in_one_epoch_of_their_
     assert not (place.directory / "job" / NO_DATA_EPOCH_FILE_NAME).exists()
 
 
-def test_a_source_that_is_silent_is_not_waited_for_on_an_idle_stream(place: Place) -> None:
+def test_an_idle_source_does_not_delay_the_watermark_of_an_idle_stream(place: Place) -> None:
     sink = Telling()
     place.add(("a", 1, 1), ("a", 40, 2))
     env = place.environment()
@@ -156,7 +156,7 @@ def test_a_source_that_is_silent_is_not_waited_for_on_an_idle_stream(place: Plac
     assert job.watermarks()["sums"] == 34
 
 
-def test_a_job_that_ends_by_itself_leaves_pending_what_is_due_later_and_the_next_one_fires_it(place: Place) -> None:
+def test_a_job_that_ends_leaves_later_timers_pending_and_the_next_one_fires_them(place: Place) -> None:
     later = Telling()
     place.add(("a", 0, 0))
     job = place.alarms(later, 3_600_000, trigger={"availableNow": True})
@@ -175,7 +175,7 @@ def test_a_job_that_ends_by_itself_leaves_pending_what_is_due_later_and_the_next
         job.stop_with_savepoint(place.directory / "savepoint", drain=True)
 
 
-def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_goes_on_with_the_rest(place: Place) -> None:
+def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_continues_without_it(place: Place) -> None:
     def started(job: str, fired: Any, sums: Any, **execute: Any) -> SparkJob:
         env = place.environment(job)
         events = env.from_dataframe(place.frame()).assign_timestamps_and_watermarks(
@@ -213,7 +213,7 @@ def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_goes_on_wit
     }
 
 
-def test_a_function_that_fails_at_a_timer_ends_an_idle_job_as_it_ends_a_busy_one(place: Place) -> None:
+def test_a_function_that_fails_at_a_timer_ends_an_idle_job_like_a_busy_one(place: Place) -> None:
     place.add(("a", 0, 0))
     job = place.alarms(Telling(), 200, fails=True)
     with pytest.raises(EpochError, match=r"'alarms', key 'a'.*on_timer raised ArithmeticError: as it must"):
@@ -228,7 +228,7 @@ def test_a_function_that_fails_at_a_timer_ends_an_idle_job_as_it_ends_a_busy_one
     assert [one.has_batch for one in job.epochs] == [False]
 
 
-def test_a_watermark_on_the_frame_is_taken_over_or_rejected(place: Place) -> None:
+def test_a_watermark_of_the_frame_is_used_or_rejected(place: Place) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from statebackend.spark.sources.source_identity import watermark_of_frame

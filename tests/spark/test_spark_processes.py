@@ -1,4 +1,4 @@
-"""Drivers and executors as processes of their own: SIGKILL, and executors that share nothing but the disk."""
+"""Drivers and executors as separate processes: SIGKILL, and executors that share only the disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GIVE_UP_S = 1800
 
 
 def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, int]]:
-    """Writes the files, and those that are to arrive later; returns what the job must emit for all of them, sorted."""
+    """Write the files, and those that arrive later; returns the expected output of all, sorted."""
     for directory in ("source", "later"):
         (work / directory).mkdir()
     times: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, 
 
 
 class Hold:
-    """Keeps the jobs of a driver from going on behind so many epochs, until it is let go."""
+    """Pauses the jobs of a driver after so many epochs, until it is released."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -69,7 +69,7 @@ class Hold:
 
     @contextlib.contextmanager
     def handed_over(self) -> Iterator[tuple[int, str]]:
-        """Within the block a driver may be started with the descriptor, and with what `count_words` is to know."""
+        """Start drivers in this block with the descriptor, and with settings of `count_words`."""
         try:
             yield self._reading, f"{self._reading} {self._epochs}"
         finally:
@@ -83,7 +83,7 @@ class Hold:
 
 
 def start(work: Path, log: IO[bytes], *options: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Starts a driver; what its environment has besides begins with the number of a pipe that it inherits."""
+    """Start a driver; its additional environment starts with the number of an inherited pipe."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(work), *options],
         env={**ENVIRONMENT, **environment},
@@ -103,7 +103,7 @@ def signal_at_epoch(
     goes_on: bool,
     has_noticed: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Starts a driver, and sends it a signal when each of its jobs has completed that many epochs; how it ended.
+    """Start a driver, and signal it when each of its jobs has completed that many epochs; returns its exit.
 
     The jobs stand still there until the driver ``has_noticed``, or, if it ``goes_on``, behind the next epoch: it is hit
     anywhere before, however late the signal comes.
@@ -141,13 +141,13 @@ def written(work: Path, *directories: str) -> list[tuple[str, int, int]]:
 
 
 def completed_epochs(job: Path) -> int:
-    """The number of epochs of which there is, or was, a checkpoint."""
+    """The number of epochs that have, or had, a checkpoint."""
     names = [path.parent.name for path in (job / "checkpoints").glob("chk-*/_metadata")]
     return max((int(name.removeprefix("chk-")) + 1 for name in names), default=0)
 
 
 def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSystem) -> list[dict[str, list[Any]]]:
-    """The rows of each operator state, decoded, subtask by subtask."""
+    """The rows of each operator state, decoded, by subtask."""
     [operator] = metadata.operators
     found = []
     for subtask in operator.subtasks:
@@ -167,7 +167,7 @@ def decoded(part: StatePart, file_system: CheckpointFileSystem) -> Iterator[Any]
 
 
 def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epochs: range) -> None:
-    """Each number was handled once, by one subtask, all counts add up, and every subtask has the same names."""
+    """Check that one subtask handled each number once, that counts sum up, and that all have the same names."""
     assert sorted(number for subtask in found for number in subtask["handled"]) == list(numbers)
     assert [len(subtask["counts"]) for subtask in found] == [1] * len(found)
     assert [subtask["counts"][0][0] for subtask in found] == list(range(len(found)))
@@ -176,7 +176,7 @@ def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epoc
 
 
 def check_job_at_its_end(job: Path) -> int:
-    """The operator state belongs to what was read; returns the number of epochs."""
+    """Check that operator state matches the input; returns the number of epochs."""
     epochs = completed_epochs(job)
     # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
     assert FILES // 2 < epochs <= FILES
@@ -203,7 +203,7 @@ def check_what_ctrl_c_says(told: str) -> None:
 
 
 def check_rescaled_job(work: Path, epochs: int) -> None:
-    """The savepoint of the first job, and that of the one which has gone on from it with another parallelism."""
+    """Check the savepoint of the first job, and that of its rescaled successor."""
     file_system, metadata = read_savepoint(work / "savepoint")
     check_operator_state(operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs))
     file_system, metadata = read_savepoint(work / "rescaled-savepoint")
@@ -218,7 +218,7 @@ def check_rescaled_job(work: Path, epochs: int) -> None:
     assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
 
 
-def test_killed_and_interrupted_drivers_lose_and_double_nothing_and_their_state_moves_on_by_a_savepoint(
+def test_killed_and_interrupted_drivers_lose_and_duplicate_nothing_and_their_state_moves_by_a_savepoint(
     tmp_path: Path,
 ) -> None:
     expected = make_source(tmp_path, FILES, later=2)
@@ -239,7 +239,7 @@ def test_killed_and_interrupted_drivers_lose_and_double_nothing_and_their_state_
     check_rescaled_job(tmp_path, check_job_at_its_end(tmp_path / "job-rocksdb"))
 
 
-def test_subtasks_stay_where_their_state_is_and_find_places_again_when_an_executor_is_killed(tmp_path: Path) -> None:
+def test_subtasks_stay_at_their_state_and_are_placed_again_when_an_executor_is_killed(tmp_path: Path) -> None:
     expected = make_source(tmp_path, 4, later=4)
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:

@@ -1,4 +1,4 @@
-"""Sinks and steps that read what an operator emits more than once, in part, or in other tasks."""
+"""Sinks and steps that read the output of an operator repeatedly, partly, or in other tasks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def pairs(rows: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in rows)
 
 
-def test_a_sink_function_may_read_as_often_as_it_likes_and_the_operator_runs_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_sink_function_may_read_several_times_and_the_operator_runs_once(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[Any] = []
     sizes: list[tuple[int, ...]] = []
 
@@ -91,7 +89,7 @@ def _after_an_action(frame: DataFrame) -> DataFrame:
         ((_behind_others,), False),
     ],
 )
-def test_a_step_may_sort_merge_join_or_ask_first_and_the_operator_runs_once(
+def test_a_step_may_sort_merge_join_or_run_actions_and_the_operator_runs_once(
     spark: SparkSession, tmp_path: Path, steps: Sequence[Callable[[DataFrame], DataFrame]], is_last: bool
 ) -> None:
     from statebackend.spark.frame_sinks import MemorySink
@@ -113,7 +111,7 @@ def test_a_step_may_sort_merge_join_or_ask_first_and_the_operator_runs_once(
         assert rows == (COUNTS_OF_THE_FIRST if is_last else sorted((str(row), 1) for row in COUNTS)), step.__name__
 
 
-def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession) -> None:
+def test_the_exchange_of_rows_depends_on_the_downstream_plan(spark: SparkSession) -> None:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import LongType, StringType, StructType
 
@@ -170,7 +168,7 @@ def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path:
 
 
 class HarmlessAtFirst:
-    """A step that is one thing when the job is looked at, and another when it runs."""
+    """A step that is harmless when the job is checked, and another one when it runs."""
 
     def __init__(self, later: Callable[[DataFrame], DataFrame]) -> None:
         self._later = later
@@ -188,7 +186,7 @@ class HarmlessAtFirst:
         (lambda frame: frame.sparkSession.createDataFrame([], COUNTED), r"operator 'count' sent no acknowledgement"),
     ],
 )
-def test_a_step_that_turns_into_another_one_while_the_job_runs_fails_the_epoch(
+def test_a_step_that_changes_while_the_job_runs_fails_the_epoch(
     spark: SparkSession,
     tmp_path: Path,
     later: Callable[[DataFrame], DataFrame],

@@ -1,4 +1,4 @@
-"""Stages that Spark computes a second time, because what they had shuffled is gone."""
+"""Stages that Spark recomputes because their shuffle files are gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = [{"word": f"w{number}"} for number in range(40)]
 
 
 class CountAndStamp(CountPerKey):
-    """Its state depends on the records alone, what it emits also on the attempt."""
+    """Its state depends on the records only, its output also on the attempt."""
 
     def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
         for key, _ in super().process_element(value, context):
@@ -37,7 +37,7 @@ class CountAndStamp(CountPerKey):
 
 
 class LoseShuffledRows(CountPerKey):
-    """The first of its subtasks that has rows removes all that was shuffled, so that the last one finds nothing.
+    """The first subtask with rows removes all shuffle files, so that the last one finds none.
 
     The first have read by then what is theirs. No other passes while it is removed: with more subtasks than cores, the
     last one is started when one of the others has ended.
@@ -68,9 +68,7 @@ def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFun
     return chain
 
 
-def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_advice(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.frame_sinks import MemorySink
 
     shuffled = os.path.join(spark.sparkContext.getConf().get("spark.local.dir") or "", "**", "shuffle_*.data")

@@ -1,4 +1,4 @@
-"""Restarts of jobs on Spark: what a directory remembers, replays, falling back, and what has changed in between."""
+"""Restarts of Spark jobs: recorded settings, replays, roll back, and changes between runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
     assert newest(workplace, "new").restored_from == origin.savepoint_identity
 
 
-def test_a_replayed_epoch_has_the_time_that_it_had(workplace: Workplace) -> None:
+def test_a_replayed_epoch_has_its_former_time(workplace: Workplace) -> None:
     with pytest.raises((EpochError, KeyboardInterrupt)):
         workplace.run(DiesOnce(memory_sink(), "stage", 1))
     first = newest(workplace).processing_time_ms
@@ -123,7 +123,7 @@ def shown(workplace: Workplace) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_later(
+def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_again(
     workplace: Workplace, backend: str
 ) -> None:
     from statebackend.spark.parquet_sink import ParquetSink
@@ -157,7 +157,7 @@ def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_la
     ]
 
 
-def test_a_job_that_is_led_through_zookeeper_goes_back_to_an_older_checkpoint(
+def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
     workplace: Workplace, zookeeper_server: ZooKeeperServer
 ) -> None:
     from statebackend.spark.parquet_sink import ParquetSink
@@ -207,7 +207,7 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
     assert not (workplace.directory / "job" / "fall-back.json").exists()
 
 
-def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in_the_way(workplace: Workplace) -> None:
+def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(workplace: Workplace) -> None:
     from statebackend.spark.frame_sinks import ForEachEpochSink
     from statebackend.spark.parquet_sink import ParquetSink
 
@@ -227,7 +227,7 @@ def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in
     assert "for-each-epoch cannot hide its output" in str(job.roll_back_report)
 
 
-def test_another_source_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
+def test_another_source_is_rejected_before_anything_changes(workplace: Workplace) -> None:
     workplace.run(memory_sink()).savepoint(workplace.directory / "savepoint")
     job = workplace.directory / "job"
     before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
@@ -255,7 +255,7 @@ def test_another_source_is_rejected_before_anything_is_touched(workplace: Workpl
     moved.rename(former)
 
 
-def test_a_trigger_that_spark_would_reject_is_rejected_at_once(workplace: Workplace) -> None:
+def test_a_trigger_that_spark_rejects_is_rejected_at_once(workplace: Workplace) -> None:
     from statebackend.spark.sources.source_identity import check_trigger
 
     frame = workplace.stream()
@@ -275,7 +275,7 @@ def test_a_trigger_that_spark_would_reject_is_rejected_at_once(workplace: Workpl
     assert not (workplace.directory / "job").exists()
 
 
-def test_a_directory_with_blanks_is_one_directory_for_the_state_and_for_spark(workplace: Workplace) -> None:
+def test_a_directory_with_blanks_is_the_same_for_the_state_and_for_spark(workplace: Workplace) -> None:
     directory = workplace.directory / "with 50% of blanks"
     uri = directory.as_uri()
     assert "%20" in uri
@@ -292,7 +292,7 @@ def test_a_directory_with_blanks_is_one_directory_for_the_state_and_for_spark(wo
 
 
 class _Uri:
-    """A directory whose job has a URI."""
+    """A directory given by URI."""
 
     def __init__(self, uri: str, directory: Path) -> None:
         self._uri, self._directory = uri, directory
@@ -318,9 +318,7 @@ def test_a_rejected_job_directory_is_shown_without_its_secret(spark: SparkSessio
         SparkStreamEnvironment(spark, job_dir="s3://KEY:SECRET@bucket/job")
 
 
-def test_what_a_driver_does_between_look_and_lock_is_continued(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_between_check_and_lock_is_continued(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     savepoint = workplace.directory / "savepoint"
     workplace.run(memory_sink()).savepoint(savepoint)
     opened = JobDirectory.open
@@ -341,7 +339,7 @@ def test_what_a_driver_does_between_look_and_lock_is_continued(
     assert workplace.run(memory_sink(), job="new").last_completed_epoch == (job.last_completed_epoch or 0) + 1
 
 
-def test_a_crash_while_the_source_position_is_changed_leaves_the_former_one(
+def test_a_crash_during_a_change_of_the_source_position_keeps_the_former_one(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statebackend.spark.sources import offset_log as source_log

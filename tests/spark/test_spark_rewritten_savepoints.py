@@ -34,7 +34,7 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
     return place
 
 
-def test_a_job_goes_on_with_other_key_groups_where_its_source_was_read_to(workplace: Workplace) -> None:
+def test_a_job_continues_with_other_key_groups_at_its_source_position(workplace: Workplace) -> None:
     job = workplace.start(memory_sink())
     job.process_all_available()
     job.stop_with_savepoint(workplace.directory / "savepoint")
@@ -66,7 +66,7 @@ def test_a_job_goes_on_with_other_key_groups_where_its_source_was_read_to(workpl
     assert rows_of(sink) == [("a", 103, 111), ("b", 102, 3), ("c", 1, 1), ("d", 1, 1)]
 
 
-def test_a_job_goes_on_from_a_frame_that_was_made_of_its_state(workplace: Workplace) -> None:
+def test_a_job_continues_from_a_frame_made_from_its_state(workplace: Workplace) -> None:
     job = workplace.start(memory_sink())
     job.process_all_available()
     job.stop_with_savepoint(workplace.directory / "savepoint")
@@ -87,7 +87,7 @@ def test_a_job_goes_on_from_a_frame_that_was_made_of_its_state(workplace: Workpl
     assert rows_of(sink) == [("a", 103, 111), ("c", 1, 1)]
 
 
-def test_a_job_begins_with_state_that_was_never_a_jobs(workplace: Workplace) -> None:
+def test_a_job_starts_with_state_from_no_job(workplace: Workplace) -> None:
     plan = (
         Plan()
         .add_operator("words", "string")

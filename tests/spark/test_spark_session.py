@@ -1,4 +1,4 @@
-"""Every partition runs its task, whatever the batch holds; and a task knows who it is."""
+"""Every partition runs its task for any batch; tasks have an identity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADAPTIVE = "spark.sql.adaptive.enabled"
 EXCLUDED = "spark.sql.optimizer.excludedRules"
 
 
-def test_the_interpreter_of_the_workers_is_this_one_unless_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_workers_is_this_one_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/chosen/python")
     ensure_python_interpreter()
@@ -55,7 +55,7 @@ class Session:
     def stop(self) -> None: ...
 
 
-def test_a_session_with_workers_of_its_own_is_stopped_once_when_the_program_ends(
+def test_a_session_with_its_own_workers_is_stopped_once_when_the_program_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     registered: list[Any] = []
@@ -69,7 +69,7 @@ def test_a_session_with_workers_of_its_own_is_stopped_once_when_the_program_ends
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("chosen", "expected"), [("python3", sys.executable), ("/chosen/python", "/chosen/python")])
-def test_a_session_made_before_uses_this_interpreter_unless_one_was_chosen(
+def test_an_existing_session_uses_this_python_unless_configured(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, chosen: str, expected: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON")
@@ -78,7 +78,7 @@ def test_a_session_made_before_uses_this_interpreter_unless_one_was_chosen(
     assert spark.sparkContext.pythonExec == expected
 
 
-def test_a_session_of_spark_connect_is_rejected_with_what_to_do() -> None:
+def test_a_spark_connect_session_is_rejected_with_advice() -> None:
     # The real class needs a server; what it is recognised by is where it is defined.
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(UnsupportedSparkSessionError, match=r"Spark Connect.*spark-submit"):
@@ -93,7 +93,7 @@ def test_a_spark_that_routes_by_id_is_accepted(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.5.4", "4.0.1", "unknown"])
-def test_an_older_spark_is_rejected_with_what_to_install(version: str) -> None:
+def test_an_older_spark_is_rejected_with_the_version_to_install(version: str) -> None:
     with pytest.raises(UnsupportedSparkVersionError, match=rf"Spark {version} is too old.*pyspark>=4\.1"):
         check_spark_version(version)
 
@@ -104,7 +104,7 @@ def test_a_task_identity_exists_in_tasks_only() -> None:
 
 
 @pytest.mark.spark
-def test_settings_hold_within_the_block_and_are_put_back_after_an_error(spark: SparkSession) -> None:
+def test_settings_apply_within_the_block_and_are_reverted_after_an_error(spark: SparkSession) -> None:
     check_spark_version(spark)
     before = spark.conf.get(ADAPTIVE)
     with configured(spark, {EXCLUDED: "some.Rule"}):
@@ -118,7 +118,7 @@ def test_settings_hold_within_the_block_and_are_put_back_after_an_error(spark: S
 
 
 def partition_of_each_task(frame: DataFrame) -> list[int]:
-    """Which partitions ran a task over `frame`, routed to four of them by id."""
+    """The partitions that ran a task over `frame`, routed to four of them by id."""
 
     def report(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -149,7 +149,7 @@ INPUTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.spark
-def test_every_partition_runs_in_a_micro_batch_whatever_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_partition_runs_in_a_micro_batch_for_any_rows(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(10).coalesce(1).write.parquet(str(tmp_path / "in"))
     ran: dict[str, list[int]] = {}
     dropped: list[int] = []

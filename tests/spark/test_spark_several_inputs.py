@@ -1,4 +1,4 @@
-"""Operators with two, three and broadcast inputs on Spark: one shuffle, inputs in order, kills, restarts, rescaling."""
+"""Operators with two, three and broadcast inputs on Spark: one shuffle, ordered inputs, kills, rescaling."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Job:
             (directory / name).mkdir()
 
     def add(self, epochs: Sequence[EpochInputs]) -> None:
-        """Gives every source its records of each of these epochs, as one file."""
+        """Add one file per epoch to each source."""
         for epoch in epochs:
             for (name, _, as_record), rows in zip(SOURCES, epoch, strict=True):
                 add_file(self.directory / name, self.written, map(as_record, rows))
             self.written += 1
 
     def run(self, job: str, parallelism: int, **execute: Any) -> Any:
-        """Runs until every file is processed."""
+        """Run until every file is processed."""
         from statebackend.spark import SparkStreamEnvironment
 
         env = SparkStreamEnvironment(
@@ -85,7 +85,7 @@ class Job:
         return tuple(map(rows_of, self.sinks))
 
 
-def test_inputs_meet_by_key_and_rules_reach_every_subtask_across_a_kill_and_a_rescale(
+def test_inputs_are_joined_by_key_and_rules_reach_every_subtask_across_a_kill_and_a_rescale(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     job = Job(spark, tmp_path)
@@ -119,7 +119,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types(spark: 
     assert not (tmp_path / "job").exists()
 
 
-def test_rows_are_sorted_broadcast_ones_first_then_by_input_and_as_each_says_in_any_direction(
+def test_rows_are_sorted_broadcast_first_then_by_input_and_as_configured_in_any_direction(
     spark: SparkSession,
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812

@@ -1,4 +1,4 @@
-"""Jobs of several sources on Spark: each goes on where it was, whatever comes, goes or moves beside it."""
+"""Spark jobs with several sources: each continues at its position when others are added or removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits what it has read, and how many records of that source there were."""
+    """Emits the record and the record count of its source."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
@@ -45,14 +45,14 @@ def _by_value() -> Iterator[None]:
 
 
 class Place:
-    """Sources of one file per record, ``rate`` that brings two records in a run, and jobs over any of them."""
+    """Sources of one file per record, ``rate`` with two records per run, and jobs over any of them."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
         self.directory = directory
 
     def grow(self, **sources: int) -> None:
-        """Lets each source have so many records."""
+        """Let each source have so many records."""
         for name, records in sources.items():
             directory = self.directory / name
             directory.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ class Place:
         return files.json(str(self.directory / name))
 
     def execute(self, sources: Sequence[str | tuple[str, str | None]], sink: Any, job: str, **execute: Any) -> Any:
-        """Starts a job over sources: names, which are the uids, or names with uids."""
+        """Start a job over sources: names, which are the uids, or names with uids."""
         from statebackend.spark import SparkStreamEnvironment
 
         environment = SparkStreamEnvironment(
@@ -94,7 +94,7 @@ class Place:
     def run(
         self, sources: Sequence[str | tuple[str, str | None]], job: str = "job", sink: Any = None, **execute: Any
     ) -> dict[str, list[tuple[int, int]]]:
-        """Runs a job to the end of its sources; what it has read of each: numbers, and how many there were by then."""
+        """Run a job to the end of its sources; returns the numbers and counts of each."""
         sink = memory_sink() if sink is None else sink
         self.job = self.execute(sources, sink, job, **execute)
         self.job.await_termination()
@@ -110,11 +110,11 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
 
 
 def first(records: int) -> list[tuple[int, int]]:
-    """All of a source from its beginning, of which nothing was counted before."""
+    """All of a source from its start, without former counts."""
     return [(number, number + 1) for number in range(records)]
 
 
-def test_sources_come_go_and_change_places_in_a_job_directory(place: Place) -> None:
+def test_sources_are_added_removed_and_reordered_in_a_job_directory(place: Place) -> None:
     place.grow(a=2, b=3)
     assert place.run(["a", "b"]) == {"a": first(2), "b": first(3)}
     place.grow(a=3, c=2)
@@ -149,7 +149,7 @@ def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place)
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_an_epoch_that_failed_is_replayed_by_a_job_whose_sources_have_changed(place: Place, moment: str) -> None:
+def test_a_failed_epoch_is_replayed_by_a_job_with_other_sources(place: Place, moment: str) -> None:
     place.grow(a=2, b=2, c=1)
     dying = DiesOnce(memory_sink(), moment, 1)
     with pytest.raises((EpochError, KeyboardInterrupt), match="the driver dies"):
@@ -163,7 +163,7 @@ def test_an_epoch_that_failed_is_replayed_by_a_job_whose_sources_have_changed(pl
     assert offsets == [*planned[:2], planned[3], "-", planned[2]]
 
 
-def test_a_savepoint_goes_on_in_each_source_by_its_uid(place: Place) -> None:
+def test_a_savepoint_continues_in_each_source_by_its_uid(place: Place) -> None:
     place.grow(a=2, b=1)
     assert place.run(["a", "rate", ("b", "files")]) == {"a": first(2), "rate": first(2), "b": first(1)}
     path = place.directory / "savepoint"
@@ -198,7 +198,7 @@ def test_a_savepoint_goes_on_in_each_source_by_its_uid(place: Place) -> None:
     }
 
 
-def test_a_roll_back_goes_behind_a_change_of_the_sources(place: Place) -> None:
+def test_a_roll_back_crosses_a_change_of_sources(place: Place) -> None:
     place.grow(a=2, b=2)
     place.run(["a", "b"])
     place.grow(c=1, a=3)
@@ -210,7 +210,7 @@ def test_a_roll_back_goes_behind_a_change_of_the_sources(place: Place) -> None:
     assert place.job.roll_back_report.abandoned == (1, 2)
 
 
-def test_a_source_with_columns_that_do_not_go_on_is_rejected_before_the_start(place: Place) -> None:
+def test_a_source_with_incompatible_columns_is_rejected_before_the_start(place: Place) -> None:
     place.grow(a=2)
     assert place.run(["a"]) == {"a": first(2)}
     place.job.savepoint(place.directory / "savepoint")

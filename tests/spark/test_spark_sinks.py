@@ -1,4 +1,4 @@
-"""Each epoch's rows become visible once, however often the epoch is attempted and wherever the driver dies."""
+"""The rows of each epoch become visible once, for any number of attempts and crashes of the driver."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_every_sink_of_spark_is_a_frame_sink(sink: Any) -> None:
     assert isinstance(sink, FrameSink)
 
 
-def test_a_tilde_is_the_home_of_whoever_runs_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert ParquetSink("~/out").identity == ParquetSink(tmp_path / "out").identity
     assert ParquetSink("file:///~/out").identity == "ParquetSink('/~/out')"
 
 
 @pytest.mark.spark
-def test_rows_are_visible_from_commit_on_and_spark_reads_them_by_epoch(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_visible_after_commit_and_spark_reads_them_by_epoch(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out of doors"
     sink = ParquetSink(f"file://{path}")
     sink.recover(None, "job")
@@ -97,7 +97,7 @@ def test_staging_runs_one_action(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_replayed_epoch_replaces_the_leftovers_of_the_attempt_that_died(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_replayed_epoch_replaces_the_remains_of_the_failed_attempt(spark: SparkSession, tmp_path: Path) -> None:
     ParquetSink(tmp_path).stage(numbers(spark, 1), 0, "job.dead")
 
     sink = ParquetSink(tmp_path)
@@ -108,7 +108,7 @@ def test_a_replayed_epoch_replaces_the_leftovers_of_the_attempt_that_died(spark:
 
 
 @pytest.mark.spark
-def test_a_zombie_that_goes_on_writing_changes_nothing_that_is_visible(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_zombie_attempt_changes_nothing_visible(spark: SparkSession, tmp_path: Path) -> None:
     sink, zombie = ParquetSink(tmp_path), ParquetSink(tmp_path)
     committable = sink.stage(numbers(spark, 1), 0, "job.alive")
     zombies_committable = zombie.stage(numbers(spark, 666), 0, "job.zombie")
@@ -122,7 +122,7 @@ def test_a_zombie_that_goes_on_writing_changes_nothing_that_is_visible(spark: Sp
     assert staged(tmp_path) == []
 
 
-def test_a_crash_between_checkpoint_and_rename_is_made_good_by_committing_again(tmp_path: Path) -> None:
+def test_a_crash_between_checkpoint_and_rename_is_repaired_by_another_commit(tmp_path: Path) -> None:
     committable = stage_by_hand(tmp_path, 7, "job.a")
     leftovers = [stage_by_hand(tmp_path, 8, "job.a"), stage_by_hand(tmp_path, 9, "job.a")]
     assert len(leftovers) == 2
@@ -139,7 +139,7 @@ def test_a_crash_between_checkpoint_and_rename_is_made_good_by_committing_again(
     assert files_below(tmp_path) == after_commit
 
 
-def test_an_epoch_that_nobody_has_signed_is_not_taken_for_the_one_to_commit(tmp_path: Path) -> None:
+def test_an_unmarked_epoch_is_not_committed(tmp_path: Path) -> None:
     committable = stage_by_hand(tmp_path, 7, "job.a")
     (tmp_path / "epoch=000000000007").mkdir()
     with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 7"):
@@ -147,7 +147,7 @@ def test_an_epoch_that_nobody_has_signed_is_not_taken_for_the_one_to_commit(tmp_
     assert staged(tmp_path) == ["000000000007-job.a"]
 
 
-def test_whoever_dies_while_epochs_are_rolled_back_leaves_the_first_of_them_and_no_gap(
+def test_a_crash_while_epochs_are_rolled_back_keeps_the_first_of_them_without_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = ParquetSink(tmp_path)
@@ -171,7 +171,7 @@ def test_whoever_dies_while_epochs_are_rolled_back_leaves_the_first_of_them_and_
     assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001"]
 
 
-def test_aborting_removes_the_attempt_and_nothing_else(tmp_path: Path) -> None:
+def test_abort_removes_only_the_attempt(tmp_path: Path) -> None:
     stage_by_hand(tmp_path, 1, "a")
     stage_by_hand(tmp_path, 1, "b")
     sink = ParquetSink(tmp_path)
@@ -181,14 +181,14 @@ def test_aborting_removes_the_attempt_and_nothing_else(tmp_path: Path) -> None:
     assert staged(tmp_path) == ["000000000001-b"]
 
 
-def test_recovery_leaves_names_alone_that_are_not_its_own(tmp_path: Path) -> None:
+def test_recovery_ignores_foreign_names(tmp_path: Path) -> None:
     (tmp_path / "_staging" / "notes").mkdir(parents=True)
     stage_by_hand(tmp_path, 1, "job.a")
     ParquetSink(tmp_path).recover(None, "job")
     assert staged(tmp_path) == ["notes"]
 
 
-def test_recovery_leaves_what_another_job_has_staged_in_the_same_place(tmp_path: Path) -> None:
+def test_recovery_keeps_staged_files_of_another_job(tmp_path: Path) -> None:
     # A job that was begun from a savepoint of the other, which has yet to commit what it staged last.
     theirs = stage_by_hand(tmp_path, 8, "job.a")
     for attempt in ("job-2.a", "job2.a", "another.job.a"):
@@ -200,7 +200,7 @@ def test_recovery_leaves_what_another_job_has_staged_in_the_same_place(tmp_path:
     assert files_below(tmp_path)["epoch=000000000008/part-0.parquet"] == b"job.a"
 
 
-def test_rows_that_are_gone_are_an_error_not_silence(tmp_path: Path) -> None:
+def test_missing_rows_are_an_error(tmp_path: Path) -> None:
     committable = stage_by_hand(tmp_path, 1, "a")
     shutil.rmtree(tmp_path / "_staging")
     with pytest.raises(SinkError, match="the rows of epoch 1 are gone"):
@@ -219,7 +219,7 @@ def test_rows_that_are_gone_are_an_error_not_silence(tmp_path: Path) -> None:
         b'{"version":1,"epoch":1,"attempt":"../../elsewhere"}',
     ],
 )
-def test_a_committable_is_not_trusted(tmp_path: Path, committable: bytes) -> None:
+def test_a_damaged_committable_is_rejected(tmp_path: Path, committable: bytes) -> None:
     stage_by_hand(tmp_path, 1, "a")
     before = files_below(tmp_path)
     with pytest.raises(SinkError):
@@ -239,7 +239,7 @@ def test_a_store_without_atomic_rename_is_rejected_at_once() -> None:
 
 
 @pytest.mark.spark
-def test_a_function_gets_each_epoch_and_its_failure_fails_the_epoch(spark: SparkSession) -> None:
+def test_a_function_gets_each_epoch_and_its_error_fails_the_epoch(spark: SparkSession) -> None:
     seen: list[tuple[int, list[int]]] = []
     sink = ForEachEpochSink(lambda frame, epoch_id: seen.append((epoch_id, [row.id for row in frame.collect()])))
     committable = sink.stage(numbers(spark, 4), 3, "a")
@@ -325,7 +325,7 @@ def test_a_stream_killed_anywhere_in_an_epoch_leaves_each_row_once(
     assert staged(tmp_path / "out") == []
 
 
-def test_the_names_of_staged_rows_are_on_the_disk_before_the_checkpoint_is(
+def test_the_names_of_staged_files_are_durable_before_the_checkpoint(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statebackend.spark import parquet_sink as local_epoch_files
@@ -339,7 +339,7 @@ def test_the_names_of_staged_rows_are_on_the_disk_before_the_checkpoint_is(
 
 
 @pytest.mark.parametrize("value", ["timestamp'0000-03-01'", "date'0000-01-01'", "array(timestamp'10000-01-01')"])
-def test_a_memory_sink_names_the_column_of_a_value_that_python_cannot_hold(spark: SparkSession, value: str) -> None:
+def test_a_memory_sink_names_the_column_of_a_value_without_python_type(spark: SparkSession, value: str) -> None:
     frame = spark.sql(f"select 7 as id, {value} as `at`")
     with pytest.raises(UnreadableRowError, match=r"MemorySink: column 'at' .* cannot hold: .*; the record: id=7"):
         MemorySink().stage(frame, 1, "a")

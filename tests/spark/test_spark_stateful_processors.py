@@ -1,4 +1,4 @@
-"""Programs for Spark's ``transformWithState`` on our state: every batch gives the same rows as on Spark itself."""
+"""Programs for Spark's ``transformWithState`` on our state: every batch has the same rows as on Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Batches:
             self.add(batch)
 
     def add(self, batch: dict[str, list[tuple[str, int, int]]]) -> None:
-        """Another file."""
+        """Add a file."""
         number, self.count = self.count, self.count + 1
         rows = [{"program": program, "k": k, "n": n, "t": t} for program, rows in batch.items() for k, n, t in rows]
         add_file(self.directory / "source", number, rows)
@@ -52,7 +52,7 @@ class Batches:
 
 
 class Outputs:
-    """What was emitted, sorted, of each batch that emitted anything."""
+    """Sorted output of each batch with output."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[Any, ...]]] = []
@@ -66,7 +66,7 @@ class Outputs:
             self._changed.notify_all()
 
     def wait_for(self, count: int, query: StreamingQuery) -> None:
-        """Waits for so many batches of a query that does not end by itself."""
+        """Wait for so many batches of an endless query."""
         with self._changed:
             while len(self.batches) < count:
                 assert query.isActive, query.exception()
@@ -76,7 +76,7 @@ class Outputs:
 def on_spark(
     spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
 ) -> list[list[tuple[Any, ...]]]:
-    """What Spark itself makes of the batches."""
+    """The output of Spark."""
     from stateful_programs import OUTPUT
 
     from statebackend.spark.session import configured
@@ -107,7 +107,7 @@ def on_ours(
     initial: Any = None,
     from_spark_checkpoint: Path | None = None,
 ) -> list[list[tuple[Any, ...]]]:
-    """What our state makes of them."""
+    """The output with our state."""
     from stateful_programs import OUTPUT
 
     from statebackend.spark import SparkStreamEnvironment
@@ -129,7 +129,7 @@ def on_ours(
     return outputs.batches
 
 
-def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_programs_with_state_emit_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import STATE_PROGRAMS, Programs
 
     batches = Batches(
@@ -164,9 +164,7 @@ def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession,
     assert on_ours(spark, batches, batches.stream(spark), processor, "None", initial) == expected
 
 
-def test_timers_and_time_to_live_in_processing_time_give_the_same_rows_as_on_spark(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_timers_and_ttl_in_processing_time_emit_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Fresh, Programs
 
     batches = Batches(
@@ -181,9 +179,7 @@ def test_timers_and_time_to_live_in_processing_time_give_the_same_rows_as_on_spa
     assert on_ours(spark, batches, batches.stream(spark), Programs(Fresh), "processingTime") == expected
 
 
-def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: SparkSession, tmp_path: Path) -> None:
     from processor_epochs import EpochDrive
     from stateful_programs import OUTPUT, Heartbeat, Programs, Reminders
 
@@ -219,7 +215,7 @@ def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
     assert [rows for rows in outputs if rows] == expected
 
 
-def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_in_event_time_a_job_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Heartbeat, LatestEvent, Programs
 
     # A run for each file: behind it, Spark runs a batch for the watermark that its records lead to, as we do.
@@ -258,7 +254,7 @@ def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path:
     assert given["ours"] == given["spark"]
 
 
-def test_a_job_continues_the_query_of_spark_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_continues_a_spark_query_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import CountedNumbers, Largest, MovingAverage, Programs, RateLimiter, Violations
 
     records: list[dict[str, list[tuple[str, int, int]]]] = [

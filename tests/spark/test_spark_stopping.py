@@ -1,4 +1,4 @@
-"""How jobs end: waiting with a timeout, stopping a job whose function hangs, an epoch that takes too long."""
+"""The end of jobs: waits with a timeout, stopping a hanging function, an epoch timeout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace
 
 
 class Hangs(CountWords):
-    """Hangs at the word that says so until the gate of this directory is opened."""
+    """Hangs at a marked word until the gate of this directory is opened."""
 
     def __init__(self, gate: Gate) -> None:
         self.reached, self.opened = str(gate.reached), str(gate.opened)
@@ -54,7 +54,7 @@ class Hangs(CountWords):
 
 
 class Gate:
-    """Two named pipes: into one a function writes that it hangs, and it hangs until the other has a writer."""
+    """Two named pipes: a function reports through one that it hangs, and waits until the other has a writer."""
 
     def __init__(self, directory: Path, held: contextlib.ExitStack) -> None:
         self.reached, self.opened = directory / "reached", directory / "opened"
@@ -65,13 +65,13 @@ class Gate:
         self._news = self._hold(self.reached)
 
     def _hold(self, pipe: Path) -> int:
-        """Opens both ends of a pipe at once, which waits for nobody."""
+        """Open both ends of a pipe at once, without waiting."""
         descriptor = os.open(pipe, os.O_RDWR)
         self._held.callback(os.close, descriptor)
         return descriptor
 
     def wait_for_somebody(self, job: SparkJob) -> None:
-        """Waits until a function of the job hangs; a job that ends before is an error."""
+        """Wait until a function of the job hangs; a job that ends before is an error."""
         threading.Thread(target=self._tell_of_the_end, args=(job,), daemon=True).start()
         news = os.read(self._news, len(HANGS))
         assert news == HANGS, f"nothing hangs: {job.query.exception()}"
@@ -96,7 +96,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def hanging(workplace: Workplace, gate: Gate) -> SparkJob:
-    """A job in its second epoch, which hangs."""
+    """A job that hangs in its second epoch."""
     job = workplace.start(memory_sink(), Hangs(gate))
     gate.wait_for_somebody(job)
     return job
@@ -123,9 +123,7 @@ def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
     workplace.run(memory_sink())
 
 
-def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_started(
-    workplace: Workplace, gate: Gate
-) -> None:
+def test_a_hanging_job_is_stopped_and_a_restart_processes_the_epoch_again(workplace: Workplace, gate: Gate) -> None:
     job = hanging(workplace, gate)
     with pytest.raises(EpochTimeoutError, match=r"epoch 1 was aborted after 0 s.*the next start"):
         job.stop_with_savepoint(workplace.directory / "savepoint", timeout_s=0)
@@ -141,7 +139,7 @@ def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_st
     assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
 
 
-def test_an_epoch_that_takes_too_long_is_abandoned_and_processed_again(workplace: Workplace, gate: Gate) -> None:
+def test_an_epoch_timeout_abandons_the_epoch_which_is_processed_again(workplace: Workplace, gate: Gate) -> None:
     expected = r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\) and was aborted\. The next start of the job"
     with pytest.raises(EpochTimeoutError, match=expected):
         workplace.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
@@ -151,7 +149,7 @@ def test_an_epoch_that_takes_too_long_is_abandoned_and_processed_again(workplace
     assert ("a", 2, 2) in rows_of(sink)
 
 
-def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_abandoned_when_it_returns(workplace: Workplace) -> None:
+def test_an_epoch_with_a_slow_sink_is_abandoned_when_the_sink_returns(workplace: Workplace) -> None:
     from statebackend.spark import epoch_driver as epoch_watchdog
     from statebackend.spark.frame_sinks import ForEachEpochSink
 

@@ -1,4 +1,4 @@
-"""A job runs in every time zone that Spark accepts for a session, and says at the start which one it cannot have."""
+"""A job runs in every time zone that Spark accepts, and names an unsupported one at the start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZONES = [
 
 
 class Clock(KeyedProcessFunction[Any, Any, Any]):
-    """Emits what a clock in the zone of the session shows, as text and as a timestamp without a zone."""
+    """Emits local time in the zone of the session, as text and as a timestamp without a zone."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         assert value["nested"] == (value["at"], [value["at"]])
@@ -78,7 +78,7 @@ def test_a_job_runs_in_every_zone_that_spark_accepts(
 
 
 @pytest.mark.usefixtures("zone_of_session")
-def test_a_zone_that_python_does_not_have_is_named_with_its_setting_before_anything_runs(
+def test_a_zone_unknown_to_python_is_named_with_its_setting_before_anything_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "SystemV/PST8")

@@ -1,4 +1,4 @@
-"""Several inputs with timestamps on Spark: from this process and back, beside Spark's own windows, on executors."""
+"""Several timed inputs on Spark: from the local runtime and back, against Spark's windows, on executors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).parent / "programs" / "inputs_on_executors.py"
 
 
 def epochs(first: int, count: int) -> list[dict[str, list[Row]]]:
-    """What the three sources have in each of so many epochs, whose times go on from one to the next."""
+    """The records of the three sources in each epoch, with increasing times."""
     return [
         {
             "left": [("abcde"[(place + n) % 5], number * 20 + place * 4, place) for place in range(5)],
@@ -51,7 +51,7 @@ def _by_value() -> Iterator[None]:
 
 
 def on_local(directory: Path, part: int, serializer: Any, **execute: Any) -> tuple[dict[str, list[Any]], Any]:
-    """Runs the job in this process over the epochs of a part; returns what each output has, and the job."""
+    """Run the job locally over the epochs of a part; returns each output, and the job."""
     given = PARTS[part]
     size = max(len(rows) for epoch in given for rows in epoch.values())
     env = LocalStreamEnvironment(
@@ -101,13 +101,13 @@ def on_spark(
 
 
 def write(source: Path, batches: Sequence[Sequence[Row]]) -> None:
-    """A file of JSON for each batch."""
+    """Write one JSON file per batch."""
     source.mkdir(exist_ok=True)
     for number, rows in enumerate(batches, start=len(list(source.iterdir()))):
         add_file(source, number, ({"k": k, "t": t, "v": v} for k, t, v in rows))
 
 
-def test_a_job_with_timed_inputs_goes_on_on_spark_by_its_own_rules_and_back_in_this_process(
+def test_a_job_with_timed_inputs_moves_to_spark_and_back_to_the_local_runtime(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     number, text = LongSerializer(), StringSerializer()
@@ -134,7 +134,7 @@ def test_a_job_with_timed_inputs_goes_on_on_spark_by_its_own_rules_and_back_in_t
     assert all(one["counted"] and any(" at " in f" {what}" for _, what in one["ruled"]) for one in expected[1])
 
 
-def test_inputs_meet_on_several_executors(tmp_path: Path) -> None:
+def test_inputs_are_joined_on_several_executors(tmp_path: Path) -> None:
     expected: dict[str, list[Any]] = {}
     for part in range(2):
         for name in NAMES:

@@ -1,4 +1,4 @@
-"""Windows by count on Spark: records of structs in state over epochs, the same as in this process."""
+"""Count windows on Spark: records of structs in state over epochs, equal to the local runtime."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def _by_value() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_windows_by_count_give_on_spark_what_they_give_in_process(
-    spark: SparkSession, tmp_path: Path, backend: str
-) -> None:
+def test_count_windows_emit_the_same_on_spark_as_locally(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     write_batches(tmp_path / "sales", BATCHES)

@@ -1,4 +1,4 @@
-"""A job whose operators have several inputs with timestamps, for both environments: timers, rules, counts by window."""
+"""A job whose operators have several timed inputs, for both environments: timers, rules, count windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOUND = 5
 
 
 class Meet(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Keeps the last value of a key, of either side, and tells it ten milliseconds of event time after each record."""
+    """Stores the last value of a key of either side, and emits it ten milliseconds of event time later."""
 
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer
@@ -49,7 +49,7 @@ class Meet(KeyedCoProcessFunction[str, Any, Any, Any]):
 
 
 class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Tells of each record, and again seven milliseconds later, which rules hold."""
+    """Emits the rules that hold for each record, and again seven milliseconds later."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         context.timer_service.register_event_time_timer(value.t + 7)
@@ -67,7 +67,7 @@ def shown(context: Any) -> str:
 
 
 def build(streams: Mapping[str, DataStream], sinks: Mapping[str, Any], serializer: TypeSerializer[Any]) -> None:
-    """The job over three streams of `SCHEMA`: ``met``, ``ruled`` and ``counted`` go to the sinks of these names."""
+    """The job over three streams of `SCHEMA`: ``met``, ``ruled`` and ``counted`` are the sinks of its outputs."""
     timed = {
         name: stream.assign_timestamps_and_watermarks(
             WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps("t")

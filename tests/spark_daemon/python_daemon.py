@@ -1,4 +1,4 @@
-"""PySpark's daemon, with imported what every worker needs: it forks a worker, which then has not to import it again.
+"""PySpark's daemon with preloaded imports: forked workers need not import them again.
 
 A worker is forked for each task slot, and again after each task that failed, which tests let happen all the time.
 """

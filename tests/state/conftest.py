@@ -1,4 +1,4 @@
-"""Fixtures that the tests of several state packages share."""
+"""Fixtures of several state packages."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from statebackend.state.rocksdb import cached_state as cache_memory
 
 @pytest.fixture
 def own_cache_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches are shared among the backends of the test: which others are still there hangs on the collector."""
+    """Backends of the test share cache memory; others depend on the garbage collector."""
     monkeypatch.setattr(cache_memory, "_shares", cache_memory._Shares())

@@ -1,4 +1,4 @@
-"""State meta data and files of canonical entries with any byte changed, as a writer with a fitting checksum could.
+"""State metadata and files of canonical entries with any byte changed and a valid checksum.
 
 All changes instead of a sample: ``STATEBACKEND_FUZZ=all``.
 """
@@ -27,7 +27,7 @@ ALL = KeyGroupRange(0, 127)
 
 
 @pytest.mark.parametrize("name", HANDLES)
-def test_any_byte_of_state_meta_changed_gives_an_error_of_this_library_or_meta(name: str) -> None:
+def test_any_changed_byte_of_metadata_yields_an_error_of_this_library_or_metadata(name: str) -> None:
     fields = json.loads((GOLDEN / name / "handle.json").read_text())
     for damaged in damaged_everywhere(bytes.fromhex(fields["meta"]), limit=400):
         with contextlib.suppress(StateBackendError):
@@ -35,7 +35,7 @@ def test_any_byte_of_state_meta_changed_gives_an_error_of_this_library_or_meta(n
 
 
 @pytest.mark.parametrize("name", [name for name in HANDLES if not name.startswith("rocksdb")])
-def test_any_byte_of_a_file_of_entries_changed_gives_an_error_of_this_library_or_rows(name: str) -> None:
+def test_any_changed_byte_of_a_file_of_entries_yields_an_error_of_this_library_or_rows(name: str) -> None:
     content = min((GOLDEN / name / "store").rglob("*.parquet")).read_bytes()
     assert list(read_canonical("the file", ALL, content))
     for damaged in damaged_everywhere(content, limit=400):
@@ -43,9 +43,7 @@ def test_any_byte_of_a_file_of_entries_changed_gives_an_error_of_this_library_or
             list(read_canonical("the file", ALL, damaged))
 
 
-def test_what_is_read_of_some_pages_is_what_was_written_or_rejected(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_pages_are_read_as_written_or_rejected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canonical_file, "READ_AT_ONCE_BYTES", 0)
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     random = Random(7)
@@ -75,7 +73,7 @@ def test_what_is_read_of_some_pages_is_what_was_written_or_rejected(
     assert rejected > 20
 
 
-def test_only_row_groups_that_hold_wanted_key_groups_are_read() -> None:
+def test_only_row_groups_with_wanted_key_groups_are_read() -> None:
     batches = [
         CanonicalBatch(*([value] * 2 for value in (group, b"key", b"namespace", b"user key", b"value")))
         for group in range(4)

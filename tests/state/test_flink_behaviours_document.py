@@ -1,4 +1,4 @@
-"""Every test that docs/flink-behaviours.md names exists, and every case has one or says why it has none."""
+"""Every test that docs/flink-behaviours.md names exists, and every case has a test or a reason."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ CASES_AT_LEAST = 170
 
 
 def cases():
-    """Each row of a table: the case, and what is said of it."""
+    """Each row of a table: the case, and its text."""
     rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
         for line in DOCUMENT.read_text(encoding="utf-8").splitlines()
@@ -29,7 +29,7 @@ def cases():
 
 @functools.cache
 def defined_in(path):
-    """The names of the tests of a file, by class; those outside of classes under the empty name."""
+    """The test names of a file, by class; module functions under the empty name."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     found = {"": set()}
     for node in tree.body:
@@ -49,7 +49,7 @@ def test_the_document_has_its_cases():
 
 
 @pytest.mark.parametrize(("case", "shown_by"), CASES, ids=[case for case, _ in CASES])
-def test_a_case_names_tests_that_exist_or_says_why_there_is_none(case, shown_by):
+def test_a_case_names_existing_tests_or_a_reason(case, shown_by):
     references = REFERENCE.findall(shown_by)
     assert references or "does not apply: " in shown_by
     assert len(references) == shown_by.count("::test_")
@@ -58,7 +58,7 @@ def test_a_case_names_tests_that_exist_or_says_why_there_is_none(case, shown_by)
         assert test in defined_in(path)[class_name]
 
 
-def test_the_contract_that_is_named_is_the_one_that_backends_keep():
+def test_the_named_contract_is_the_one_that_backends_pass():
     references = [one for _, shown_by in CASES for one in REFERENCE.findall(shown_by)]
     named = {class_name for path, class_name, _ in references if path.startswith("statebackend/testing/backends/")}
     assert named

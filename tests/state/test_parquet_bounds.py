@@ -1,4 +1,4 @@
-"""Which columns are read without adding up the lengths of their values."""
+"""Columns that are read without summing the lengths of their values."""
 
 from __future__ import annotations
 

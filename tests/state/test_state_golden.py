@@ -109,7 +109,7 @@ def test_priority_queues_of_version_1_are_restored(tmp_path, name, backend):
 
 
 @pytest.mark.parametrize("name", ["heap-1", "rocksdb-1", "canonical-1"])
-def test_the_meta_data_of_version_1_is_read(name):
+def test_the_metadata_of_version_1_is_read(name):
     handle = golden_handle(name)
     meta = decode_meta(handle.meta, len(handle.files))
     assert [state.name for state in meta.states] == ["value", "list", "map", "leg"]
@@ -118,7 +118,7 @@ def test_the_meta_data_of_version_1_is_read(name):
     assert all(state.has_schema_of(old) for state, old in zip(again.states, meta.states, strict=True))
 
 
-def test_the_meta_data_is_written_byte_for_byte_as_documented():
+def test_the_metadata_is_written_byte_for_byte_as_documented():
     long_snapshot = LongSerializer().snapshot_configuration()
     void_snapshot = VoidNamespaceSerializer().snapshot_configuration()
     state = StateMeta.of_one_schema(

@@ -1,4 +1,4 @@
-"""The table of kinds: what it says of each kind holds for all of them, so that a kind is added in one place."""
+"""The table of state kinds: each entry is complete, so that a kind is added in one place."""
 
 import copy
 import pickle
@@ -38,13 +38,13 @@ def test_every_kind_in_the_table_has_a_descriptor_and_the_names_on_disk_are_froz
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_a_kind_is_one_object_however_it_is_passed_on(kind):
+def test_a_kind_is_the_same_object_after_pickling(kind):
     assert pickle.loads(pickle.dumps(kind)) is kind
     assert copy.deepcopy(kind) is kind
 
 
 @pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.name)
-def test_the_stored_form_of_state_with_a_time_to_live_is_state_of_the_same_kind_without(descriptor):
+def test_the_stored_form_of_ttl_state_has_the_same_kind_without_ttl(descriptor):
     kind = descriptor.kind
     serializers = kind.timed_serializers(descriptor.serializers)
     stored = kind.timed_descriptor(descriptor, serializers, Lifetime(StateTtlConfig(10), ManualClock()))
@@ -54,7 +54,7 @@ def test_the_stored_form_of_state_with_a_time_to_live_is_state_of_the_same_kind_
 
 
 @pytest.mark.parametrize("kind", list(STATE_KINDS.values()), ids=repr)
-def test_what_is_counted_of_a_handle_are_methods_that_it_has(kind):
+def test_the_metrics_of_a_handle_are_existing_methods(kind):
     assert kind.reads
     for method in [*kind.reads, *kind.writes]:
         assert callable(getattr(kind.handle_class, method))

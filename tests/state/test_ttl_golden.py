@@ -1,4 +1,4 @@
-"""State with a time-to-live as version 1 wrote it, which every later release must restore, and its bytes as documented.
+"""State with TTL as version 1 wrote it, which every later release must restore, with documented bytes.
 
 The files are never regenerated. They were written in two epochs, at 1000 and 2000 ms, of state that lives for 10 s.
 """
@@ -31,7 +31,7 @@ DESCRIPTORS = [
 
 
 def write_epoch(harness, backend, keys, number):
-    """What the two epochs did: to keys 0 to 3 with 1, then to keys 2 and 3 with 2."""
+    """The two epochs: keys 0 to 3 with 1, then keys 2 and 3 with 2."""
     for key in keys:
         harness.at(backend, key)
         value, elements, entries, total, mutable_total = (backend.get_state(one) for one in DESCRIPTORS)
@@ -43,7 +43,7 @@ def write_epoch(harness, backend, keys, number):
 
 
 def expected(now_ms):
-    """What is alive at a time, by state."""
+    """The live content at a time, by state."""
     first, second = now_ms < 11_000, now_ms < 12_000
     late = {2, 3} if second else set()
     lists, maps = {}, {}

@@ -306,7 +306,7 @@ def test_a_source_reads_nothing_after_its_last_barrier(last: LastBarrier) -> Non
     assert not source.can_move
 
 
-def test_a_second_barrier_before_the_first_is_through_takes_its_place() -> None:
+def test_a_second_barrier_before_the_first_has_passed_takes_its_place() -> None:
     made = job(sources=2)
     made.sources[0].trigger(CheckpointBarrier(checkpoint_id=1))
     made.sources[1].trigger(CheckpointBarrier(checkpoint_id=2))
@@ -318,7 +318,7 @@ def test_a_second_barrier_before_the_first_is_through_takes_its_place() -> None:
     assert [[one.checkpoint_id for one in work.captures] for work in made.works] == [[2], [2]]
 
 
-def test_a_source_that_is_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
+def test_a_source_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
     made = job(drifts_ms=(10, 10))
     fast, slow = made.sources
     for time_ms in (1, 20, 30):
@@ -345,7 +345,7 @@ events = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(events, st.integers(0, 1 << 30), st.integers(1, 3))
-def test_whoever_moves_next_a_checkpoint_is_what_was_fed_before_it_and_channels_keep_order(
+def test_in_any_order_of_moves_a_checkpoint_contains_its_input_and_channels_keep_order(
     script: list[tuple[int, Any]], seed: int, capacity: int
 ) -> None:
     made = job(scheduler=Shuffled(seed), capacity=capacity)
@@ -382,7 +382,7 @@ def test_whoever_moves_next_a_checkpoint_is_what_was_fed_before_it_and_channels_
             assert all(later[1] >= one.timestamp_ms for later in said[place:] if isinstance(later, tuple))
 
 
-def test_the_same_seed_moves_the_same_way_and_another_differently() -> None:
+def test_the_same_seed_moves_in_the_same_order_and_another_differently() -> None:
     def said(seed: int) -> list[Any]:
         made = job(scheduler=Shuffled(seed))
         for number in range(12):
@@ -399,7 +399,7 @@ def source_of(group: AlignmentGroup[SubtaskId] | None = None) -> SourceSubtask[S
     return SourceSubtask(SubtaskId("source", 0), Source(output), output, group)
 
 
-def test_a_source_that_is_told_of_a_checkpoint_twice_sends_one_barrier() -> None:
+def test_a_source_triggered_twice_for_a_checkpoint_sends_one_barrier() -> None:
     source = source_of()
     channel = Channel(source.subtask_id, SubtaskId("reader", 0), (0,), 9)
     source.output.channels.append(channel)
@@ -411,7 +411,7 @@ def test_a_source_that_is_told_of_a_checkpoint_twice_sends_one_barrier() -> None
     assert taken == [CheckpointBarrier(checkpoint_id=one) for one in (1, 2, 3)]
 
 
-def test_a_source_that_has_been_given_its_last_is_waited_for_until_it_has_read_it() -> None:
+def test_the_end_of_a_source_waits_until_its_last_record_is_read() -> None:
     group: AlignmentGroup[SubtaskId] = AlignmentGroup()
     source, other = source_of(group), SubtaskId("other", 0)
     group.join(source.subtask_id, 10)

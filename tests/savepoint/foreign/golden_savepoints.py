@@ -25,13 +25,13 @@ _MODES = {
 
 
 def expected_of(name: str) -> dict[str, Any]:
-    """The content of a savepoint, from the model of the job that wrote it."""
+    """The content of a savepoint, from the model of its job."""
     content: dict[str, Any] = json.loads((GOLDEN / name / "expected.json").read_text())
     return content
 
 
 def found_in(savepoint: Savepoint, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """What the savepoint contains of the operators and states that are expected, and all of their timers."""
+    """The content of the expected operators and states in the savepoint, and all of their timers."""
     return {
         "keyedOperators": {
             uid: {
@@ -101,7 +101,7 @@ def _text(value: Any) -> str:
 
 
 def keyed_state(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
-    """The entries of a state; the entries of one map are one."""
+    """The entries of a state; the entries of one map are merged."""
     is_map = savepoint.schema(uid, name).kind == "map"
     entries: dict[str, dict[str, Any]] = {}
     for entry in savepoint.read(uid, name):
@@ -148,7 +148,7 @@ def operator_state(savepoint: Savepoint, uid: str, name: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as the JSON of the golden files has it."""
+    """A value in the JSON form of the golden files."""
     if isinstance(value, ts.TimeWindow):
         return {"@type": "timeWindow", "start": value.start, "end": value.end}
     if isinstance(value, tuple):

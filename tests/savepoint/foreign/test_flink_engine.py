@@ -119,7 +119,7 @@ def restored(savepoint: pathlib.Path, backend: str, classes: pathlib.Path, max_p
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_engine_restores_what_was_exported(backend: str, tmp_path: pathlib.Path) -> None:
+def test_the_engine_restores_an_exported_savepoint(backend: str, tmp_path: pathlib.Path) -> None:
     max_parallelism, now_ms = BACKENDS[backend], wall_clock()
     numbers = dict(zip(KEYS, itertools.count(1), strict=False))
     windows = {0: 5, 10_000: 7}

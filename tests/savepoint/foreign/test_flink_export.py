@@ -1,4 +1,4 @@
-"""Savepoints of ours become savepoints of Flink: what Flink wrote is the same after an import and an export."""
+"""Our savepoints become savepoints of Flink: an import and an export return the same content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(savepoint):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_flink_wrote_is_the_same_after_an_import_and_an_export(
+def test_an_import_and_an_export_return_the_same_content(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], own_registrations: None
 ) -> None:
     original, ours, exported = (str(path) for path in (GOLDEN / name / "savepoint", tmp_path / "ours", tmp_path / "f"))
@@ -50,7 +50,7 @@ def test_what_flink_wrote_is_the_same_after_an_import_and_an_export(
             assert list(map(str, new.read(uid, state))) == list(map(str, old.read(uid, state)))
 
 
-def test_types_that_flink_does_not_have_are_listed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_types_without_flink_equivalent_are_listed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours, exported = tmp_path / "ours", tmp_path / "exported"
     plan = Plan().add_operator("moments", "timestamp").add_state("moments", ValueStateDescriptor("count", int), [])
     plan.add_operator("pickles", "string")
@@ -88,7 +88,7 @@ def test_key_groups_are_those_of_the_real_engine(columns: list[str], key: object
     assert tuple(FlinkKeyPlacement(columns, highest).of_key(key) for highest in (128, 32768)) == groups
 
 
-def test_what_flink_cannot_hold_is_not_left_out_silently(tmp_path: pathlib.Path) -> None:
+def test_content_that_flink_cannot_store_is_an_error(tmp_path: pathlib.Path) -> None:
     plan = Plan().add_operator("counts", "string").add_state("counts", ValueStateDescriptor("n", int), [("a", 1)])
     SavepointWriter.new(tmp_path / "ours", max_parallelism=4).write(plan)
     restored = find_state(tmp_path / "ours")

@@ -1,4 +1,4 @@
-"""Flink's savepoints become savepoints of ours: every entry, timer and element, and a job continues from them."""
+"""Flink's savepoints become our savepoints: every entry, timer and element; a job continues from them."""
 
 from __future__ import annotations
 

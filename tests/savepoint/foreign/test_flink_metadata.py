@@ -1,4 +1,4 @@
-"""What `_metadata` may contain besides state: finished operators and subtasks, and what is rejected with advice."""
+"""Other content of `_metadata`: finished operators and subtasks, and rejected features with advice."""
 
 from __future__ import annotations
 

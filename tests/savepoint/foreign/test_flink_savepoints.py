@@ -1,4 +1,4 @@
-"""Savepoints that Flink wrote are read whole: each entry, timer and operator element is the one of the job's model."""
+"""Savepoints of Flink are read completely: each entry, timer and operator element equals the job's model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_savepoints_of_different_versions_and_backends_are_compared(capsys: pyte
     assert json.loads(capsys.readouterr().out) == {"schema": [], "entries": []}
 
 
-def test_commands_print_what_flink_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_the_content_of_a_flink_savepoint(capsys: pytest.CaptureFixture[str]) -> None:
     place = str(GOLDEN / "1.20.5-hashmap-native" / "savepoint")
     assert main(["inspect", place, "--verify", "--json"]) == 0
     inspected = json.loads(capsys.readouterr().out)

@@ -60,7 +60,7 @@ def test_all_states_and_timers_are_those_of_the_model(variants: pathlib.Path, na
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_kryo_is_named_and_the_way_out_is_told(variants: pathlib.Path, name: str) -> None:
+def test_kryo_state_is_named_with_advice(variants: pathlib.Path, name: str) -> None:
     savepoint = opened(variants, name)
     assert "Kryo" in (savepoint.schema("op", "kryo").unknown or "")
     with pytest.raises(UnresolvableSerializerError, match=r"Case\$Secret with Kryo.* give Case\$Secret a serializer"):
@@ -74,7 +74,7 @@ def test_state_is_read_by_another_process_from_its_uri(variants: pathlib.Path) -
     assert files.checkpoint_metadata == savepoint.metadata
 
 
-def test_a_wrong_checksum_of_a_compressed_chunk_is_found(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_wrong_checksum_of_a_compressed_chunk_is_detected(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:
     [metadata] = (variants / "hashmap-canonical-compressed").rglob("_metadata")
     for file in metadata.parent.iterdir():
         data = bytearray(file.read_bytes())
@@ -88,7 +88,7 @@ def test_a_wrong_checksum_of_a_compressed_chunk_is_found(variants: pathlib.Path,
         list(savepoint.read("op", "count"))
 
 
-def test_files_in_other_directories_are_read_only_where_they_are_said_to_be(
+def test_files_in_other_directories_are_read_only_from_the_given_ones(
     variants: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     shutil.copytree(variants / "rocksdb-incremental", tmp_path / "job")
@@ -102,7 +102,7 @@ def test_files_in_other_directories_are_read_only_where_they_are_said_to_be(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_states_are_the_same_when_they_are_read_again(variants: pathlib.Path, name: str) -> None:
+def test_states_are_equal_in_a_second_read(variants: pathlib.Path, name: str) -> None:
     # The first read finds the places of all states in a file, and opens a database. Later ones use both.
     savepoint = opened(variants, name)
     states = ("count", "list", "map", "_timer_state/event_user-timers")

@@ -190,7 +190,7 @@ def test_another_version_is_rejected(place: pathlib.Path) -> None:
         Savepoint.open(place)
 
 
-def test_a_kind_of_state_in_other_letters_is_rejected(place: pathlib.Path) -> None:
+def test_an_unknown_kind_of_state_is_rejected(place: pathlib.Path) -> None:
     data = (place / "_metadata").read_bytes()
     assert b"\0\4LIST" in data
     (place / "_metadata").write_bytes(data.replace(b"\0\4LIST", b"\0\4LISt"))

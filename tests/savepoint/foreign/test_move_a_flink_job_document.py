@@ -1,4 +1,4 @@
-"""The page about moving a Flink job: its commands and its programs run, one after the other."""
+"""The page about moving a Flink job: its commands and programs run in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages are whole, load nothing, run nothing, and show every text as it is."""
+"""Pages are complete, load nothing, run nothing, and escape every text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def page_of(name: str, values: list[float | None]) -> str:
     )
 
 
-def test_a_hostile_name_is_shown_everywhere_and_obeyed_nowhere() -> None:
+def test_a_hostile_name_is_shown_and_never_executed() -> None:
     page = page_of(HOSTILE, [1.0, 2.0])
     page.encode("utf-8")
     read = PageReader(page)
@@ -70,14 +70,14 @@ def test_a_hostile_name_is_shown_everywhere_and_obeyed_nowhere() -> None:
 @example("", [1.79e308])
 @example("", [-1.79e308, 1.0, 1.79e308])
 @given(st.text(), st.lists(st.none() | st.floats() | st.integers(0, 1 << 70), max_size=40))
-def test_any_names_and_numbers_make_a_page(name: str, values: list[Any]) -> None:
+def test_any_names_and_numbers_yield_a_page(name: str, values: list[Any]) -> None:
     page = page_of(name, values)
     PageReader(page)
     drawn = re.findall(r'(?:\bd|points|x|y|cx|cy|width|height)="([^"]*)"', page)
     assert not any(word in " ".join(drawn) for word in ("nan", "inf"))
 
 
-def test_a_page_says_itself_that_it_loads_nothing_and_knows_light_dark_and_phones() -> None:
+def test_a_page_forbids_loading_and_supports_light_dark_and_phones() -> None:
     page = page_of("a", [1.0])
     assert "default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;" in page
     assert "prefers-color-scheme: dark" in page
@@ -86,7 +86,7 @@ def test_a_page_says_itself_that_it_loads_nothing_and_knows_light_dark_and_phone
     assert "https://" not in page
 
 
-def test_a_plot_says_in_words_what_is_to_be_seen_and_has_a_table_beside_it() -> None:
+def test_a_plot_has_a_description_and_a_table() -> None:
     page = page_of("size", [1.0, math.nan, 5.0, math.inf, None, 2.0])
     read = PageReader(page)
     assert read.elements["svg"] == read.elements["desc"] == 2
@@ -95,7 +95,7 @@ def test_a_plot_says_in_words_what_is_to_be_seen_and_has_a_table_beside_it() -> 
     assert 'role="img"' in page
 
 
-def test_plots_of_very_many_values_are_bounded_and_keep_the_peaks() -> None:
+def test_plots_of_many_values_are_bounded_and_keep_the_peaks() -> None:
     values = [0.0] * 100_000
     values[77_777] = 9.0
     drawn = line_plot([Series("a", values)], title="a", shown=shown_count, ends=("", ""))
@@ -107,12 +107,12 @@ def test_plots_of_very_many_values_are_bounded_and_keep_the_peaks() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [None], [0.0], [3.0], [-1.0, -2.0], [math.nan], [5e-324], [1.8e308]])
-def test_plots_of_few_or_odd_values_are_whole(values: list[float | None]) -> None:
+def test_plots_of_few_or_odd_values_are_complete(values: list[float | None]) -> None:
     PageReader(f"<div>{line_plot([Series('a', values)], title='a', shown=shown_count, ends=('', ''))}</div>")
     PageReader(f"<div>{spark_line(values, title='a')}</div>")
 
 
-def test_a_page_is_there_as_a_whole_or_what_was_there_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     write_page(path, "first")
     assert path.stat().st_mode & 0o444 == 0o444 & ~_umask()
@@ -133,7 +133,7 @@ def _umask() -> int:
     return mask
 
 
-def test_a_piece_for_a_notebook_brings_no_style_that_others_would_have() -> None:
+def test_a_notebook_fragment_has_no_global_style() -> None:
     piece = fragment(HOSTILE, [(HOSTILE, HOSTILE, spark_line([1.0, 2.0], title=HOSTILE))])
     assert "<style" not in piece
     assert PageReader(piece).texts.count(SHOWN) == 4
@@ -144,7 +144,7 @@ def test_text_and_attributes_are_escaped() -> None:
     assert element("p", text("a"), {"title": '"><b>', "left-out": None}) == '<p title="&quot;&gt;&lt;b&gt;">a</p>'
 
 
-def test_sizes_durations_counts_and_times_as_people_read_them() -> None:
+def test_sizes_durations_counts_and_times_are_readable() -> None:
     assert [short_bytes(one) for one in (0, 1023, 1024, 1536, 1 << 20, 5 << 40)] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "5 TiB",
     ]  # fmt: skip

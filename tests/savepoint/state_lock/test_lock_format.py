@@ -1,4 +1,4 @@
-"""The lock file: what is written is read, what is not as it was written is rejected with what to do."""
+"""The lock file round trips; a changed file is rejected with advice."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def lock(*operators: LockedOperator) -> StateLock:
 
 
 def described() -> StateLock:
-    """A lock with state of both sorts, and names that need care."""
+    """A lock with keyed and operator state, and names that need escaping."""
     keyed = operator("aircraft", "legs \N{BULLET} 2", 'quoted "so"')
     handled = SplitListStateDescriptor("handled", int)
     meta = OperatorStateMeta(handled.name, handled.mode, (StatePart(envelopes_of(handled.serializers)),))
     return lock(LockedOperator(keyed.uid, keyed.keyed, (meta,)), operator("weather", "hours"))
 
 
-def test_what_is_written_is_read_and_written_again_to_the_byte() -> None:
+def test_a_lock_round_trips_to_the_byte() -> None:
     data = lock_to_bytes(described())
     again = lock_from_bytes(data, "state.lock")
     assert lock_to_bytes(again) == data
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_and_written_again_to_the_byte() -> None:
     # Names of states have no characters that control a terminal or the direction of text.
     name=st.text(min_size=1, max_size=8).filter(lambda name: character_problem(name) is None),
 )
-def test_any_name_is_one_line_and_comes_back(uid: str, name: str) -> None:
+def test_any_name_is_one_line_and_round_trips(uid: str, name: str) -> None:
     data = lock_to_bytes(lock(operator(uid, name)))
     again = lock_from_bytes(data, "state.lock")
     assert again.operators[0].uid == uid
@@ -86,7 +86,7 @@ def test_every_flipped_byte_is_rejected() -> None:
                 lock_from_bytes(flipped, "state.lock")
 
 
-def test_every_beginning_of_a_lock_is_rejected() -> None:
+def test_every_truncation_is_rejected() -> None:
     data = lock_to_bytes(lock(operator("a", "s")))
     for length in range(len(data)):
         with pytest.raises(StateLockError):
@@ -95,7 +95,7 @@ def test_every_beginning_of_a_lock_is_rejected() -> None:
         lock_from_bytes(data[:-4], "state.lock")
 
 
-def test_every_line_twice_or_left_out_is_rejected() -> None:
+def test_every_repeated_or_missing_line_is_rejected() -> None:
     lines = lock_to_bytes(described()).split(b"\n")
     for index, line in enumerate(lines):
         for damaged in ([*lines[:index], line, *lines[index:]], lines[:index] + lines[index + 1 :]):
@@ -104,14 +104,14 @@ def test_every_line_twice_or_left_out_is_rejected() -> None:
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_rejected_by_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_are_rejected_by_an_error_of_the_library(data: bytes) -> None:
     written = lock_to_bytes(lock(operator("a", "s")))
     for hostile in (data, written + data + b"\n", b"statebackend state lock, format 1\n" + data + b"\nend\n"):
         with pytest.raises(StateLockError):
             lock_from_bytes(hostile, "state.lock")
 
 
-def test_what_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
+def test_a_file_beyond_the_limit_is_rejected_unread(tmp_path: Path) -> None:
     path = tmp_path / "state.lock"
     with path.open("wb") as file:
         file.truncate(MAX_LOCK_BYTES * 1000)
@@ -119,7 +119,7 @@ def test_what_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
         read_lock(path)
 
 
-def test_a_line_edited_by_hand_is_rejected_with_what_to_do() -> None:
+def test_a_line_edited_by_hand_is_rejected_with_advice() -> None:
     edited = lock_to_bytes(lock(operator("a", "s"))).replace(b"value: int64", b"value: int32")
     with pytest.raises(StateLockError, match=r'operator "a" do not match their seal') as reported:
         lock_from_bytes(edited, "jobs/state.lock")
@@ -132,24 +132,24 @@ def test_another_max_parallelism_is_rejected() -> None:
         lock_from_bytes(edited, "state.lock")
 
 
-def test_a_conflict_of_git_is_told_as_one_with_its_line() -> None:
+def test_a_conflict_of_git_is_reported_with_its_line() -> None:
     conflict = lock_to_bytes(described()).replace(b"max_parallelism 128", b"<<<<<<< HEAD\nmax_parallelism 128")
     with pytest.raises(StateLockError, match=r"git conflict in line 4: take either side"):
         lock_from_bytes(conflict, "state.lock")
 
 
-def test_line_ends_of_windows_are_told_with_the_line_for_gitattributes() -> None:
+def test_windows_line_ends_are_reported_with_the_line_for_gitattributes() -> None:
     with pytest.raises(StateLockError, match=r"'state.lock -text' in .gitattributes"):
         lock_from_bytes(lock_to_bytes(described()).replace(b"\n", b"\r\n"), "jobs/state.lock")
 
 
-def test_a_newer_format_is_told_as_newer_and_not_as_damaged() -> None:
+def test_a_newer_format_is_reported_as_newer_and_not_as_damaged() -> None:
     newer = lock_to_bytes(described()).replace(b"format 1", b"format 2", 1)
     with pytest.raises(StateLockError, match="a newer release wrote it"):
         lock_from_bytes(newer, "state.lock")
 
 
-def test_changes_of_two_branches_to_two_operators_merge_to_the_lock_of_both() -> None:
+def test_changes_of_two_branches_to_two_operators_merge_into_one_lock() -> None:
     def text(first: type, second: type) -> list[bytes]:
         return lock_to_bytes(lock(operator("a", "s", value=first), operator("b", "s", value=second))).split(b"\n")
 
@@ -160,7 +160,7 @@ def test_changes_of_two_branches_to_two_operators_merge_to_the_lock_of_both() ->
     lock_from_bytes(merged, "state.lock")
 
 
-def test_bytes_that_are_sealed_and_are_no_state_are_rejected() -> None:
+def test_checksummed_bytes_that_are_not_state_are_rejected() -> None:
     with pytest.raises(StateLockError, match=r"cannot be read: .*twice"):
         lock_from_bytes(lock_to_bytes(lock(operator("a", "s", "s"))), "state.lock")
 
@@ -170,7 +170,7 @@ def test_operators_in_another_order_are_rejected() -> None:
         lock_from_bytes(lock_to_bytes(lock(operator("b", "s"), operator("a", "s"))), "state.lock")
 
 
-def test_a_golden_file_is_read_and_is_what_is_written_today() -> None:
+def test_a_golden_file_is_read_and_equals_what_is_written() -> None:
     assert lock_to_bytes(read_lock(GOLDEN)) == GOLDEN.read_bytes()
 
 
@@ -185,12 +185,12 @@ def test_a_file_is_written_only_if_it_changes(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
 
 
-def test_a_directory_in_the_place_of_the_lock_is_told(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_lock_is_reported(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="the path is a directory; name a file in it"):
         write_lock(tmp_path, lock())
 
 
-def test_a_link_to_a_lock_stays_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
+def test_a_link_to_a_lock_stays_and_its_target_is_written(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     (tmp_path / "state.lock").symlink_to("locks/sales.lock")
     for one in (described(), lock()):
@@ -199,7 +199,7 @@ def test_a_link_to_a_lock_stays_and_what_it_leads_to_is_written(tmp_path: Path) 
         assert (tmp_path / "locks" / "sales.lock").read_bytes() == lock_to_bytes(one)
 
 
-def test_a_file_that_never_was_a_lock_is_not_replaced(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_lock_is_not_replaced(tmp_path: Path) -> None:
     program = tmp_path / "sales.py"
     program.write_text("import attrs\n")
     with pytest.raises(StateLockError, match=r"sales\.py exists and is not a lockfile"):
@@ -210,12 +210,12 @@ def test_a_file_that_never_was_a_lock_is_not_replaced(tmp_path: Path) -> None:
     assert write_lock(tmp_path / "empty.lock", lock())
 
 
-def test_a_lock_that_is_not_there_is_told_with_what_writes_it(tmp_path: Path) -> None:
+def test_a_missing_lock_is_reported_with_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(StateLockError, match=r"there is no lockfile .*state\.lock; write it"):
         read_lock(tmp_path / "state.lock")
 
 
-def test_a_history_keeps_each_lock_once_and_gives_the_newest_first(tmp_path: Path) -> None:
+def test_a_history_keeps_each_lock_once_and_returns_the_newest_first(tmp_path: Path) -> None:
     first, second = lock(operator("a", "s")), lock(operator("a", "s", value=float))
     added = [add_to_history(tmp_path / "history", one) for one in (first, first, second, first)]
     assert [None if one is None else one.name[:6] for one in added] == ["00001-", None, "00002-", None]
@@ -223,7 +223,7 @@ def test_a_history_keeps_each_lock_once_and_gives_the_newest_first(tmp_path: Pat
     assert kept == [lock_to_bytes(second), lock_to_bytes(first)]
 
 
-def test_a_history_with_a_file_that_was_exchanged_is_rejected(tmp_path: Path) -> None:
+def test_a_history_with_a_replaced_file_is_rejected(tmp_path: Path) -> None:
     path = add_to_history(tmp_path, lock(operator("a", "s")))
     assert path is not None
     path.write_bytes(lock_to_bytes(lock()))
@@ -231,7 +231,7 @@ def test_a_history_with_a_file_that_was_exchanged_is_rejected(tmp_path: Path) ->
         list(locks_of_history(tmp_path))
 
 
-def test_a_lock_is_not_taken_for_kept_where_its_file_was_exchanged(tmp_path: Path) -> None:
+def test_a_lock_does_not_count_as_kept_if_its_file_was_replaced(tmp_path: Path) -> None:
     path = add_to_history(tmp_path, lock(operator("a", "s")))
     assert path is not None
     path.write_bytes(b"")
@@ -263,10 +263,10 @@ def test_a_file_and_its_history_are_written_both_or_neither(tmp_path: Path) -> N
     assert list(history.iterdir()) == [added]
 
 
-def test_a_history_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_history_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StateLockError, match="create it with statebackend lock --history"):
         list(locks_of_history(tmp_path / "nowhere"))
 
 
-def test_a_path_that_begins_with_the_name_of_nobody_is_a_path_as_any_other() -> None:
+def test_a_path_with_the_home_of_an_unknown_user_is_an_ordinary_path() -> None:
     assert not is_lock_file("~nobody of this name/state.lock")

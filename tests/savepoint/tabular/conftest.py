@@ -1,4 +1,4 @@
-"""Lets the tests of this folder have the values of every serializer, which lie beside the tests of their contract."""
+"""Makes the values of every serializer from its contract tests available to this folder."""
 
 from __future__ import annotations
 

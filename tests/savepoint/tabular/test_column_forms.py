@@ -1,4 +1,4 @@
-"""Values of every serializer as arrays of Arrow: each has a form, which keeps the value or rejects it."""
+"""Values of every serializer as Arrow arrays: each has a form, which keeps the value or rejects it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_value_of_every_serializer_has_a_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", contract_cases.CASES)
-def test_a_type_that_holds_every_value_takes_it_and_every_other_says_what_to_ask_for(name: str) -> None:
+def test_a_type_that_fits_every_value_accepts_it_and_others_name_the_option_to_use(name: str) -> None:
     serializer = contract_cases.CASES[name].make()
     typed, text = ColumnForms().of(serializer), ColumnForms(as_text=True).of(serializer)
     for value in contract_cases.CASES[name].values:
@@ -59,7 +59,7 @@ def reported(serializer: ts.TypeSerializer[Any], *values: Any) -> list[Any]:
     return found
 
 
-def test_values_are_what_they_were() -> None:
+def test_values_round_trip() -> None:
     assert reported(ts.LongSerializer(), -(2**63), 2**63 - 1) == [-(2**63), 2**63 - 1]
     assert reported(ts.BigDecSerializer(), decimal.Decimal("1.50")) == [decimal.Decimal("1.50")]
     assert reported(ts.BigIntSerializer(), 10**37) == [10**37]
@@ -97,7 +97,7 @@ def test_records_are_structs_inside_lists_and_optional_values() -> None:
     ]
 
 
-def test_what_contains_itself_or_has_several_types_is_json_and_says_so() -> None:
+def test_recursive_and_mixed_types_are_json_and_reported() -> None:
     tree = contract_cases.Tree("a", [contract_cases.Tree("\ud800")])
     form = ColumnForms().of(ts.AttrsSerializer(contract_cases.Tree))
     assert [path for path, _ in form.notes("value")] == ["value.children[]"]
@@ -118,7 +118,7 @@ def test_what_contains_itself_or_has_several_types_is_json_and_says_so() -> None
         (ts.StringSerializer(), "a", "\ud800"),
     ],
 )
-def test_the_one_value_that_does_not_fit_is_named_with_the_way_out(
+def test_a_value_that_does_not_fit_is_named_with_advice(
     serializer: ts.TypeSerializer[Any], fits: Any, value: Any
 ) -> None:
     with pytest.raises(ColumnValueError, match="as_text=True") as caught:
@@ -128,7 +128,7 @@ def test_the_one_value_that_does_not_fit_is_named_with_the_way_out(
 
 
 class CelsiusSerializer(ts.TypeSerializer[float]):
-    """Not of this library."""
+    """A third-party serializer."""
 
     def serialize(self, value: float, out: DataOutputView) -> None:
         out.write_double(value + 273.15)
@@ -148,7 +148,7 @@ class CelsiusSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
     serializer_class = CelsiusSerializer
 
 
-def test_a_serializer_of_somebody_else_is_json_until_it_is_given_a_form() -> None:
+def test_a_third_party_serializer_is_json_until_a_form_is_registered() -> None:
     inside = ts.ListSerializer(CelsiusSerializer())
     form = ColumnForms().of(inside)
     assert form.array([[0.5]]).to_pylist() == [["0.5"]]
@@ -161,7 +161,7 @@ def test_a_serializer_of_somebody_else_is_json_until_it_is_given_a_form() -> Non
 
 
 @given(st.lists(st.none() | contract_cases.trees(), max_size=6))
-def test_arrays_of_many_values_are_those_of_each_one(values: list[Any]) -> None:
+def test_arrays_equal_single_values(values: list[Any]) -> None:
     form = ColumnForms(as_text=True).of(ts.AttrsSerializer(contract_cases.Tree))
     together = form.array(values)
     assert together.to_pylist() == [form.array([value]).to_pylist()[0] for value in values]

@@ -1,4 +1,4 @@
-"""Rows in bounded batches: none lost, none moved, and a list whole wherever its chunks lie."""
+"""Rows in bounded batches: no row is lost or moved, and lists are complete in any chunking."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_batches_keep_all_rows_within_their_bounds(rows, sizes, max_rows, max_by
 
 
 @given(ROWS, st.integers(1, 4), st.integers(1, 40))
-def test_a_batch_ends_only_where_the_next_row_has_no_room(rows, max_rows, max_bytes) -> None:
+def test_a_batch_ends_only_if_the_next_row_does_not_fit(rows, max_rows, max_bytes) -> None:
     for one, following in pairwise(bounded(batches_of(rows, []), max_rows, max_bytes)):
         together = chain(one.keys, one.values, following.keys[:1], following.values[:1])
         assert len(one.keys) == max_rows or sum(map(len, together)) > max_bytes
@@ -53,7 +53,7 @@ def test_a_batch_ends_only_where_the_next_row_has_no_room(rows, max_rows, max_by
 
 
 @given(ROWS, st.lists(st.integers(0, 4), max_size=4))
-def test_lists_are_whole_wherever_their_chunks_lie(rows, sizes) -> None:
+def test_lists_are_complete_in_any_chunking(rows, sizes) -> None:
     found = chain.from_iterable(zip(*batch, strict=True) for batch in whole_lists(batches_of(rows, sizes)))
     expected = [(*place, None, [row[4] for row in own]) for place, own in groupby(rows, key=lambda row: row[:3])]
     assert list(found) == expected

@@ -1,4 +1,4 @@
-"""Values that went into columns come back as what the serializers write, or are rejected by the name of their type."""
+"""Values from columns are stored like the serializers write them, or rejected by the name of their type."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def has_way_back(serializer: ts.TypeSerializer[Any]) -> bool:
 WRITABLE = [name for name, case in contract_cases.CASES.items() if has_way_back(case.make())]
 
 
-def test_most_types_that_jobs_have_come_back() -> None:
+def test_common_types_round_trip() -> None:
     kinds = {type(contract_cases.CASES[name].make()) for name in WRITABLE}
     assert {ts.AttrsSerializer, ts.ListSerializer, ts.MapSerializer, ts.TupleSerializer, ts.EnumSerializer} <= kinds
 
 
 @pytest.mark.parametrize("name", WRITABLE)
-def test_values_come_back_as_what_they_were(name: str) -> None:
+def test_values_round_trip(name: str) -> None:
     serializer: ts.TypeSerializer[Any] = contract_cases.CASES[name].make()
     form = ColumnForms().of(serializer)
     for value in contract_cases.CASES[name].values:
@@ -57,7 +57,7 @@ def test_values_come_back_as_what_they_were(name: str) -> None:
             assert serializer.to_bytes(back) == serializer.to_bytes(value) or back == value
 
 
-def test_a_column_without_a_zone_is_in_utc_wherever_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_without_a_zone_is_in_utc_in_any_process_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Pacific/Auckland")
     time.tzset()
     try:
@@ -76,17 +76,17 @@ def test_a_value_that_does_not_fit_is_named_with_its_column() -> None:
 
 
 @pytest.mark.parametrize("column", [pa.array([1.5]), pa.array([decimal.Decimal("1.5")]), pa.array([float("inf")])])
-def test_a_fraction_is_no_number_without_bound(column: pa.Array) -> None:
+def test_a_fraction_is_not_an_unbounded_integer(column: pa.Array) -> None:
     with pytest.raises(ColumnValueError, match=r"column 'value': .* does not fit"):
         stored_values(ts.BigIntSerializer(), column, "column 'value'")
 
 
 @pytest.mark.parametrize("column", [pa.array([12.0]), pa.array([decimal.Decimal("12.00")]), pa.array(["12"])])
-def test_a_whole_number_is_one_in_whatever_column_it_is(column: pa.Array) -> None:
+def test_an_integer_is_accepted_from_any_numeric_column(column: pa.Array) -> None:
     assert stored_values(ts.BigIntSerializer(), column, "column 'value'") == [12]
 
 
-def test_a_field_that_the_record_has_not_is_not_left_out() -> None:
+def test_an_unknown_field_of_the_record_is_not_ignored() -> None:
     column = pa.array([{"x": 1, "y": 2, "colour": "red"}])
     with pytest.raises(ColumnValueError, match=r"does not fit: .*Place has no field colour"):
         stored_values(ts.serializer_for(Place), column, "column 'value'")
@@ -99,7 +99,7 @@ def test_a_field_that_the_record_has_not_is_not_left_out() -> None:
         (ts.PythonDateSerializer(), pa.array([2**30], pa.int32()).cast(pa.date32())),
     ],
 )
-def test_a_time_beyond_those_of_python_is_told_with_its_column(
+def test_a_time_out_of_range_for_python_is_reported_with_its_column(
     serializer: ts.TypeSerializer[Any], column: pa.Array
 ) -> None:
     with pytest.raises(ColumnValueError, match=r"column 'value': the column of type .* for which Python has none"):

@@ -1,4 +1,4 @@
-"""Columns of stored bytes read at once have the values that serializers read one by one."""
+"""Columns of stored bytes decoded at once have the values that serializers read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_values_are_those_of_the_serializer(
 
 
 @given(st.lists(st.text(max_size=140) | st.none(), max_size=6))
-def test_text_is_read_at_once_or_not_at_all(texts: list[str | None]) -> None:
+def test_text_is_decoded_at_once_or_not_at_all(texts: list[str | None]) -> None:
     serializer = StringSerializer()
     column = whole_column(serializer, pa.array([serializer.to_bytes(text) for text in texts], pa.binary()))
     is_simple = all(text is not None and text.isascii() and len(text) < 127 for text in texts)
@@ -89,7 +89,7 @@ def test_text_is_read_at_once_or_not_at_all(texts: list[str | None]) -> None:
 
 @pytest.mark.parametrize("serializer", [case[0] for case in CASES], ids=[case[0].type_name for case in CASES])
 @given(data=st.lists(st.binary(max_size=20), min_size=1, max_size=4))
-def test_bytes_of_any_kind_are_what_the_serializer_reads_or_are_left_to_it(
+def test_any_bytes_are_decoded_as_by_the_serializer_or_left_to_it(
     serializer: TypeSerializer[Any], data: list[bytes]
 ) -> None:
     column = whole_column(serializer, pa.array(data, pa.binary()))
@@ -98,7 +98,7 @@ def test_bytes_of_any_kind_are_what_the_serializer_reads_or_are_left_to_it(
         assert str(column.to_pylist()) == str(read)
 
 
-def test_what_is_not_simple_is_read_one_by_one() -> None:
+def test_other_types_are_decoded_one_by_one() -> None:
     assert whole_column(ListSerializer(LongSerializer()), pa.array([b"\0\0\0\0"], pa.binary())) is None
     assert fixed_width_bytes(AttrsSerializer(Named)) is None
     assert whole_column(BooleanSerializer(), pa.array([b"\x02"], pa.binary())) is None
@@ -107,7 +107,7 @@ def test_what_is_not_simple_is_read_one_by_one() -> None:
 
 @attrs.frozen
 class Mixed:
-    """Fields of all kinds that are read at once, in an order in which none is where it always is."""
+    """Fields of all kinds that are decoded at once, at varying offsets."""
 
     name: str
     number: int
@@ -132,7 +132,7 @@ MIXED = st.builds(
 
 
 @given(st.lists(MIXED, min_size=3, max_size=6), st.integers(0, 2))
-def test_records_of_fields_of_all_lengths_are_read_at_once(records: list[Mixed], skipped: int) -> None:
+def test_records_with_fields_of_all_lengths_are_decoded_at_once(records: list[Mixed], skipped: int) -> None:
     serializer = AttrsSerializer(Mixed)
     data = pa.array([serializer.to_bytes(one) for one in records], pa.binary()).slice(skipped)
     column = whole_column(serializer, data)
@@ -143,7 +143,7 @@ def test_records_of_fields_of_all_lengths_are_read_at_once(records: list[Mixed],
 
 
 @given(st.lists(MIXED, min_size=1, max_size=4), st.data())
-def test_records_that_are_cut_off_or_changed_are_read_as_the_serializer_does_or_not_at_once(
+def test_truncated_or_changed_records_are_decoded_as_by_the_serializer_or_not_at_once(
     records: list[Mixed], drawn: st.DataObject
 ) -> None:
     serializer = AttrsSerializer(Mixed)
@@ -169,9 +169,7 @@ def test_records_that_are_cut_off_or_changed_are_read_as_the_serializer_does_or_
     ids=["one text", "all there", "nothing there"],
 )
 @pytest.mark.parametrize("row", [0, 1])
-def test_a_record_that_is_damaged_at_any_byte_is_read_as_the_serializer_does_or_not_at_once(
-    record: Any, row: int
-) -> None:
+def test_a_record_with_any_damaged_byte_is_decoded_as_by_the_serializer_or_not_at_once(record: Any, row: int) -> None:
     serializer = AttrsSerializer(type(record))
     whole = serializer.to_bytes(record)
     pieces = [(whole[:position], whole[position:]) for position in range(len(whole) + 1)]
@@ -190,7 +188,7 @@ def test_a_record_that_is_damaged_at_any_byte_is_read_as_the_serializer_does_or_
             assert repr(column.to_pylist()[row]) == repr(attrs.asdict(serializer.from_bytes(one))), one
 
 
-def test_text_that_is_not_ascii_in_one_row_leaves_the_column_to_be_read_one_by_one() -> None:
+def test_non_ascii_text_in_one_row_leaves_the_column_to_be_decoded_one_by_one() -> None:
     serializer = AttrsSerializer(Named)
     for text in ("é", "x" * 200):
         data = pa.array([serializer.to_bytes(Named(one)) for one in ("a", text)], pa.binary())

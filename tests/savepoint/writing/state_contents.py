@@ -1,4 +1,4 @@
-"""All that is in a savepoint, in a form that two can be compared by, whatever their key groups and subtasks."""
+"""The content of a savepoint in a form that is independent of key groups and subtasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["contents", "entries_of"]
 
 
 def entries_of(path: Path, uid: str, state: str) -> dict[Any, Any]:
-    """The values of a state by key, or by key, namespace and user key where there are such."""
+    """The values of a state by key, or by key, namespace and user key if present."""
     found: dict[Any, Any] = {}
     for entry in Savepoint.open(path).read(uid, state):
         place = tuple(part for part in (entry.key, entry.namespace, entry.user_key) if part is not None)
@@ -23,7 +23,7 @@ def entries_of(path: Path, uid: str, state: str) -> dict[Any, Any]:
 
 
 def contents(path: Path) -> dict[tuple[str, str], Counter[str]]:
-    """What is in every state of every operator, as texts with their numbers; broadcast state once."""
+    """The content of every state of every operator, as texts with counts; broadcast state once."""
     savepoint = Savepoint.open(path)
     found: dict[tuple[str, str], Counter[str]] = {}
     for uid, operator in savepoint.operators.items():

@@ -1,4 +1,4 @@
-"""What is gone from a savepoint, and what is not: looked for in everything that it is made of."""
+"""Search a savepoint for removed data in all of its parts."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ def places(savepoint: Savepoint, marker: bytes | str) -> list[str]:
 
 
 @pytest.mark.parametrize("marker", ["", b""])
-def test_an_empty_marker_is_rejected_as_it_would_be_in_everything(tmp_path: Path, marker: Any) -> None:
+def test_an_empty_marker_is_rejected_because_it_matches_everything(tmp_path: Path, marker: Any) -> None:
     with pytest.raises(ValueError, match="an empty marker is in everything"):
         list(remains(savepoint_of(tmp_path / "one", SubtaskState()), marker=marker))
 
 
-def test_something_has_to_be_looked_for(tmp_path: Path) -> None:
+def test_at_least_one_marker_is_required(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pass what to search"):
         list(remains(savepoint_of(tmp_path / "one", SubtaskState())))
 
 
-def test_a_marker_is_found_in_what_is_said_of_the_state(tmp_path: Path) -> None:
+def test_a_marker_is_found_in_the_schema(tmp_path: Path) -> None:
     state = SubtaskState(operator=OpaqueStateHandle("of", b"said of Ada here"))
     assert "operator 'one', subtask 1" in places(savepoint_of(tmp_path / "one", state), "Ada")
 
 
-def test_a_marker_is_found_in_the_positions_of_the_sources(tmp_path: Path) -> None:
+def test_a_marker_is_found_in_the_source_positions(tmp_path: Path) -> None:
     positions = SourcePositions(batch_id=0, offsets=b"at Ada's record")
     found = places(savepoint_of(tmp_path / "one", SubtaskState(), source_positions=positions), "Ada")
     assert "source positions" in found
 
 
 @pytest.mark.parametrize("begin", [0, 1, MIB - 5, MIB - 4, MIB - 1, MIB, 2 * MIB - 2, 2 * MIB - 5])
-def test_a_marker_is_found_wherever_it_lies_in_a_file(tmp_path: Path, begin: int) -> None:
+def test_a_marker_is_found_anywhere_in_a_file(tmp_path: Path, begin: int) -> None:
     data = bytearray(2 * MIB)
     data[begin : begin + 5] = b"Lovel"
     target = create_savepoint_directory(tmp_path / "one")
@@ -83,20 +83,20 @@ def test_a_marker_is_found_wherever_it_lies_in_a_file(tmp_path: Path, begin: int
     ("section", "content"),
     [("properties", {"of": "Ada"}), ("job_name", "of Ada"), ("timers_due", (TimersDue("Ada", 1),))],
 )
-def test_a_marker_is_found_in_all_that_the_metadata_says(tmp_path: Path, section: str, content: Any) -> None:
+def test_a_marker_is_found_anywhere_in_the_metadata(tmp_path: Path, section: str, content: Any) -> None:
     savepoint = savepoint_of(tmp_path / "one", SubtaskState())
     said = Savepoint(RestoredState(attrs.evolve(savepoint.metadata, **{section: content}), savepoint.file_system))
     assert section.replace("_", " ") in places(said, "Ada")
     assert places(savepoint, "Ada") == []
 
 
-def test_a_savepoint_is_looked_through_by_the_credentials_that_it_was_opened_with(tmp_path: Path) -> None:
+def test_a_savepoint_is_searched_with_the_credentials_it_was_opened_with(tmp_path: Path) -> None:
     savepoint = savepoint_of(tmp_path / "one", SubtaskState(), properties={"of": "Ada"})
     store = CheckpointFileSystem("nowhere://key:secret@bucket/one", LocalStorage(str(tmp_path / "one")))
     assert places(Savepoint(RestoredState(savepoint.metadata, store)), "Ada") == ["properties"]
 
 
-def test_a_marker_proves_nothing_of_a_checkpoint_whose_backend_packs_its_files(tmp_path: Path) -> None:
+def test_a_checkpoint_with_compressed_files_proves_nothing(tmp_path: Path) -> None:
     run_job("rocksdb", tmp_path / "job")
     savepoint = Savepoint.open(tmp_path / "job")
     with pytest.raises(SavepointError, match="is a checkpoint, whose files its backend has packed"):
@@ -105,7 +105,7 @@ def test_a_marker_proves_nothing_of_a_checkpoint_whose_backend_packs_its_files(t
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_marker_is_found_in_every_group_of_rows_of_a_file(tmp_path: Path, place: int) -> None:
+def test_a_marker_is_found_in_every_row_group_of_a_file(tmp_path: Path, place: int) -> None:
     target = create_savepoint_directory(tmp_path / "one")
     values = [b"said of Ada" if index == place else b"nothing" for index in range(3)]
     batches = [CanonicalBatch([0], [b"key"], [b""], [None], [value]) for value in values]
@@ -114,7 +114,7 @@ def test_a_marker_is_found_in_every_group_of_rows_of_a_file(tmp_path: Path, plac
     assert "the marker, in the column value" in [one.found for one in remains(savepoint, marker="Ada")]
 
 
-def test_large_rows_are_looked_through_a_few_at_a_time(tmp_path: Path) -> None:
+def test_large_rows_are_searched_a_few_at_a_time(tmp_path: Path) -> None:
     target = create_savepoint_directory(tmp_path / "one")
     batch = CanonicalBatch([0], [b"key"], [b""], [None], [bytes(4 * MIB)])
     handle = target.write_file("operators/one/rows.parquet", encoded_canonical([batch] * 50)[0])

@@ -23,7 +23,7 @@ SALES = ValueStateDescriptor("sales", int)
 
 
 class CountSales(KeyedProcessFunction[str, Any, Any]):
-    """Adds to what there is of each shop."""
+    """Adds to the total of each shop."""
 
     def open(self, context: RuntimeContext) -> None:
         self.sales = context.get_state(SALES)
@@ -49,7 +49,7 @@ def bootstrap(path: Path, entries: Any, *, max_parallelism: int = 128, **options
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_job_goes_on_from_state_that_no_job_has_written(tmp_path: Path, backend: str) -> None:
+def test_a_job_continues_from_state_that_no_job_has_written(tmp_path: Path, backend: str) -> None:
     bootstrap(tmp_path / "first", ((f"shop {number}", number) for number in reversed(range(500))))
     records = [{"shop": "shop 7", "amount": 1}, {"shop": "shop 499", "amount": 1}, {"shop": "another", "amount": 1}]
     assert sorted(run(tmp_path / "first", records, backend=backend)) == [
@@ -61,7 +61,7 @@ def test_a_job_goes_on_from_state_that_no_job_has_written(tmp_path: Path, backen
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("max_parallelism", [2, 1000, 32768])
-def test_a_job_with_another_number_of_key_groups_goes_on_from_a_copy(
+def test_a_job_with_another_number_of_key_groups_continues_from_a_copy(
     tmp_path: Path, backend: str, max_parallelism: int
 ) -> None:
     bootstrap(tmp_path / "first", [(f"shop {number}", number) for number in range(100)])
@@ -72,7 +72,7 @@ def test_a_job_with_another_number_of_key_groups_goes_on_from_a_copy(
     assert sorted(output) == sorted((f"shop {number}", number + 1) for number in range(100))
 
 
-def test_what_was_written_is_what_reading_gives(tmp_path: Path) -> None:
+def test_written_state_is_read_back(tmp_path: Path) -> None:
     bootstrap(tmp_path / "first", [("b", 2), ("a", 1)])
     assert {entry.key: entry.value for entry in Savepoint.open(tmp_path / "first").read("per shop", "sales")} == {
         "a": 1,
@@ -81,7 +81,7 @@ def test_what_was_written_is_what_reading_gives(tmp_path: Path) -> None:
 
 
 class LastSale(KeyedProcessFunction):
-    """What was sold last in a shop, for a day."""
+    """The last sale of a shop, for a day."""
 
     def open(self, context: RuntimeContext) -> None:
         self.last = context.get_state(ValueStateDescriptor("last", int, ttl=StateTtlConfig(24 * 3600 * 1000)))
@@ -90,7 +90,7 @@ class LastSale(KeyedProcessFunction):
         yield {"shop": value["shop"], "last": self.last.value()}
 
 
-def test_what_is_given_without_a_time_begins_to_live_and_is_not_gone_already(tmp_path: Path) -> None:
+def test_entries_without_a_time_start_their_ttl_now(tmp_path: Path) -> None:
     last = ValueStateDescriptor("last", int, ttl=StateTtlConfig(24 * 3600 * 1000))
     plan = Plan().add_operator("per shop", "string").add_state("per shop", last, [("north", 5)])
     SavepointWriter.new(tmp_path / "first", max_parallelism=128).write(plan)

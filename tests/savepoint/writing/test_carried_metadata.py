@@ -1,4 +1,4 @@
-"""What a savepoint that is rewritten says of event time and of timers, when its operators have other uids."""
+"""Event time and timers in a rewritten savepoint, when its operators have other uids."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reader(*channels: InputChannel) -> NodeWatermark:
         ((5, True), (7, True), (5, True)),
     ],
 )
-def test_of_merged_senders_a_reader_knows_what_is_true_of_both(one: Any, other: Any, known: Any) -> None:
+def test_a_reader_of_merged_senders_knows_the_minimum_of_both(one: Any, other: Any, known: Any) -> None:
     nodes = (reader(InputChannel("a", one[0], is_idle=one[1]), InputChannel("b", other[0], is_idle=other[1])),)
     made = carried({"a": ["all"], "b": ["all"], "both": ["both"]}, [], watermarks=WatermarkState(nodes=nodes))
     assert made.watermarks is not None
@@ -60,14 +60,14 @@ def test_of_merged_senders_a_reader_knows_what_is_true_of_both(one: Any, other: 
     assert both.inputs[0].channels == (InputChannel("all", known[0], is_idle=known[1]),)
 
 
-def test_an_input_whose_senders_are_gone_is_gone_and_a_node_that_is_gone_is_not_there() -> None:
+def test_an_input_without_senders_and_a_removed_node_are_dropped() -> None:
     nodes = (NodeWatermark(node="a", watermark_ms=3), reader(InputChannel("a", 5)))
     made = carried({"a": [], "both": ["both"]}, [], watermarks=WatermarkState(9, (), nodes))
     assert made.watermarks == WatermarkState(9, (), (NodeWatermark(node="both"),))
 
 
 @pytest.mark.parametrize(("other_ms", "is_kept"), [(3, True), (4, False), (None, False)])
-def test_three_merged_nodes_are_known_only_if_all_knew_the_same(other_ms: int | None, is_kept: bool) -> None:
+def test_three_merged_nodes_are_kept_only_if_all_agree(other_ms: int | None, is_kept: bool) -> None:
     times = {"a": 3, "b": other_ms, "c": 3}
     nodes = tuple(NodeWatermark(node=uid, watermark_ms=time_ms) for uid, time_ms in times.items())
     made = carried({uid: ["all"] for uid in times}, [], watermarks=WatermarkState(nodes=nodes))
@@ -89,13 +89,13 @@ def test_the_earliest_timer_of_all_services_is_due() -> None:
 
 
 @pytest.mark.parametrize(("has_copied_timers", "due"), [(True, (TimersDue("own", 5, 2),)), (False, ())])
-def test_of_timers_that_were_copied_the_former_operators_bound_is_kept(
+def test_copied_timers_keep_the_bound_of_the_former_operator(
     has_copied_timers: bool, due: tuple[TimersDue, ...]
 ) -> None:
     made = carried({}, [operator(("a", "b", "c"), has_copied_timers=has_copied_timers)], timers_due=FORMER)
     assert made.timers_due == due
 
 
-def test_what_was_read_and_what_was_copied_are_due_together() -> None:
+def test_read_and_copied_timers_are_due_together() -> None:
     made = carried({}, [operator(("b",), has_copied_timers=True, event_one=3, processing_one=9)], timers_due=FORMER)
     assert made.timers_due == (TimersDue("own", 3, 2),)

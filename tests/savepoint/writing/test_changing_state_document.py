@@ -1,4 +1,4 @@
-"""The page about changing state: its examples run, one after the other, and its changes are those of a plan."""
+"""The page about changing state: its examples run in order, and it lists all changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers where a float is stored: each stays what it is, or is rejected."""
+"""Integers for float fields: each keeps its value, or is rejected."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def write(path: Path, descriptor: StateDescriptor, entries: Any) -> dict[Any, An
         (MapStateDescriptor("v", str, float), ("a", "x", ODD)),
     ],
 )
-def test_a_number_that_would_become_another_is_rejected(
-    tmp_path: Path, descriptor: StateDescriptor, entry: Any
-) -> None:
+def test_a_number_that_would_change_is_rejected(tmp_path: Path, descriptor: StateDescriptor, entry: Any) -> None:
     with pytest.raises(
         EntryError, match=r"key 'a': the .* does not fit: .* cannot be stored as a float: it would become"
     ):
@@ -59,7 +57,7 @@ def test_a_number_that_would_become_another_is_rejected(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_column_of_whole_numbers_is_one_of_floats_only_where_it_can_be(tmp_path: Path) -> None:
+def test_a_column_of_integers_is_a_float_column_only_if_exact(tmp_path: Path) -> None:
     descriptor = ValueStateDescriptor("v", float)
     assert write(tmp_path / "few", descriptor, pa.table({"key": ["a", "b"], "value": [1, ODD - 1]})) == {
         "a": 1.0,
@@ -69,7 +67,7 @@ def test_a_column_of_whole_numbers_is_one_of_floats_only_where_it_can_be(tmp_pat
         write(tmp_path / "many", descriptor, pa.table({"key": ["a", "b"], "value": [1, ODD]}))
 
 
-def test_what_a_float_holds_is_kept(tmp_path: Path) -> None:
+def test_exact_floats_are_kept(tmp_path: Path) -> None:
     values = [1, True, Decimal("0.5"), 0.1, float("inf"), ODD - 1]
     entries = [(str(number), value) for number, value in enumerate(values)]
     assert write(tmp_path / "new", ValueStateDescriptor("v", float), entries) == dict(entries)
@@ -78,7 +76,7 @@ def test_what_a_float_holds_is_kept(tmp_path: Path) -> None:
     assert write(tmp_path / "none", ValueStateDescriptor("v", Price), [("a", Price("apple", None))])["a"].amount is None
 
 
-def test_values_that_a_function_makes_are_kept_too(tmp_path: Path) -> None:
+def test_values_of_a_function_are_exact_too(tmp_path: Path) -> None:
     write(tmp_path / "new", ValueStateDescriptor("v", int), [("a", ODD)])
     plan = Plan().change_values("o", "v", ValueStateDescriptor("v", float), lambda value: value)
     with pytest.raises(EntryError, match=r"it would become 9007199254740992\.0"):

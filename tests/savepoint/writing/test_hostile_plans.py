@@ -1,4 +1,4 @@
-"""Plans and entries that are wrong in every way: each is rejected with a reason, and nothing is at the target."""
+"""Invalid plans and entries are rejected with a reason, and nothing is written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def keyed(entries: Any, descriptor: Any = NUMBER, key: Any = "string", **options
 
 
 @pytest.mark.parametrize("key", [str, 7, ("string", int), None])
-def test_keys_whose_types_are_not_named_as_spark_does_are_rejected(key: Any) -> None:
+def test_key_types_with_other_names_than_those_of_spark_are_rejected(key: Any) -> None:
     for make in (lambda: Plan().add_operator("one", key), lambda: Plan().change_keys("one", str, key)):
         with pytest.raises(PlanError, match=r"key columns are Spark's names, as 'string' or .*; there are string, "):
             make()
@@ -86,7 +86,7 @@ def stored(tmp_path: Path) -> Path:
         (pa.table({"key": ["a"], "value": [1.5]}), "the value does not fit"),
     ],
 )
-def test_entries_that_do_not_fit_are_rejected(tmp_path: Path, entries: Any, message: str) -> None:
+def test_invalid_entries_are_rejected(tmp_path: Path, entries: Any, message: str) -> None:
     with pytest.raises((EntryError, KeyHashError), match=message):
         write(tmp_path / "new", keyed(entries))
     assert not (tmp_path / "new").exists()
@@ -105,7 +105,7 @@ def test_entries_that_do_not_fit_are_rejected(tmp_path: Path, entries: Any, mess
         (datetime.date, pa.array([0, 1 << 30], pa.date32())),
     ],
 )
-def test_values_of_a_table_that_python_does_not_have_are_rejected(tmp_path: Path, kind: type, column: pa.Array) -> None:
+def test_values_of_a_table_without_python_type_are_rejected(tmp_path: Path, kind: type, column: pa.Array) -> None:
     table = pa.table({"key": ["a", "b"], "value": column})
     with pytest.raises(
         EntryError, match=r"key 'b': the value does not fit: a column of .*for which Python has no value"
@@ -121,7 +121,7 @@ def test_a_table_has_each_column_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [None, ("a", None)])
-def test_a_null_key_is_rejected_as_by_a_job(tmp_path: Path, key: Any) -> None:
+def test_a_null_key_is_rejected_as_in_a_job(tmp_path: Path, key: Any) -> None:
     types = ("string", "string") if isinstance(key, tuple) else "string"
     column = pa.array([{"a": "a", "b": None}]) if isinstance(key, tuple) else pa.array([None], pa.string())
     path = write(tmp_path / "stored", keyed([("a", 1)]).add_timers("one", [("a", 1)], time="event"))
@@ -167,7 +167,7 @@ SPLIT = SplitListStateDescriptor("list", int)
         lambda given: Plan().add_operator("one").add_operator_state("one", SPLIT, (number for _, number in given)),
     ],
 )
-def test_entries_of_an_iterator_are_not_written_a_second_time(tmp_path: Path, plan_of: Any) -> None:
+def test_entries_of_an_iterator_are_not_written_twice(tmp_path: Path, plan_of: Any) -> None:
     plan = plan_of(iter([("a", 1), ("b", 2)]))
     write(tmp_path / "new", plan)
     with pytest.raises(PlanError, match="from an iterator that was read already"):
@@ -176,7 +176,7 @@ def test_entries_of_an_iterator_are_not_written_a_second_time(tmp_path: Path, pl
 
 
 @pytest.mark.parametrize("reader", [False, True])
-def test_an_iterator_of_which_a_failed_writing_has_read_a_part_is_not_read_on(tmp_path: Path, reader: bool) -> None:
+def test_a_partly_read_iterator_is_not_read_on_after_a_failure(tmp_path: Path, reader: bool) -> None:
     columns = {"key": ["a", "b", "c"], "value": [1, 2, 3]}
     table = pa.table(columns)
     entries = table.to_reader(1) if reader else zip(*columns.values(), strict=True)
@@ -186,21 +186,21 @@ def test_an_iterator_of_which_a_failed_writing_has_read_a_part_is_not_read_on(tm
             write(tmp_path / "new", plan)
 
 
-def test_an_iterator_is_not_of_two_states(tmp_path: Path) -> None:
+def test_an_iterator_cannot_be_used_for_two_states(tmp_path: Path) -> None:
     entries = iter([("a", 1)])
     plan = keyed(entries).add_state("one", ValueStateDescriptor("other", int), entries)
     with pytest.raises(PlanError, match="'number' come from an iterator that was read"):
         write(tmp_path / "new", plan)
 
 
-def test_a_generator_that_has_ended_is_no_empty_state(tmp_path: Path) -> None:
+def test_an_exhausted_generator_is_not_an_empty_state(tmp_path: Path) -> None:
     entries = (one for one in [("a", 1)])
     write(tmp_path / "new", keyed(entries))
     with pytest.raises(PlanError, match="was read already"):
         write(tmp_path / "again", keyed(entries))
 
 
-def test_entries_that_can_be_read_again_are_written_again(tmp_path: Path) -> None:
+def test_repeatable_entries_are_written_again(tmp_path: Path) -> None:
     first = write(tmp_path / "first", keyed([("a", 1)]))
     table = pa.table({"key": ["a"], "value": [1]})
     for number, entries in enumerate(([("a", 1)], table, Savepoint.open(first).read("one", "number"))):
@@ -209,7 +209,7 @@ def test_entries_that_can_be_read_again_are_written_again(tmp_path: Path) -> Non
             assert entries_of(write(tmp_path / f"{name} {number}", plan), "one", "number") == {"a": 1}
 
 
-def test_no_entries_are_a_state_without_entries(tmp_path: Path) -> None:
+def test_no_entries_are_an_empty_state(tmp_path: Path) -> None:
     path = write(tmp_path / "new", keyed(iter(())))
     assert entries_of(path, "one", "number") == {}
     assert entries_of_copy(path, tmp_path / "copy", Plan().change_max_parallelism(1)) == {}
@@ -220,7 +220,7 @@ def entries_of_copy(source: Path, target: Path, plan: Plan) -> Any:
     return entries_of(target, "one", "number")
 
 
-def test_one_value_of_64_mb_goes_through_every_way(tmp_path: Path) -> None:
+def test_one_value_of_64_mb_passes_every_operation(tmp_path: Path) -> None:
     fat = "x" * (64 << 20)
     plan = keyed([("small", "y"), ("fat", fat), ("other", "z")], ValueStateDescriptor("number", str))
     path = write(tmp_path / "new", plan)
@@ -235,13 +235,13 @@ def test_the_smallest_and_the_largest_number_of_key_groups(tmp_path: Path, max_p
 
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, 32769, 1.5, "128"])
-def test_no_such_number_of_key_groups(tmp_path: Path, max_parallelism: Any) -> None:
+def test_invalid_numbers_of_key_groups(tmp_path: Path, max_parallelism: Any) -> None:
     with pytest.raises(PlanError, match="max_parallelism"):
         write(tmp_path / "new", keyed([]), max_parallelism)
     assert not (tmp_path / "new").exists()
 
 
-def test_names_with_slashes_and_without_nul(tmp_path: Path) -> None:
+def test_names_may_have_slashes_but_no_nul(tmp_path: Path) -> None:
     descriptor = ValueStateDescriptor("../a/b", int)
     plan = Plan().add_operator("/../x", "string").add_state("/../x", descriptor, [("a", 1)])
     assert entries_of(write(tmp_path / "new", plan), "/../x", "../a/b") == {"a": 1}
@@ -255,18 +255,18 @@ def test_names_with_slashes_and_without_nul(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", None, 7, "x" * 2000, "\ud800"])
-def test_no_such_uid(tmp_path: Path, uid: Any) -> None:
+def test_invalid_uids(tmp_path: Path, uid: Any) -> None:
     with pytest.raises(PlanError, match="uid"):
         write(tmp_path / "new", Plan().add_operator(uid, "string"))
 
 
 @pytest.mark.parametrize("key", ["text", "decimal(3,1)", ("string", "float")])
-def test_no_such_type_of_a_key(tmp_path: Path, key: Any) -> None:
+def test_invalid_key_types(tmp_path: Path, key: Any) -> None:
     with pytest.raises(PlanError, match="is not a type of key columns"):
         write(tmp_path / "new", keyed([], key=key))
 
 
-def test_state_with_keys_needs_an_operator_with_a_key(tmp_path: Path) -> None:
+def test_keyed_state_needs_an_operator_with_a_key(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="has no key"):
         write(tmp_path / "new", Plan().add_operator("one").add_state("one", NUMBER, []))
 
@@ -306,14 +306,14 @@ def raising(value: Any) -> Any:
         (Plan().change_parallelism(200), "parallelism is 200"),
     ],
 )
-def test_plans_that_cannot_be_carried_out(stored: Path, tmp_path: Path, plan: Plan, message: str) -> None:
+def test_plans_that_cannot_be_executed(stored: Path, tmp_path: Path, plan: Plan, message: str) -> None:
     with pytest.raises((PlanError, EntryError), match=message):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
     assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("directory", ["nowhere", "file", 7, "\0"])
-def test_scratch_space_that_cannot_be_had_is_told(stored: Path, tmp_path: Path, directory: Any) -> None:
+def test_an_unusable_scratch_directory_is_reported(stored: Path, tmp_path: Path, directory: Any) -> None:
     (tmp_path / "file").touch()
     scratch = str(tmp_path / directory) if isinstance(directory, str) else directory
     for writer in (
@@ -326,18 +326,18 @@ def test_scratch_space_that_cannot_be_had_is_told(stored: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("plan", [None, lambda savepoint: Plan(), []])
-def test_what_is_no_plan(stored: Path, tmp_path: Path, plan: Any) -> None:
+def test_other_plans_are_rejected(stored: Path, tmp_path: Path, plan: Any) -> None:
     with pytest.raises(PlanError, match="pass a Plan, not"):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
 
 
-def test_entries_that_are_given_are_not_changed_again(stored: Path, tmp_path: Path) -> None:
+def test_given_entries_are_not_changed_again(stored: Path, tmp_path: Path) -> None:
     plan = Plan().add_state("one", ValueStateDescriptor("more", int), [("a", 1)]).keep_keys("one", bool)
     with pytest.raises(PlanError, match="come from the plan itself"):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
 
 
-def test_what_is_no_state_without_keys(tmp_path: Path) -> None:
+def test_invalid_operator_state(tmp_path: Path) -> None:
     elements = SplitListStateDescriptor("list", int)
     for given, message in (([1, None], r"\[1\]: None cannot be an element"), (["a"], "'a'")):
         with pytest.raises(EntryError, match=message):
@@ -361,7 +361,7 @@ def test_lists_and_maps_reject_what_they_reject_in_a_job(tmp_path: Path) -> None
     assert entries_of(path, "one", "by name") == {("a", "x"): None, ("a", "y"): 2}
 
 
-def test_two_entries_of_a_key_are_merged_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+def test_two_entries_of_a_key_are_merged_in_order(tmp_path: Path) -> None:
     texts = ValueStateDescriptor("number", str)
     path = write(tmp_path / "new", keyed([("a", "1"), ("b", "2"), ("a", "3"), ("a", "4")], texts, merge=str.__add__))
     assert entries_of(path, "one", "number") == {"a": "134", "b": "2"}
@@ -393,7 +393,7 @@ def test_keys_of_every_type_are_found_in_their_key_groups(tmp_path: Path, key: A
             assert [entry.value for entry in savepoint.read("one", "number", key=value)] == [number]
 
 
-def test_tables_of_arrow_are_entries_too(tmp_path: Path) -> None:
+def test_arrow_tables_are_accepted_as_entries(tmp_path: Path) -> None:
     table = pa.table({"key": pa.array(range(1000), pa.int64()), "value": pa.array(range(1000), pa.int64())})
     path = write(tmp_path / "new", keyed(table, key="bigint"))
     assert entries_of(path, "one", "number") == {number: number for number in range(1000)}
@@ -403,7 +403,7 @@ def test_tables_of_arrow_are_entries_too(tmp_path: Path) -> None:
     assert entries_of(path, "one", "number") == {("x", 1): 2.5}
 
 
-def test_entries_live_from_the_time_that_they_say(tmp_path: Path) -> None:
+def test_entries_keep_their_given_times(tmp_path: Path) -> None:
     descriptor = ValueStateDescriptor("number", int, ttl=StateTtlConfig(1000))
     path = write(tmp_path / "new", keyed([("a", 1)], descriptor, last_access_ms=77))
     [entry] = Savepoint.open(path).read("one", "number")
@@ -413,7 +413,7 @@ def test_entries_live_from_the_time_that_they_say(tmp_path: Path) -> None:
     assert (entry.value, entry.last_access_ms) == (1, 77)
 
 
-def test_a_queue_of_what_are_no_timers_is_carried_along_and_changed_in_no_other_way(tmp_path: Path) -> None:
+def test_a_queue_without_timers_is_copied_and_cannot_be_changed(tmp_path: Path) -> None:
     parameters = KeyedStateBackendParameters(
         operator_uid="one",
         key_serializer=LongSerializer(),
@@ -451,7 +451,7 @@ def test_a_queue_of_what_are_no_timers_is_carried_along_and_changed_in_no_other_
             SavepointWriter.copy_of(tmp_path / "stored", tmp_path / "other").write(plan)
 
 
-def test_a_marker_that_utf_8_cannot_say_is_found_as_state_has_it(tmp_path: Path) -> None:
+def test_a_marker_that_is_not_valid_utf_8_is_found(tmp_path: Path) -> None:
     path = write(tmp_path / "new", keyed([("a", "one \ud800x other")], ValueStateDescriptor("number", str)))
     savepoint = Savepoint.open(path)
     with pytest.raises(RemainsError, match="in the column value"):

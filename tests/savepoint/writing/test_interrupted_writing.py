@@ -1,4 +1,4 @@
-"""A writer that is killed between any two durable steps, or interrupted, leaves nothing that reads as a savepoint."""
+"""A writer that is killed between any durable steps, or interrupted, leaves no readable savepoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def target_of(path: str) -> SavepointWriter:
     return SavepointWriter.new(path, max_parallelism=8)
 
 
-def test_a_kill_at_any_durable_step_leaves_nothing_that_opens(tmp_path: Path) -> None:
+def test_a_kill_at_any_durable_step_leaves_nothing_to_open(tmp_path: Path) -> None:
     script = _KILLED.format(tests=str(Path(__file__).parent), repository=str(REPOSITORY))
     (tmp_path / "scratch").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
@@ -101,7 +101,7 @@ def test_an_interrupt_leaves_nothing_at_the_target(tmp_path: Path, monkeypatch: 
     assert Savepoint.open(tmp_path / "new").statistics("one", "number").entries == 100
 
 
-def test_scratch_space_is_left_empty(tmp_path: Path) -> None:
+def test_the_scratch_directory_is_left_empty(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     writer = SavepointWriter.new(tmp_path / "new", max_parallelism=8, scratch_directory=str(tmp_path / "scratch"))
     writer.write(plan_of())

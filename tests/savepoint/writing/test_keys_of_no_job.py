@@ -1,4 +1,4 @@
-"""Keys that serializers would write and no job has: rejected wherever a plan has them from."""
+"""Keys that serializers would write and no job has are rejected from any part of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(path: Path, key: Any, keys: list[Any]) -> None:
 
 @pytest.mark.parametrize("column", ["bigint", "int", "smallint", "tinyint"])
 @pytest.mark.parametrize("given", [[True], [7, False], [7, 8, True]])
-def test_a_truth_value_is_no_number(tmp_path: Path, column: str, given: list[Any]) -> None:
+def test_a_boolean_is_not_a_number(tmp_path: Path, column: str, given: list[Any]) -> None:
     rejection = r"key does not fit: (True|False) is a bool, and the column has numbers"
     with pytest.raises(EntryError, match=rejection):
         write(tmp_path / "new", column, given)
@@ -39,7 +39,7 @@ def test_a_truth_value_is_no_number(tmp_path: Path, column: str, given: list[Any
     assert not (tmp_path / "new").exists()
 
 
-def test_a_truth_value_is_a_boolean(tmp_path: Path) -> None:
+def test_a_boolean_key_stays_a_boolean(tmp_path: Path) -> None:
     write(tmp_path / "one", "boolean", [True, False])
     write(tmp_path / "two", ("boolean", "bigint"), [(True, 1), (False, 1)])
     assert entries_of(tmp_path / "one", "o", "number") == {True: 0, False: 1}
@@ -47,7 +47,7 @@ def test_a_truth_value_is_a_boolean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [("a", None), ["a", None], (None, datetime.date(2024, 2, 29))], ids=repr)
-def test_no_column_of_a_key_is_none(tmp_path: Path, key: Any) -> None:
+def test_no_key_column_is_none(tmp_path: Path, key: Any) -> None:
     good = ("b", datetime.date(2024, 2, 29))
     with pytest.raises(EntryError, match="key does not fit: a column of it is None"):
         write(tmp_path / "new", ("string", "date"), [good, list(good), key])

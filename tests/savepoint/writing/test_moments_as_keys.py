@@ -1,4 +1,4 @@
-"""Keys that are moments: in whatever zone they are given, the job that starts from the savepoint finds them."""
+"""Timestamps as keys: given in any zone, a job that starts from the savepoint finds them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMS = {
 
 
 class Tell(KeyedProcessFunction[Any, Any, Any]):
-    """Tells what there is of each key."""
+    """Emits the state of each key."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(COUNT)
@@ -64,13 +64,13 @@ def write(path: Path, entries: Any, key: Any = "timestamp") -> Path:
 
 
 @pytest.mark.parametrize("moment", FORMS.values(), ids=FORMS)
-def test_a_job_finds_a_moment_in_whatever_zone_it_was_given(tmp_path: Path, moment: datetime.datetime) -> None:
+def test_a_job_finds_a_timestamp_given_in_any_zone(tmp_path: Path, moment: datetime.datetime) -> None:
     assert told(write(tmp_path / "alone", [(moment, 7)]), "at") == ["shop 7"]
     assert told(write(tmp_path / "pair", [(("shop", moment), 7)], ("string", "timestamp")), "name", "at") == ["shop 7"]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "+02:00"])
-def test_a_job_finds_the_moments_of_a_table(tmp_path: Path, zone: str) -> None:
+def test_a_job_finds_the_timestamps_of_a_table(tmp_path: Path, zone: str) -> None:
     keys = pa.array([NOON], pa.timestamp("ms", zone))
     path = write(tmp_path / "alone", pa.table({"key": keys, "value": [7]}))
     assert told(path, "at") == ["shop 7"]
@@ -81,12 +81,12 @@ def test_a_job_finds_the_moments_of_a_table(tmp_path: Path, zone: str) -> None:
     assert told(path, "name", "at") == ["shop 7"]
 
 
-def test_one_moment_in_two_zones_is_one_key(tmp_path: Path) -> None:
+def test_one_instant_in_two_zones_is_one_key(tmp_path: Path) -> None:
     with pytest.raises(RepeatedKeyError, match="two entries have the same key"):
         write(tmp_path / "new", [(NOON, 1), (NOON.astimezone(BERLIN), 2)])
 
 
-def test_keys_that_become_moments_are_found_too(tmp_path: Path) -> None:
+def test_keys_converted_to_timestamps_are_found_too(tmp_path: Path) -> None:
     plan = Plan().add_operator("o", "string").add_state("o", COUNT, [("14:00+02:00", 7)])
     plan.add_timers("o", [("14:00+02:00", 5)], time="event")
     SavepointWriter.new(tmp_path / "texts", max_parallelism=8).write(plan)
@@ -108,7 +108,7 @@ def test_keys_that_become_moments_are_found_too(tmp_path: Path) -> None:
         (datetime.datetime(1, 1, 1, tzinfo=BERLIN), "date value out of range"),
     ],
 )
-def test_what_is_no_moment_everywhere_is_rejected(tmp_path: Path, moment: Any, reason: str) -> None:
+def test_times_that_are_not_instants_are_rejected(tmp_path: Path, moment: Any, reason: str) -> None:
     timers = Plan().add_operator("o", "timestamp").add_timers("o", [(moment, 1)], time="event")
     for make in (
         lambda: write(tmp_path / "new", [(NOON, 1), (moment, 1)]),
@@ -123,7 +123,7 @@ def test_what_is_no_moment_everywhere_is_rejected(tmp_path: Path, moment: Any, r
     assert not (tmp_path / "new").exists()
 
 
-def test_the_moments_of_a_table_are_in_utc_as_user_keys_and_values_too(tmp_path: Path) -> None:
+def test_the_timestamps_of_a_table_are_in_utc_as_user_keys_and_values_too(tmp_path: Path) -> None:
     moments = pa.array([NOON], pa.timestamp("us", "UTC"))
     table = pa.table({"key": ["a"], "user_key": moments, "value": moments})
     descriptor = MapStateDescriptor("map", datetime.datetime, datetime.datetime)

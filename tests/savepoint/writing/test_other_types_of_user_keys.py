@@ -1,4 +1,4 @@
-"""Maps whose descriptor says another type of user keys: the keys stay the values they are, or the plan is rejected."""
+"""Maps whose descriptor has another user key type: keys keep their values, or the plan is rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copied(stored: Path, plan: Plan) -> Path:
 
 
 @pytest.mark.parametrize("has_planned_entries", [False, True])
-def test_user_keys_are_written_anew_by_the_new_type(stored: Path, has_planned_entries: bool) -> None:
+def test_user_keys_are_rewritten_in_the_new_type(stored: Path, has_planned_entries: bool) -> None:
     plan, descriptor = Plan().keep_keys("o", lambda key: key == "k"), MapStateDescriptor("m", float, str)
     if has_planned_entries:
         plan.change_entries("o", "m", descriptor, lambda entry: f"{entry.user_key} {entry.value}")
@@ -47,13 +47,13 @@ def test_user_keys_are_written_anew_by_the_new_type(stored: Path, has_planned_en
     assert list(entries_of(path, "o", "m")) == list(entries_of(stored.parent / "again", "o", "m"))
 
 
-def test_user_keys_that_the_new_type_cannot_write_are_rejected(stored: Path) -> None:
+def test_user_keys_that_do_not_fit_the_new_type_are_rejected(stored: Path) -> None:
     with pytest.raises(EntryError, match=r"state 'm', key '[kl]': the user key does not fit"):
         copied(stored, Plan().change_values("o", "m", MapStateDescriptor("m", str, int), lambda value: value))
     assert not (stored.parent / "copy").exists()
 
 
-def test_user_keys_that_become_one_are_rejected(stored: Path) -> None:
+def test_user_keys_that_become_equal_are_rejected(stored: Path) -> None:
     plan = Plan().change_values("o", "m", MapStateDescriptor("m", float, int), lambda value: value)
     with pytest.raises((RepeatedKeyError, EntryError), match="key 'l'"):
         copied(stored, plan)

@@ -1,4 +1,4 @@
-"""Entries that a caller gives, on their way to rows: how many are taken at once."""
+"""Conversion of given entries to rows: how many are read at once."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def batches(descriptor: StateDescriptor, entries: Any) -> Iterator[pa.RecordBatc
         (ListStateDescriptor("one", str), [LARGE]),
     ],
 )
-def test_large_entries_are_taken_a_few_at_a_time_whatever_they_are_in(
-    descriptor: StateDescriptor, value: object
-) -> None:
+def test_large_entries_are_read_a_few_at_a_time_from_any_container(descriptor: StateDescriptor, value: object) -> None:
     taken = 0
 
     def entries() -> Iterator[tuple[int, object]]:
@@ -68,12 +66,12 @@ def test_a_table_of_large_values_is_written_a_few_rows_at_a_time() -> None:
         assert (len(sizes) >= 10, max(sizes) <= 5 * MIB) == (True, True)
 
 
-def test_behind_small_entries_not_many_large_ones_are_taken_at_once() -> None:
+def test_after_small_entries_only_a_few_large_ones_are_read_at_once() -> None:
     rows = [batch.num_rows for batch in batches(ValueStateDescriptor("one", int), ((key, key) for key in range(5000)))]
     assert (sum(rows), max(rows)) == (5000, 1024)
 
 
 @pytest.mark.parametrize("entries", [[None], [None, (1, 1)], [(1, 1), None]])
-def test_what_is_no_entry_is_rejected_in_every_place(entries: list[object]) -> None:
+def test_an_invalid_entry_is_rejected_in_every_position(entries: list[object]) -> None:
     with pytest.raises(EntryError, match="None is not an entry"):
         list(batches(ValueStateDescriptor("one", int), entries))

@@ -1,4 +1,4 @@
-"""Plans that name, split and merge operators: what no job could find is rejected, and nothing is lost unsaid."""
+"""Plans that rename, split and merge operators: unfindable state is rejected, and no loss is silent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rejected(stored: Path, plan: Plan, message: str) -> None:
 
 
 def key_types(path: Path, uid: str) -> list[tuple[int, int, tuple[str, ...]]]:
-    """The key groups of each subtask of an operator, with the types of the columns of its keys."""
+    """The key groups of each subtask of an operator, with the types of its key columns."""
     [operator] = [one for one in Savepoint.open(path).metadata.operators if one.uid == uid]
     return [
         (one.key_group_start, one.key_group_end, columns_of_key(meta.key_snapshot.restore_serializer()))
@@ -63,7 +63,7 @@ def key_types(path: Path, uid: str) -> list[tuple[int, int, tuple[str, ...]]]:
     ]
 
 
-def test_an_operator_without_keyed_state_keeps_the_types_of_its_keys(stored: Path, tmp_path: Path) -> None:
+def test_an_operator_without_keyed_state_keeps_its_key_types(stored: Path, tmp_path: Path) -> None:
     plan = Plan().remove_state("one", "number").remove_state("one", TIMERS).add_operator("three", ["string", "bigint"])
     copied(stored, plan)
     known = key_types(tmp_path / "copy", "one")
@@ -84,7 +84,7 @@ class Ignores(KeyedProcessFunction[str, Any, Any]):
 
 
 @pytest.mark.parametrize(("schema", "is_taken_over"), [("k string", True), ("k bigint", False)])
-def test_a_start_judges_the_keys_of_an_operator_whose_last_keyed_state_was_removed(
+def test_a_start_checks_the_key_types_of_an_operator_whose_last_keyed_state_was_removed(
     stored: Path, schema: str, is_taken_over: bool
 ) -> None:
     copied(stored, Plan().remove_operator("two").remove_state("one", "number").remove_state("one", TIMERS))
@@ -96,12 +96,12 @@ def test_a_start_judges_the_keys_of_an_operator_whose_last_keyed_state_was_remov
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201, 5, None, [], TIMERS, "_timer_state/x"])
 @pytest.mark.parametrize("state", ["number", "list"])
-def test_a_state_gets_no_name_by_which_no_job_would_find_it(stored: Path, state: str, name: Any) -> None:
+def test_a_state_name_that_no_job_would_find_is_rejected(stored: Path, state: str, name: Any) -> None:
     rejected(stored, Plan().rename_state("one", state, name).remove_state("two", TIMERS), "RenameState.*name")
 
 
 @pytest.mark.parametrize("name", [TIMERS, "_timer_state/x"])
-def test_no_state_passes_for_timers(stored: Path, name: str) -> None:
+def test_state_cannot_be_renamed_to_timers(stored: Path, name: str) -> None:
     for plan in (
         Plan().add_state("one", ValueStateDescriptor(name, int), []),
         Plan().change_values("one", "number", ValueStateDescriptor(name, int), lambda value: value),
@@ -110,19 +110,19 @@ def test_no_state_passes_for_timers(stored: Path, name: str) -> None:
         rejected(stored, plan, "those of timers")
 
 
-def test_timers_are_renamed_to_those_of_another_service_only(stored: Path) -> None:
+def test_timers_are_renamed_to_another_service_only(stored: Path) -> None:
     rejected(stored, Plan().rename_state("one", TIMERS, "timers"), "is not a name of its timers")
     to = "_timer_state/processing_user-timers"
     found = copied(stored, Plan().rename_state("one", TIMERS, to)).read("one", to)
     assert [(entry.key, entry.value) for entry in found] == [("one", 5)]
 
 
-def test_a_service_of_timers_has_a_name_that_can_be_written(stored: Path) -> None:
+def test_a_timer_service_has_a_valid_name(stored: Path) -> None:
     rejected(stored, Plan().add_timers("one", [("a", 1)], time="event", service="a\0"), "control character U\\+0000")
 
 
 @pytest.mark.parametrize("name", [["one"], {}, 5, None])
-def test_what_is_no_name_is_told_as_one_that_there_is_not(stored: Path, name: Any) -> None:
+def test_an_invalid_name_is_reported_as_unknown(stored: Path, name: Any) -> None:
     for plan in (
         Plan().remove_operator(name),
         Plan().rename_operator(name, "three"),
@@ -139,13 +139,13 @@ def test_what_is_no_name_is_told_as_one_that_there_is_not(stored: Path, name: An
 
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
-def test_half_of_a_surrogate_pair_is_in_no_name_of_a_state(descriptor: Any) -> None:
+def test_a_lone_surrogate_is_rejected_in_a_state_name(descriptor: Any) -> None:
     with pytest.raises(StateRegistrationError, match="surrogate"):
         descriptor("a\ud800", int)
 
 
 @pytest.mark.parametrize("uid", ["", " ", "a\0b", "a\nb", "\ud800", "x" * 201, 5, None, []])
-def test_an_operator_gets_no_uid_that_no_job_has(stored: Path, uid: Any) -> None:
+def test_an_invalid_uid_of_an_operator_is_rejected(stored: Path, uid: Any) -> None:
     for plan in (
         Plan().add_operator(uid),
         Plan().rename_operator("one", uid),
@@ -155,18 +155,18 @@ def test_an_operator_gets_no_uid_that_no_job_has(stored: Path, uid: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["", 5, "\ud800"])
-def test_an_operator_gets_no_name_that_cannot_be_written(stored: Path, name: Any) -> None:
+def test_an_operator_name_that_cannot_be_encoded_is_rejected(stored: Path, name: Any) -> None:
     rejected(stored, Plan().add_operator("three", name=name), "the name of an operator")
 
 
-def test_an_operator_is_not_split_into_none(stored: Path) -> None:
+def test_an_operator_is_split_into_at_least_one_part(stored: Path) -> None:
     rejected(
         stored, Plan().split_operator("one", [], lambda key: "a", operator_state="a"), "split into nothing; .*remove"
     )
 
 
 @pytest.mark.parametrize("names", ["xy", 7, {"x", "y"}, ["x", 5], None])
-def test_lists_of_names_are_lists(names: Any) -> None:
+def test_lists_of_names_must_be_lists(names: Any) -> None:
     for change in (
         lambda: Plan().split_operator("one", names, lambda key: "x"),
         lambda: Plan().merge_operators(names, "x"),
@@ -178,7 +178,7 @@ def test_lists_of_names_are_lists(names: Any) -> None:
 
 
 @pytest.mark.parametrize("merge", [max, "max", {"number": "max"}, [("number", max)]])
-def test_merges_are_functions_by_the_names_of_states(merge: Any) -> None:
+def test_merges_are_functions_by_state_name(merge: Any) -> None:
     for change in (
         lambda: Plan().merge_operators(["one", "two"], "x", merge=merge),
         lambda: Plan().change_keys("one", str, "string", merge=merge),
@@ -188,19 +188,19 @@ def test_merges_are_functions_by_the_names_of_states(merge: Any) -> None:
 
 
 @pytest.mark.parametrize("uids", [[], ["one", "one"], ["one", "two", "one"]])
-def test_operators_to_merge_are_some_and_each_once(stored: Path, uids: list[str]) -> None:
+def test_merged_operators_are_several_and_distinct(stored: Path, uids: list[str]) -> None:
     rejected(stored, Plan().merge_operators(uids, "x"), "merge one or more operators, each of them once")
 
 
 @pytest.mark.parametrize("number", [8.0, 7.5, True, "7", None])
-def test_numbers_of_key_groups_and_parts_are_whole(stored: Path, number: Any) -> None:
+def test_numbers_of_key_groups_and_parts_are_integers(stored: Path, number: Any) -> None:
     for plan in (Plan().change_max_parallelism(number), Plan().change_parallelism(number)):
         rejected(stored, plan, "parallelism is a whole number, not")
     with pytest.raises(PlanError, match="max_parallelism must be a whole number, not"):
         SavepointWriter.new(stored.parent / "new", max_parallelism=number).write(Plan())
 
 
-def test_what_is_no_descriptor_of_such_a_state_is_rejected(stored: Path) -> None:
+def test_an_invalid_descriptor_of_a_state_is_rejected(stored: Path) -> None:
     without_keys: Any = SplitListStateDescriptor("other", int)
     keyed: Any = ValueStateDescriptor("other", int)
     no_descriptor: Any = int
@@ -218,7 +218,7 @@ def elements(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
     return sorted(entry.value for entry in savepoint.read_operator_state(uid, name))
 
 
-def test_a_name_that_a_state_had_may_be_given_to_another(stored: Path) -> None:
+def test_the_former_name_of_a_state_can_be_reused(stored: Path) -> None:
     numbers = SplitListStateDescriptor("list", int)
     copied(stored, Plan().rename_state("one", "list", "former").add_operator_state("one", numbers, [7, 8, 9]))
     plan = Plan().rename_state("one", "list", "second").add_operator_state("one", numbers, [0])
@@ -231,7 +231,7 @@ def test_a_name_that_a_state_had_may_be_given_to_another(stored: Path) -> None:
     assert list(savepoint.verify())
 
 
-def test_states_of_merged_operators_that_change_places_keep_their_elements(stored: Path) -> None:
+def test_swapped_states_of_merged_operators_keep_their_elements(stored: Path) -> None:
     # Of both operators there is a file of the same name, and each state is now called as that of the other was.
     plan = Plan().rename_state("one", "list", "from one").merge_operators(["one", "two"], "both")
     savepoint = copied(stored, plan)
@@ -240,7 +240,7 @@ def test_states_of_merged_operators_that_change_places_keep_their_elements(store
     assert list(savepoint.verify())
 
 
-def test_paths_do_not_become_longer_with_every_merge(tmp_path: Path) -> None:
+def test_paths_do_not_grow_with_every_merge(tmp_path: Path) -> None:
     numbers = SplitListStateDescriptor("list", int)
     first = Plan().add_operator("one").add_operator_state("one", numbers, [0])
     SavepointWriter.new(tmp_path / "0", max_parallelism=8).write(first)
@@ -273,13 +273,13 @@ def test_lists_of_two_types_are_not_joined(tmp_path: Path, kind: Any) -> None:
 
 @attrs.frozen
 class Order:
-    """What elements of a state without keys are."""
+    """Elements of an operator state."""
 
     amount: int
 
 
 @pytest.mark.parametrize("mode", [SplitListStateDescriptor, BroadcastStateDescriptor])
-def test_elements_are_looked_at_as_records_of_the_known_classes(tmp_path: Path, mode: Any) -> None:
+def test_elements_are_passed_as_records_of_the_given_classes(tmp_path: Path, mode: Any) -> None:
     orders = [Order(1), Order(5)]
     if mode is BroadcastStateDescriptor:
         descriptor, elements = mode("orders", Order, int), dict.fromkeys(orders, 7)
@@ -294,7 +294,7 @@ def test_elements_are_looked_at_as_records_of_the_known_classes(tmp_path: Path, 
 
 
 class KeepBoth(KeyedProcessFunction[str, Any, Any]):
-    """Has one name for a state with keys and one without."""
+    """Has one name for a keyed state and an operator state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.all = context.operator_state.get_list_state(SplitListStateDescriptor("number", int))
@@ -306,7 +306,7 @@ class KeepBoth(KeyedProcessFunction[str, Any, Any]):
         return iter(())
 
 
-def test_what_has_one_name_with_and_without_keys_is_removed_whole_and_not_renamed_by_it(tmp_path: Path) -> None:
+def test_a_name_of_keyed_and_operator_state_is_removed_for_both_and_cannot_be_renamed(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(max_parallelism=8)
     numbered = environment.from_elements([{"k": "a", "n": 1}], "k string, n bigint").key_by("k")
     numbered.process(KeepBoth(), uid="one", schema="k string, n bigint").sink_to([])

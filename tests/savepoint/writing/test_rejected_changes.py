@@ -1,4 +1,4 @@
-"""Changes that fit an operator or a state of another kind: rejected by name, before anything is written."""
+"""Changes that fit another kind of operator or state are rejected by name, before anything is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(path: Path, plan: Plan) -> Path:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Operators of which each has something that another has in another form."""
+    """Operators of which each has state of another form."""
     plan = Plan().add_operator("one", "string").add_state("one", NUMBER, [("a", 1)])
     plan.add_timers("one", [("a", 5)], time="event").add_operator_state("one", LIST, [1, 2])
     plan.add_operator("other key", "bigint").add_state("other key", ValueStateDescriptor("own", int), [(1, 1)])
@@ -121,16 +121,14 @@ def test_a_change_that_does_not_fit_is_rejected(stored: Path, tmp_path: Path, pl
     assert not (tmp_path / "copy").exists()
 
 
-def test_lists_without_keys_of_merged_operators_are_one_behind_the_other(stored: Path, tmp_path: Path) -> None:
+def test_operator_lists_of_merged_operators_are_concatenated(stored: Path, tmp_path: Path) -> None:
     SavepointWriter.copy_of(stored, tmp_path / "copy").write(Plan().merge_operators(["one", "more"], "all"))
     elements = Savepoint.open(tmp_path / "copy").read_operator_state("all", "list")
     assert sorted(one.value for one in elements) == [1, 2, 4]
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_state_without_keys_may_have_no_elements_or_fewer_than_there_are_subtasks(
-    tmp_path: Path, parallelism: int
-) -> None:
+def test_an_operator_state_may_have_fewer_elements_than_subtasks(tmp_path: Path, parallelism: int) -> None:
     plan = Plan().add_operator("one").change_parallelism(parallelism)
     plan.add_operator_state("one", LIST, []).add_operator_state("one", SplitListStateDescriptor("few", int), [1, 2])
     plan.add_operator_state("one", BroadcastStateDescriptor("rules", str, int), {})
@@ -145,18 +143,18 @@ def test_a_state_without_keys_may_have_no_elements_or_fewer_than_there_are_subta
     assert nulls == {"a": None, "b": 2}
 
 
-def test_entries_take_the_place_of_those_that_were_there(stored: Path, tmp_path: Path) -> None:
+def test_entries_replace_the_present_ones(stored: Path, tmp_path: Path) -> None:
     plan = Plan().replace_state("one", NUMBER, [("b", 2)])
     SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
     assert entries_of(tmp_path / "copy", "one", "number") == {"b": 2}
 
 
-def test_timers_are_of_event_time_or_of_processing_time() -> None:
+def test_timers_are_of_event_time_or_processing_time() -> None:
     with pytest.raises(ValueError, match="time is 'event' or 'processing', not 'ingestion'"):
         Plan().add_timers("one", [], time="ingestion")  # type: ignore[arg-type]
 
 
-def test_more_timers_go_to_those_there_are(stored: Path, tmp_path: Path) -> None:
+def test_more_timers_are_added_to_the_present_ones(stored: Path, tmp_path: Path) -> None:
     plan = Plan().add_timers("one", [("a", 5), ("b", 3)], time="event")
     SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
     assert entries_of(tmp_path / "copy", "one", TIMERS) == {"a": 5, "b": 3}
@@ -169,7 +167,7 @@ def test_tasks_run_in_one_process_or_more(stored: Path, tmp_path: Path, processe
     assert not (tmp_path / "copy").exists()
 
 
-def test_entries_that_were_read_are_not_mixed_with_others(stored: Path, tmp_path: Path) -> None:
+def test_read_entries_are_not_mixed_with_others(stored: Path, tmp_path: Path) -> None:
     [entry] = Savepoint.open(stored).read("one", "number")
     plan = Plan().replace_state("one", NUMBER, [entry, entry, ("b", 2)])
     with pytest.raises(EntryError, match=r"state 'number': .*'b'.* is among entries that were read"):
@@ -216,7 +214,7 @@ POSITIONS = SourcePositions(batch_id=3, offsets=b"log", sources=(ReadSource("ord
         ),
     ],
 )
-def test_of_a_checkpoint_nothing_is_left_out_that_lies_beside_its_state(
+def test_no_part_of_a_checkpoint_beside_state_is_lost(
     tmp_path: Path, sections: dict[str, Any], wrong: Plan, right: Plan, message: str
 ) -> None:
     source = checkpoint(tmp_path / "checkpoint", CheckpointKind.CHECKPOINT, SubtaskState(), **sections)
@@ -229,7 +227,7 @@ def test_of_a_checkpoint_nothing_is_left_out_that_lies_beside_its_state(
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan().change_max_parallelism(8)])
-def test_records_on_their_way_are_left_out_of_no_copy(tmp_path: Path, plan: Plan) -> None:
+def test_records_in_flight_are_lost_in_no_copy(tmp_path: Path, plan: Plan) -> None:
     file = CheckpointFileSystem.from_uri(tmp_path / "checkpoint").write_file("records", b"r")
     channels = SubtaskState(input_channels=OpaqueStateHandle("records", b"", (file,)))
     source = checkpoint(tmp_path / "other", CheckpointKind.CHECKPOINT, channels)
@@ -239,7 +237,7 @@ def test_records_on_their_way_are_left_out_of_no_copy(tmp_path: Path, plan: Plan
 
 
 @pytest.mark.parametrize("elements", ["ab", b"ab", {"a": 1}, 5, None])
-def test_elements_of_a_list_are_no_text_and_no_mapping(tmp_path: Path, elements: Any) -> None:
+def test_elements_of_a_list_are_not_a_text_or_a_mapping(tmp_path: Path, elements: Any) -> None:
     plan = Plan().add_operator("one").add_operator_state("one", LIST, elements)
     with pytest.raises(EntryError, match="is not an iterable of list elements"):
         SavepointWriter.new(tmp_path / "new", max_parallelism=8).write(plan)

@@ -1,4 +1,4 @@
-"""The command `statebackend rewrite`: a plan in a file, what is printed, how it ends."""
+"""The command `statebackend rewrite`: a plan in a file, output, and exit status."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(stored: Path, text: str, *options: str) -> tuple[int, Path]:
     return main(["rewrite", str(stored), str(new), "--plan", str(plan), *options]), new
 
 
-def test_a_plan_in_a_file_is_carried_out(stored: Path, capsys: Any) -> None:
+def test_a_plan_in_a_file_is_executed(stored: Path, capsys: Any) -> None:
     status, new = run(stored, _PLAN)
     assert status == 0
     assert entries_of(new, "stores", "sales") == {"a": 1}
@@ -77,7 +77,7 @@ def plan(savepoint):
 """
 
 
-def test_a_change_that_left_out_nothing_is_warned_of(stored: Path, capsys: Any) -> None:
+def test_a_change_that_removed_nothing_is_a_warning(stored: Path, capsys: Any) -> None:
     status, _ = run(stored, _IDLE_PLAN)
     reported = capsys.readouterr().out
     assert status == 0
@@ -100,14 +100,14 @@ def test_a_change_that_left_out_nothing_is_warned_of(stored: Path, capsys: Any) 
         ),
     ],
 )
-def test_a_plan_that_is_none_ends_with_3_and_writes_nothing(stored: Path, capsys: Any, text: str, reason: str) -> None:
+def test_an_invalid_plan_ends_with_3_and_writes_nothing(stored: Path, capsys: Any, text: str, reason: str) -> None:
     status, new = run(stored, text)
     assert status == 3
     assert reason in capsys.readouterr().err
     assert not new.exists()
 
 
-def test_a_target_that_is_there_and_a_plan_that_is_not_end_with_3(stored: Path, capsys: Any) -> None:
+def test_an_existing_target_and_a_missing_plan_end_with_3(stored: Path, capsys: Any) -> None:
     plan = stored.parent / "plan.py"
     plan.write_text(_PLAN)
     assert main(["rewrite", str(stored), str(stored), "--plan", str(plan)]) == 3
@@ -116,7 +116,7 @@ def test_a_target_that_is_there_and_a_plan_that_is_not_end_with_3(stored: Path, 
     assert main(["rewrite", str(stored), str(stored.parent / "new")]) == 64
 
 
-def test_inspect_says_what_a_savepoint_was_made_of(stored: Path, capsys: Any) -> None:
+def test_inspect_shows_the_origin_of_a_rewritten_savepoint(stored: Path, capsys: Any) -> None:
     origin = Savepoint.open(stored).metadata
     assert main(["inspect", str(stored), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written_anew_from"] is None
@@ -131,7 +131,7 @@ def test_inspect_says_what_a_savepoint_was_made_of(stored: Path, capsys: Any) ->
 
 
 @pytest.mark.parametrize("text", ["raise SystemExit(0)", "def plan(savepoint):\n    raise SystemExit(0)\n"])
-def test_a_plan_that_ends_the_process_is_told_and_is_no_success(stored: Path, capsys: Any, text: str) -> None:
+def test_a_plan_that_exits_the_process_is_reported_and_is_no_success(stored: Path, capsys: Any, text: str) -> None:
     status, new = run(stored, text)
     assert (status, new.exists()) == (3, False)
     assert "SystemExit: 0" in capsys.readouterr().err
@@ -147,7 +147,7 @@ class Count(KeyedProcessFunction[str, Any, Any]):
 
 
 def run_job(job_directory: Path, keys: str) -> None:
-    """Counts these records too, in one epoch."""
+    """Count these records too, in one epoch."""
     environment = LocalStreamEnvironment(job_dir=job_directory, epoch_size=10)
     environment.from_elements([{"key": key} for key in keys], schema="key string").key_by("key").process(
         Count(), uid="count", schema="key string"
@@ -155,7 +155,7 @@ def run_job(job_directory: Path, keys: str) -> None:
     environment.execute("count")
 
 
-def test_what_the_plan_was_made_of_is_what_is_rewritten(tmp_path: Path) -> None:
+def test_the_checkpoint_that_the_plan_was_made_of_is_rewritten(tmp_path: Path) -> None:
     job = tmp_path / "job"
     run_job(job, "aa")
     status, new = run(

@@ -1,4 +1,4 @@
-"""Savepoints made of savepoints and checkpoints, of both backends: what a plan says is other, and nothing else."""
+"""Savepoints rewritten from savepoints and checkpoints of both backends: only the planned changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_empty_plan_copies_everything(stored: Path, stored_contents: Any, tmp
     assert list(Savepoint.open(copy).verify())
 
 
-def test_files_of_operators_that_nobody_touched_are_copied_byte_by_byte(savepoint: Path, tmp_path: Path) -> None:
+def test_files_of_unchanged_operators_are_copied_byte_by_byte(savepoint: Path, tmp_path: Path) -> None:
     copy = written(savepoint, tmp_path / "copy", Plan().rename_operator("per shop", "shops / all"))
     before, after = (Savepoint.open(path).metadata for path in (savepoint, copy))
     assert sorted(file.checksum for file in before.files) == sorted(file.checksum for file in after.files)
@@ -59,7 +59,7 @@ def test_files_of_operators_that_nobody_touched_are_copied_byte_by_byte(savepoin
     assert contents(copy) == {("shops / all", name): found for (_, name), found in contents(savepoint).items()}
 
 
-def test_removed_and_renamed_states_leave_the_files_of_others_alone(savepoint: Path, tmp_path: Path) -> None:
+def test_removed_and_renamed_states_leave_the_files_of_others_unchanged(savepoint: Path, tmp_path: Path) -> None:
     plan = (
         Plan()
         .remove_state("per shop", "seen")
@@ -87,14 +87,16 @@ def test_other_key_groups_change_nothing_else(
 
 
 @pytest.mark.parametrize("parallelism", [1, 5])
-def test_other_parts_change_nothing_else(stored: Path, stored_contents: Any, tmp_path: Path, parallelism: int) -> None:
+def test_another_split_changes_nothing_else(
+    stored: Path, stored_contents: Any, tmp_path: Path, parallelism: int
+) -> None:
     plan = Plan().change_parallelism(parallelism).keep_keys("per shop", lambda shop: True)
     copy = written(stored, tmp_path / "copy", plan)
     assert contents(copy) == stored_contents
     assert Savepoint.open(copy).operators["per shop"].parallelism == parallelism
 
 
-def test_a_customer_is_gone_from_every_state_of_every_kind(stored: Path, tmp_path: Path) -> None:
+def test_a_customer_is_removed_from_every_state_of_every_kind(stored: Path, tmp_path: Path) -> None:
     own = {sale["amount"] for sale in SALES if sale["shop"] == "shop 7"}
     plan = Plan().keep_keys("per shop", lambda shop: shop != "shop 7")
     plan.keep_elements("per shop", "handled", lambda amount: amount not in own)
@@ -111,12 +113,12 @@ def test_a_customer_is_gone_from_every_state_of_every_kind(stored: Path, tmp_pat
 
 
 @pytest.mark.parametrize("marker", ["shop 7", b"\x00\x00\x00\x00\x00\x00\x00\x51"])
-def test_a_marker_is_found_in_packed_columns(savepoint: Path, marker: Any) -> None:
+def test_a_marker_is_found_in_compressed_columns(savepoint: Path, marker: Any) -> None:
     with pytest.raises(RemainsError, match="in the column"):
         require_absent(Savepoint.open(savepoint), marker=marker)
 
 
-def test_keys_become_others_with_their_timers_and_times(stored: Path, tmp_path: Path) -> None:
+def test_keys_are_converted_with_their_timers_and_times(stored: Path, tmp_path: Path) -> None:
     plan = Plan().change_keys("per shop", lambda shop: int(shop.removeprefix("shop ")), "bigint")
     copy = written(stored, tmp_path / "copy", plan)
     assert Savepoint.open(copy).key_columns("per shop") == ("bigint",)
@@ -136,20 +138,20 @@ def test_keys_become_others_with_their_timers_and_times(stored: Path, tmp_path: 
     assert set(entry.last_access_ms) == {NOW_MS}
 
 
-def test_a_key_may_become_one_of_several_columns(savepoint: Path, tmp_path: Path) -> None:
+def test_a_key_can_become_one_of_several_columns(savepoint: Path, tmp_path: Path) -> None:
     plan = Plan().change_keys("per shop", lambda shop: (shop[:4], int(shop[5:])), ("string", "int"))
     copy = written(savepoint, tmp_path / "copy", plan)
     assert entries_of(copy, "per shop", "largest")["shop", 3] == entries_of(savepoint, "per shop", "largest")["shop 3"]
 
 
-def test_keys_that_become_one_are_rejected_before_anything_is_written(stored: Path, tmp_path: Path) -> None:
+def test_keys_that_become_equal_are_rejected_before_anything_is_written(stored: Path, tmp_path: Path) -> None:
     plan = Plan().change_keys("per shop", lambda shop: len(shop), "int")
     with pytest.raises(RepeatedKeyError, match=r"operator 'per shop', state '.*': two entries have the same key [67]"):
         written(stored, tmp_path / "copy", plan)
     assert not (tmp_path / "copy").exists()
 
 
-def test_keys_that_become_one_are_merged_by_a_function_for_each_state(stored: Path, tmp_path: Path) -> None:
+def test_keys_that_become_equal_are_merged_by_a_function_per_state(stored: Path, tmp_path: Path) -> None:
     add: Any = lambda one, other: one + other  # noqa: E731
     merge: Any = {
         "totals": lambda one, other: Totals(one.sales + other.sales, one.turnover + other.turnover),
@@ -176,7 +178,7 @@ def test_keys_that_become_one_are_merged_by_a_function_for_each_state(stored: Pa
     }
 
 
-def test_values_become_those_of_another_type(stored: Path, tmp_path: Path) -> None:
+def test_values_are_converted_to_another_type(stored: Path, tmp_path: Path) -> None:
     plan = Plan().change_values("per shop", "totals", ValueStateDescriptor("totals", float), lambda one: one.turnover)
     plan.change_values(
         "per shop", "amounts", ListStateDescriptor("amounts", str), lambda own: [str(one) for one in own]
@@ -232,7 +234,7 @@ def test_merging_operators_that_share_a_key_is_rejected_or_merged(savepoint: Pat
     assert (merged["shop 7"], merged["new"], merged["shop 8"]) == (1000, 1, 84)
 
 
-def test_timers_that_are_due_are_told_of_the_operator_they_are_of(savepoint: Path, tmp_path: Path) -> None:
+def test_due_timers_are_reported_with_their_operator(savepoint: Path, tmp_path: Path) -> None:
     first = Savepoint.open(savepoint).metadata.timers_due[0]
     renamed = written(savepoint, tmp_path / "renamed", Plan().rename_operator("per shop", "shops"))
     [due] = Savepoint.open(renamed).metadata.timers_due
@@ -249,7 +251,7 @@ def test_timers_that_are_due_are_told_of_the_operator_they_are_of(savepoint: Pat
     ] == [5]
 
 
-def test_a_target_that_holds_something_is_left_alone(savepoint: Path, tmp_path: Path) -> None:
+def test_a_target_with_content_is_left_unchanged(savepoint: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(SavepointExistsError, match=r"letter\.txt"):
@@ -257,7 +259,7 @@ def test_a_target_that_holds_something_is_left_alone(savepoint: Path, tmp_path: 
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
-def test_all_that_is_wrong_with_a_plan_is_told_at_once(savepoint: Path, tmp_path: Path) -> None:
+def test_all_errors_of_a_plan_are_reported_at_once(savepoint: Path, tmp_path: Path) -> None:
     plan = (
         Plan().remove_operator("nobody").remove_state("per shop", "nothing").rename_state("per shop", "seen", "totals")
     )
@@ -277,14 +279,14 @@ def test_all_that_is_wrong_with_a_plan_is_told_at_once(savepoint: Path, tmp_path
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_value_that_the_new_type_cannot_write_is_rejected_with_its_key(savepoint: Path, tmp_path: Path) -> None:
+def test_a_value_that_does_not_fit_the_new_type_is_rejected_with_its_key(savepoint: Path, tmp_path: Path) -> None:
     plan = Plan().change_values("per shop", "largest", ValueStateDescriptor("largest", int), str)
     with pytest.raises(EntryError, match=r"state 'largest', key 'shop \d+': the value does not fit"):
         written(savepoint, tmp_path / "copy", plan)
     assert not (tmp_path / "copy").exists()
 
 
-def test_writing_tells_how_far_it_is_of_all_there_is(savepoint: Path, tmp_path: Path) -> None:
+def test_writing_reports_progress_of_all_rows(savepoint: Path, tmp_path: Path) -> None:
     reported: list[Any] = []
     plan = Plan().change_max_parallelism(7)
     SavepointWriter.copy_of(savepoint, tmp_path / "copy").write(plan, reported.append)

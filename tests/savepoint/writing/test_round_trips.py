@@ -1,4 +1,4 @@
-"""From a job to a savepoint, to entries or a copy, and to a job again: equal to a model in dicts."""
+"""From a job to a savepoint, to entries or a copy, and to a job again: equal to a model of dicts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Model = dict[str, tuple[int, list[int], dict[int, int], int]]
 
 
 class KeepAll(KeyedProcessFunction[str, Any, Any]):
-    """Keeps the numbers of each key in every kind of state, and tells all of it at each record."""
+    """Stores the numbers of each key in every kind of state, and emits all of it at each record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.last = context.get_state(LAST)
@@ -54,7 +54,7 @@ class KeepAll(KeyedProcessFunction[str, Any, Any]):
 def run(
     records: list[tuple[str, int]], into: Path | None, start: Path | None, backend: str, parallelism: int, groups: int
 ) -> dict[str, str]:
-    """What the job says of each key last; with ``into``, a savepoint of it."""
+    """The last output for each key; with ``into``, takes a savepoint."""
     environment = LocalStreamEnvironment(backend=backend, parallelism=parallelism, max_parallelism=groups, epoch_size=5)
     told: list[Any] = []
     elements = [{"k": key, "n": number} for key, number in records]
@@ -80,7 +80,7 @@ def modelled(records: list[tuple[str, int]]) -> dict[str, str]:
 
 
 def of_entries(source: Path, groups: int, target: Path) -> None:
-    """A savepoint of all entries of another, which are read one by one."""
+    """A savepoint of all entries of another, read one by one."""
     savepoint = Savepoint.open(source)
     plan = Plan().add_operator("all", "string")
     for descriptor in STATES:
@@ -99,7 +99,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from(["", "a", "b", "ä", "key"]), st.in
     groups=st.tuples(st.sampled_from([3, 128]), st.sampled_from([3, 7, 1000])),
     by_entries=st.booleans(),
 )
-def test_state_goes_around(
+def test_state_round_trips(
     records: list[tuple[str, int]],
     backends: tuple[str, str],
     parallelism: tuple[int, int],

@@ -1,4 +1,4 @@
-"""How many rows a plan has left out is told of each state, and which of its changes left out nothing."""
+"""Removed rows are counted by state, and changes that removed nothing are listed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_beyond_four(key: int) -> bool:
 
 
 @pytest.mark.parametrize(("max_parallelism", "processes"), [(8, 1), (16, 1), (16, 2)])
-def test_rows_left_out_are_told_of_each_state(stored: Path, max_parallelism: int, processes: int) -> None:
+def test_removed_rows_are_reported_by_state(stored: Path, max_parallelism: int, processes: int) -> None:
     plan = Plan().keep_keys("one", is_beyond_four).change_max_parallelism(max_parallelism)
     report = written(stored, plan, processes)
     assert report.left_out == {"one": {"value": 5, "list": 5, "map": 15}}
@@ -54,12 +54,12 @@ def test_rows_left_out_are_told_of_each_state(stored: Path, max_parallelism: int
     assert report.changes_without_effect == {}
 
 
-def test_a_state_that_no_change_leaves_anything_out_of_is_not_told(stored: Path) -> None:
+def test_a_state_without_removed_rows_is_not_reported(stored: Path) -> None:
     plan = Plan().keep_entries("one", lambda entry: entry.value > 100, states=["value"])
     assert written(stored, plan).left_out == {"one": {"value": 20}}
 
 
-def test_elements_left_out_are_told(stored: Path) -> None:
+def test_removed_elements_are_reported(stored: Path) -> None:
     plan = Plan().keep_elements("one", "elements", lambda element: element > 4)
     plan.keep_elements("one", "elements", lambda element: element > 1).keep_elements("one", "rules", lambda key: True)
     report = written(stored, plan)
@@ -70,7 +70,7 @@ def test_elements_left_out_are_told(stored: Path) -> None:
     }
 
 
-def test_a_change_that_leaves_out_nothing_is_told_by_its_number(stored: Path) -> None:
+def test_a_change_without_effect_is_reported_by_its_number(stored: Path) -> None:
     plan = Plan().rename_operator("one", "two").keep_keys("two", lambda key: key != "7")
     plan.keep_entries("two", lambda entry: entry.key != 7, states=["value"])
     report = written(stored, plan)
@@ -78,7 +78,7 @@ def test_a_change_that_leaves_out_nothing_is_told_by_its_number(stored: Path) ->
     assert report.changes_without_effect == {2: "keep_keys of operator 'two'"}
 
 
-def test_what_is_left_out_of_an_operator_that_is_split_counts_once(stored: Path) -> None:
+def test_rows_removed_from_a_split_operator_count_once(stored: Path) -> None:
     plan = Plan().keep_keys("one", is_beyond_four)
     plan.split_operator("one", ["x", "y"], lambda key: "x" if key % 2 else "y", operator_state="x")
     plan.keep_keys("y", lambda key: key != 6)

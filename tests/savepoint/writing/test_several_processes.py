@@ -1,4 +1,4 @@
-"""A plan that is carried out in several processes, none of which has imported the program."""
+"""A plan executed in several processes that have not imported the program."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _KEYS: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("columns", [*((column,) for column in KEY_COLUMNS), tuple(KEY_COLUMNS)])
-def test_keys_of_every_type_are_placed_alike_in_another_process(columns: tuple[str, ...]) -> None:
+def test_keys_of_every_type_have_the_same_groups_in_another_process(columns: tuple[str, ...]) -> None:
     key = tuple(_KEYS[column] for column in columns) if len(columns) > 1 else _KEYS[columns[0]]
     stored = pa.array([serializer_of_key(columns).to_bytes(key)], pa.binary())
     here = KeyPlacement(columns, 128)
@@ -68,7 +68,7 @@ def test_keys_of_every_type_are_placed_alike_in_another_process(columns: tuple[s
     assert elsewhere.of_stored(stored).to_pylist() == here.of_stored(stored).to_pylist() == [here.of_key(key)]
 
 
-def test_what_cannot_go_to_another_process_is_told(tmp_path: Path) -> None:
+def test_objects_that_cannot_be_pickled_are_reported(tmp_path: Path) -> None:
     SavepointWriter.new(tmp_path / "first", max_parallelism=16).write(plan_of())
     writer = SavepointWriter.copy_of(tmp_path / "first", tmp_path / "other", processes=2)
     with pytest.raises(PlanError, match=r"cannot be sent to another process.*that can be imported"):
@@ -81,7 +81,7 @@ def killing(key: int) -> bool:
     return True
 
 
-def test_a_process_that_is_killed_ends_the_writing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_ends_the_writing_and_leaves_nothing(tmp_path: Path) -> None:
     SavepointWriter.new(tmp_path / "first", max_parallelism=16).write(plan_of())
     writer = SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second", processes=2)
     with pytest.raises(PlanError, match="ended before its work was done: it was killed"):

@@ -1,4 +1,4 @@
-"""The external sort, the rows of one address in it, and the key groups of many keys, beside plain Python."""
+"""The external sort, adjacent rows of one address, and the key groups of many keys, against plain Python."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows() -> list[Row]:
 
 
 @pytest.mark.parametrize("most", [1, 7, 256])
-def test_of_many_inputs_few_files_are_open_at_once(rows: list[Row], most: int, tmp_path: Path) -> None:
+def test_few_of_many_inputs_are_open_at_once(rows: list[Row], most: int, tmp_path: Path) -> None:
     runs = []
     for start in range(0, len(rows), 5):
         sorter = RowSorter(str(tmp_path))
@@ -74,7 +74,7 @@ def test_of_many_inputs_few_files_are_open_at_once(rows: list[Row], most: int, t
 
 @pytest.mark.parametrize("memory_bytes", [1000, 30_000, 1 << 30])
 @pytest.mark.parametrize("fan_in", [2, 64])
-def test_rows_are_sorted_and_those_of_one_address_keep_their_order(
+def test_rows_are_sorted_stably(
     rows: list[Row], memory_bytes: int, fan_in: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_rows, "FAN_IN", fan_in)
@@ -95,7 +95,7 @@ def test_rows_are_sorted_and_those_of_one_address_keep_their_order(
         ]
 
 
-def test_the_first_address_that_is_there_twice_is_rejected_over_batches_too() -> None:
+def test_the_first_duplicate_address_is_rejected_across_batches_too() -> None:
     one, other = (1, b"a", b"", b"", b"1"), (1, b"a", b"", b"", b"2")
     rejected = RejectingRepeated(lambda pair: ValueError(pair.column("value").to_pylist()))
     for batches in ([[one, other]], [[one], [other]], [[(0, *one[1:]), one], [other]]):
@@ -105,7 +105,7 @@ def test_the_first_address_that_is_there_twice_is_rejected_over_batches_too() ->
     assert rows_of(rejected(iter([batch_of(batch) for batch in distinct]))) == [row for [row] in distinct]
 
 
-def test_batches_are_bounded_in_bytes_unless_a_row_is_larger() -> None:
+def test_batches_are_bounded_in_bytes_except_for_a_larger_row() -> None:
     rows = [(0, bytes([number]), b"", b"", b"x" * 1000) for number in range(50)]
     rows[20] = (0, bytes([20]), b"", b"", b"x" * 50_000)
     pieces = list(bounded_batches(batch_of(rows), 10_000))
@@ -115,7 +115,7 @@ def test_batches_are_bounded_in_bytes_unless_a_row_is_larger() -> None:
 
 @pytest.mark.parametrize("max_parallelism", [1, 3, 128, 1000, 32768])
 @pytest.mark.parametrize(("column", "layout", "bits"), [("bigint", ">q", 63), ("int", ">i", 31)])
-def test_key_groups_of_columns_are_those_of_single_keys(
+def test_key_groups_of_columns_equal_those_of_single_keys(
     column: str, layout: str, bits: int, max_parallelism: int
 ) -> None:
     chance = random.Random(3)
@@ -128,7 +128,7 @@ def test_key_groups_of_columns_are_those_of_single_keys(
 
 
 @pytest.mark.parametrize("keys", [["", "a", "x" * 126], ["a", "x" * 127], ["a", "ä"], ["\0", "😀" * 70]])
-def test_texts_are_stored_and_hashed_as_their_serializer_and_single_keys_are(keys: list[str]) -> None:
+def test_texts_are_stored_and_hashed_like_single_keys(keys: list[str]) -> None:
     stored = [StringSerializer().to_bytes(key) for key in keys]
     whole = stored_column(StringSerializer(), keys)
     assert whole is None or whole.to_pylist() == stored
@@ -137,7 +137,7 @@ def test_texts_are_stored_and_hashed_as_their_serializer_and_single_keys_are(key
     assert KeyPlacement(["string"], 1000).of_stored(pa.array(stored)).to_pylist() == [one_by_one(key) for key in keys]
 
 
-def test_numbers_are_stored_as_their_serializer_stores_them() -> None:
+def test_numbers_are_stored_like_single_keys() -> None:
     for serializer, values in (
         (LongSerializer(), [0, -1, (1 << 63) - 1]),
         (IntSerializer(), [0, -1, -(1 << 31)]),

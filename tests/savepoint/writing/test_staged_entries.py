@@ -1,4 +1,4 @@
-"""Entries that several tasks have sorted, in any partition, and one writer takes."""
+"""Entries that several tasks have sorted, in any partition, and one writer reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan_of(staged: StagedEntries) -> Plan:
     return Plan().change_parallelism(3).add_operator("one", "bigint").add_state("one", NUMBER, staged)
 
 
-def test_what_tasks_have_staged_is_one_state(tmp_path: Path) -> None:
+def test_staged_entries_of_tasks_are_one_state(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")
     parts = [stage(store, range(start, 1000, 4)) for start in range(4)]
     # Of a task that ran twice, one result counts.
@@ -47,7 +47,7 @@ def test_what_tasks_have_staged_is_one_state(tmp_path: Path) -> None:
     assert store.list_files() == ()
 
 
-def test_a_key_that_two_tasks_have_is_found(tmp_path: Path) -> None:
+def test_a_key_in_two_tasks_is_detected(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")
     parts = [stage(store, range(10)), stage(store, range(9, 20))]
     with pytest.raises(RepeatedKeyError, match="same key 9"):
@@ -55,7 +55,7 @@ def test_a_key_that_two_tasks_have_is_found(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_staged_for_other_key_groups_is_rejected(tmp_path: Path) -> None:
+def test_entries_staged_for_other_key_groups_are_rejected(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")
     staged = StagedEntries(store, [stage(store, range(10), max_parallelism=8)])
     with pytest.raises(EntryError, match="staged for max_parallelism 8"):
@@ -80,7 +80,7 @@ def test_what_was_staged_for_other_key_groups_is_rejected(tmp_path: Path) -> Non
         (NUMBER, ("bigint",), str, "namespace str"),
     ],
 )
-def test_what_was_staged_as_other_types_is_rejected(
+def test_entries_staged_with_other_types_are_rejected(
     tmp_path: Path, descriptor: StateDescriptor, key: tuple[str, ...], namespace: object, written: str
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")

@@ -1,4 +1,4 @@
-"""The times of elements that live for some time only, when a plan makes other lists of theirs."""
+"""TTL times of list elements, when a plan replaces the lists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reverse_in_place(elements: list[int]) -> list[int]:
 
 
 class Incomparable:
-    """What can be compared with nothing."""
+    """Raises when it is compared."""
 
     def __eq__(self, other: object) -> bool:
         raise TypeError("there is no such comparison")
@@ -61,7 +61,7 @@ class Incomparable:
     ],
 )
 @pytest.mark.parametrize("has_planned_entries", [False, True])
-def test_a_list_that_is_another_has_the_latest_time_for_all(
+def test_a_replaced_list_has_the_latest_time_for_all(
     stored: Path, function: Any, expected: Any, has_planned_entries: bool
 ) -> None:
     plan = Plan().keep_keys("o", lambda key: key == "a")
@@ -72,7 +72,7 @@ def test_a_list_that_is_another_has_the_latest_time_for_all(
     assert timed(stored, plan) == {"a": expected}
 
 
-def test_elements_that_cannot_be_compared_are_others() -> None:
+def test_elements_that_cannot_be_compared_are_different() -> None:
     one, other = Incomparable(), Incomparable()
     assert times_after_change([one, other], [one, other], (10, 30)) == (10, 30)
     assert times_after_change([one, other], [other, one], (10, 30)) == (30, 30)
@@ -88,7 +88,7 @@ def test_elements_that_cannot_be_compared_are_others() -> None:
         (lambda one, other: other, ([1, 2, 3], (99, 99, 99))),
     ],
 )
-def test_merged_lists_keep_the_times_of_their_elements_only_one_behind_the_other(
+def test_merged_lists_keep_the_times_of_their_elements_only_if_concatenated(
     stored: Path, merge: Any, expected: Any
 ) -> None:
     plan = Plan().keep_keys("o", lambda key: key != "c")
@@ -97,7 +97,7 @@ def test_merged_lists_keep_the_times_of_their_elements_only_one_behind_the_other
     assert timed(stored, plan) == {"same": expected}
 
 
-def test_a_list_that_becomes_one_value_lives_from_the_latest_time(stored: Path) -> None:
+def test_a_list_that_becomes_one_value_has_the_latest_time(stored: Path) -> None:
     plan = Plan().keep_keys("o", lambda key: key != "c")
     plan.change_values("o", "list", ValueStateDescriptor("list", int, ttl=TTL), sum)
     assert timed(stored, plan) == {"a": (6, 30), "b": (4, 99)}

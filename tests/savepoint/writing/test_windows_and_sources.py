@@ -1,4 +1,4 @@
-"""Open windows, watermarks and sources of a job, carried along by a plan: the job goes on as if nothing had been."""
+"""Open windows, watermarks and sources of a job in a rewritten savepoint: the job continues unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = tuple[str, int, int]
 def run(
     records: Sequence[Row], windows: Any, *, start: Path | None = None, into: Path | None = None, **options: Any
 ) -> list[Any]:
-    """The sums of all windows that are over; with ``into``, a savepoint of what is open."""
+    """The sums of all closed windows; with ``into``, takes a savepoint of the open ones."""
     environment = LocalStreamEnvironment(**{"parallelism": 2, "epoch_size": 2, **options})
     rows: list[Any] = []
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
@@ -64,7 +64,7 @@ def test_open_windows_move_with_their_keys(tmp_path: Path, windows: Any, backend
     assert sum(value for *_, value in before + after) == 255
 
 
-def test_keys_whose_sessions_would_be_one_cannot_become_one_key(tmp_path: Path) -> None:
+def test_keys_whose_sessions_overlap_cannot_be_merged(tmp_path: Path) -> None:
     run([("a", 1, 1), ("b", 4, 2)], EventTimeSessionWindows.with_gap(5), into=tmp_path / "first")
     merge = {"merging-window-set": lambda one, other: one + other, "window-contents": max}
     plan = Plan().change_keys("sums", lambda key: "all", "string", merge=merge)
@@ -73,14 +73,14 @@ def test_keys_whose_sessions_would_be_one_cannot_become_one_key(tmp_path: Path) 
     assert not (tmp_path / "second").exists()
 
 
-def test_sessions_can_lie_side_by_side_if_there_is_time_between_them() -> None:
+def test_sessions_with_a_gap_can_be_merged() -> None:
     early, late, touching = TimeWindow(1, 6), TimeWindow(7, 9), TimeWindow(6, 9)
     assert overlap_of_sessions([(late, late), (early, early)]) is None
     assert overlap_of_sessions([(touching, touching), (early, early)]) is not None
     assert overlap_of_sessions([(early, early), (early, early)]) is not None
 
 
-def test_the_watermark_goes_along_under_the_new_uid(tmp_path: Path) -> None:
+def test_the_watermark_moves_to_the_new_uid(tmp_path: Path) -> None:
     run(RECORDS, TumblingEventTimeWindows.of(20), into=tmp_path / "first")
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second").write(Plan().rename_operator("sums", "totals"))
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "third").write(Plan().drop_watermarks())
@@ -132,7 +132,7 @@ def summed(end: int, *, start: Path | None = None, into: Path | None = None, **o
     return {row["k"]: row["sum"] for row in rows}
 
 
-def test_a_source_is_read_on_where_it_was_or_from_its_beginning(tmp_path: Path) -> None:
+def test_a_source_continues_at_its_position_or_from_its_start(tmp_path: Path) -> None:
     summed(10, into=tmp_path / "first")
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "on").write(Plan().change_max_parallelism(1))
     whole = sum(range(20))
@@ -143,7 +143,7 @@ def test_a_source_is_read_on_where_it_was_or_from_its_beginning(tmp_path: Path) 
 
 
 def run_two(into: Path, *, until: Mapping[str, int]) -> None:
-    """A savepoint of a job whose operators are at these watermarks; a third one reads both."""
+    """A savepoint of a job whose operators have these watermarks; a third one reads both."""
     environment = LocalStreamEnvironment(parallelism=1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
     sums = []
@@ -159,7 +159,7 @@ def run_two(into: Path, *, until: Mapping[str, int]) -> None:
 
 
 def watermarks(path: Path) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Of each operator its watermark, and of what sends to the last one what that knows of it."""
+    """The watermark of each operator, and what the last one knows of its senders."""
     state = Savepoint.open(path).metadata.watermarks
     assert state is not None
     nodes = {node.node: node for node in state.nodes}
@@ -169,7 +169,7 @@ def watermarks(path: Path) -> tuple[dict[str, int | None], dict[str, int | None]
 
 
 @pytest.mark.parametrize("into", ["a", "b", "all"])
-def test_merged_operators_know_no_later_watermark_than_each_of_them(tmp_path: Path, into: str) -> None:
+def test_merged_operators_have_no_later_watermark_than_each_of_them(tmp_path: Path, into: str) -> None:
     until = {"a": 50, "b": 100}
     run_two(tmp_path / "first", until=until)
     assert watermarks(tmp_path / "first") == (until, until)
@@ -178,7 +178,7 @@ def test_merged_operators_know_no_later_watermark_than_each_of_them(tmp_path: Pa
     assert watermarks(tmp_path / "second") == ({}, {into: 50})
 
 
-def test_each_part_of_an_operator_knows_its_watermark_also_under_the_former_uid(tmp_path: Path) -> None:
+def test_each_part_of_an_operator_has_its_watermark_also_under_the_former_uid(tmp_path: Path) -> None:
     run_two(tmp_path / "first", until={"a": 50, "b": 100})
     plan = Plan().split_operator("a", ["a", "z"], lambda key: "a" if key == "a" else "z")
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second").write(plan)

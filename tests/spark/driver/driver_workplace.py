@@ -1,4 +1,4 @@
-"""The driver of a job without Spark: a directory, Spark's log in it, and tasks that acknowledge what they are told."""
+"""The driver of a job without Spark: a directory, Spark's log in it, and tasks that send given acknowledgements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDENTITY = JobIdentity("123e4567-e89b-12d3-a456-426614174000", "count", 4, 5)
 
 
 class RecordingSink:
-    """Notes what it is told, and may fail at it."""
+    """Records its calls, and can fail."""
 
     identity = "a sink"
 
@@ -80,7 +80,7 @@ class Job:
         self.start()
 
     def start(self, is_forgotten: bool = False, **options: Any) -> EpochDriver:
-        """Begins a run, as the environment does."""
+        """Start a run, as the environment does."""
         self.runs += 1
         store = DirectoryCheckpointStore(self.fs)
         latest = store.recover()
@@ -129,7 +129,7 @@ class Job:
         return mock.MagicMock(frames={"sink": frame})
 
     def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
-        """Writes what Spark writes before a batch."""
+        """Write what Spark writes before a batch."""
         batch_ms, position = time_ms or 1000 + epoch_id, offset or epoch_id
         path = self.directory / "spark" / "offsets" / str(epoch_id)
         path.write_text(f'v1\n{{"batchTimestampMs":{batch_ms}}}\n{{"logOffset":{position}}}')
@@ -165,7 +165,7 @@ class Job:
 
 
 def job_without_spark(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job in the directory; what its driver asks of Spark is answered."""
+    """A job in the directory, with a simulated Spark for its driver."""
     monkeypatch.setattr(epoch_rim, "operator_tasks", lambda parts: [])
     monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
     made = Job(directory)

@@ -1,4 +1,4 @@
-"""An epoch on the driver, without Spark: the tasks' acknowledgements are given to it."""
+"""An epoch on the driver, without Spark: tests provide the acknowledgements of the tasks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monk
     assert job.sink.reported[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, f"{IDENTITY.job_id}.run-1")]
 
 
-def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_settings_are_set_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_driver, "keep_adaptive_disabled", lambda session: job.sink.reported.append("settings"))
     for epoch_id in range(2):
         job.run(epoch_id)
@@ -86,7 +86,7 @@ def test_the_first_epoch_is_number_0(job: Job, epoch_id: int) -> None:
 
 
 @pytest.mark.parametrize("epoch_id", [0, 1, 4, 5])
-def test_a_batch_behind_or_ahead_of_the_state_is_rejected(job: Job, epoch_id: int) -> None:
+def test_a_batch_before_or_after_that_of_the_state_is_rejected(job: Job, epoch_id: int) -> None:
     for number in (0, 1, 2):
         job.run(number)
     reported = list(job.sink.reported)
@@ -111,7 +111,7 @@ def test_a_completed_batch_with_other_offsets_is_rejected(job: Job) -> None:
     assert job.sink.reported == [*reported, ("commit", 1, b"rows of 1")]
 
 
-def test_what_could_not_be_stored_is_discarded_and_runs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_that_cannot_be_stored_is_discarded_and_runs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.run(0)
     files = job.files()
     with monkeypatch.context() as patched:
@@ -140,7 +140,7 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
     broadcast.return_value.destroy.assert_called_once_with()
 
 
-def test_a_restore_plan_goes_with_its_epoch_however_that_ends(job: Job) -> None:
+def test_a_restore_plan_is_removed_with_its_epoch_in_any_case(job: Job) -> None:
     planned: list[int] = []
 
     def acknowledge(epoch_id: int) -> list[Acknowledgement]:
@@ -157,13 +157,13 @@ def test_a_restore_plan_goes_with_its_epoch_however_that_ends(job: Job) -> None:
     assert planned[1:] == [1, 1], "the first epoch has nothing to restore"
 
 
-def test_what_goes_wrong_with_clearing_up_does_not_hide_what_went_wrong(job: Job) -> None:
+def test_a_failed_clean_up_does_not_hide_the_first_error(job: Job) -> None:
     job.sink.fails_at |= {"stage": ArithmeticError("the cause"), "abort": OSError("an effect")}
     with pytest.raises(ArithmeticError, match="the cause"):
         job.run(0)
 
 
-def test_an_acknowledgement_that_is_missing_fails_the_epoch_and_what_came_is_discarded(job: Job) -> None:
+def test_a_missing_acknowledgement_fails_the_epoch_and_the_received_state_is_discarded(job: Job) -> None:
     job.acknowledge = lambda epoch_id: [job.acknowledgement(epoch_id, 0)]
     with pytest.raises(Exception, match="lacks the acknowledgements of 1 of 2 tasks"):
         job.run(0)
@@ -181,9 +181,7 @@ def test_an_acknowledgement_that_is_missing_fails_the_epoch_and_what_came_is_dis
         ({"job_id": "another"}, "foreign"),
     ],
 )
-def test_an_acknowledgement_that_does_not_belong_here_fails_the_epoch(
-    job: Job, changes: dict[str, Any], match: str
-) -> None:
+def test_a_foreign_acknowledgement_fails_the_epoch(job: Job, changes: dict[str, Any], match: str) -> None:
     job.acknowledge = lambda epoch_id: [
         job.acknowledgement(epoch_id, 0),
         job.acknowledgement(epoch_id, 1),
@@ -194,7 +192,7 @@ def test_an_acknowledgement_that_does_not_belong_here_fails_the_epoch(
     assert job.latest is None
 
 
-def test_the_same_acknowledgement_twice_is_one(job: Job) -> None:
+def test_a_duplicate_acknowledgement_counts_once(job: Job) -> None:
     job.acknowledge = lambda epoch_id: [job.acknowledgement(epoch_id, index) for index in (0, 1, 1)]
     job.run(0)
     assert job.latest.checkpoint_id == 0
@@ -229,7 +227,7 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     assert (positions.batch_id, positions.sources) == (3, (ReadSource("words", "words", "0"),))
 
 
-def test_silence_counts_from_the_time_of_the_last_epoch_where_a_clock_was_set_back(
+def test_idle_time_counts_from_the_last_epoch_if_the_clock_was_set_back(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[int | None] = []
@@ -265,7 +263,7 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     assert job.sink.reported[-1] == ("abort", 1, f"{IDENTITY.job_id}.run-2")
 
 
-def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) -> None:
+def test_an_abandoned_epoch_reports_that_with_any_error(job: Job) -> None:
     def fail(epoch_id: int) -> list[Acknowledgement]:
         job.driver.abandoned = "epoch 0 was aborted"
         raise ArithmeticError("the job was cancelled")
@@ -281,7 +279,7 @@ def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) ->
         assert reported.startswith("EpochTimeoutError: epoch 0 was aborted"), "what is raised, and not what came of it"
 
 
-def test_waiting_until_no_epoch_runs(job: Job) -> None:
+def test_waiting_for_the_running_epoch(job: Job) -> None:
     waiting, going_on = threading.Event(), threading.Event()
 
     def acknowledge(epoch_id: int) -> list[Acknowledgement]:
@@ -313,7 +311,7 @@ def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Jo
     assert other.last_epoch_id is None
 
 
-def test_a_driver_holds_no_more_after_hundreds_of_epochs_than_after_a_few(job: Job) -> None:
+def test_a_driver_holds_the_same_after_a_few_epochs_as_after_hundreds(job: Job) -> None:
     for epoch_id in range(60):
         job.run(epoch_id)
     before = held_items(job.driver)
@@ -325,7 +323,7 @@ def test_a_driver_holds_no_more_after_hundreds_of_epochs_than_after_a_few(job: J
     assert grown_items == {"Job.planned_without_records", "RecordingSink.reported"}
 
 
-def test_listeners_hear_of_epochs_a_failure_and_the_end(job: Job) -> None:
+def test_listeners_are_notified_of_epochs_failures_and_the_end(job: Job) -> None:
     heard: list[str] = []
 
     class Listening(JobListener):

@@ -1,4 +1,4 @@
-"""Epochs on the driver, without Spark, that lose the lead, take too long, leave files, or are not heard of."""
+"""Failing epochs on the driver, without Spark: lost leadership, timeouts, leftover files, missing acknowledgements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return job_without_spark(tmp_path, monkeypatch)
 
 
-def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(job: Job) -> None:
+def test_a_run_that_lost_leadership_fails_with_that_cause(job: Job) -> None:
     def lose(epoch_id: int) -> list[Acknowledgement]:
         job.driver.leadership_lost(LOST)
         raise ArithmeticError("the query was ended")
@@ -44,7 +44,7 @@ def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(
     assert job.latest is None
 
 
-def test_who_leads_no_more_commits_nothing_of_what_it_has_stored(job: Job) -> None:
+def test_a_driver_without_leadership_commits_nothing_that_it_stored(job: Job) -> None:
     def check() -> None:
         if job.latest is not None:
             raise LOST
@@ -59,7 +59,7 @@ def test_who_leads_no_more_commits_nothing_of_what_it_has_stored(job: Job) -> No
     assert job.sink.reported[-1] == ("commit", 0, b"rows of 0")
 
 
-def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
+def test_no_epoch_starts_after_leadership_is_lost(job: Job) -> None:
     job.run(0)
     reported = list(job.sink.reported)
     job.driver.leadership_lost(LOST)
@@ -68,7 +68,7 @@ def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
     assert (job.sink.reported, job.driver.failure) == (reported, LOST)
 
 
-def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) -> None:
+def test_a_loss_of_leadership_after_a_failure_does_not_replace_it(job: Job) -> None:
     failure = job.sink.fails_at["stage"] = ArithmeticError("the cause")
     with pytest.raises(ArithmeticError):
         job.run(0)
@@ -77,12 +77,12 @@ def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) 
 
 
 def overtaken(job: Job, epoch_id: int) -> None:
-    """Another driver leads, and has cleared away the files of this one, which has heard of neither."""
+    """Another driver leads, and has removed the files of this one, which does not know of either."""
     job.leadership.check.side_effect = LOST
     (job.directory / "spark" / "offsets" / str(epoch_id)).unlink(missing_ok=True)
 
 
-def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: Job) -> None:
+def test_a_driver_whose_files_were_removed_by_another_leader_fails_with_that_cause(job: Job) -> None:
     job.run(0)
     overtaken(job, 1)
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
@@ -97,7 +97,7 @@ def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: J
     assert job.driver.failure is failure
 
 
-def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> None:
+def test_a_query_that_fails_because_another_driver_leads_reports_that(job: Job) -> None:
     job.run(0)
     overtaken(job, 0)
     reported = job.driver.query_failed("offsets/0 is missing")
@@ -107,14 +107,14 @@ def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> N
 
 
 def unknown_lead() -> LeadershipLostError:
-    """As `check` raises it where nobody answers."""
+    """The error of `check` when the service is unreachable."""
     lost = LeadershipLostError("that cannot be found out")
     lost.__cause__ = StorageError("nobody answers")
     return lost
 
 
 @pytest.mark.parametrize("reported", [None, StorageError("nobody"), unknown_lead(), RuntimeError("no thread")])
-def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, reported: Exception | None) -> None:
+def test_a_failure_is_not_attributed_to_an_unknown_leadership(job: Job, reported: Exception | None) -> None:
     job.run(0)
     job.leadership.check.side_effect = reported
     assert isinstance(failed := job.driver.query_failed("the source failed"), EpochError)
@@ -133,7 +133,7 @@ def test_a_job_that_is_being_stopped_does_not_fail_with_its_query(job: Job) -> N
 
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("speculative", [False, True])
-def test_files_of_attempts_that_do_not_count_go_with_the_epoch(
+def test_files_of_discarded_attempts_are_removed_with_the_epoch(
     job: Job, monkeypatch: pytest.MonkeyPatch, repeated: bool, speculative: bool
 ) -> None:
     monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: repeated)
@@ -145,14 +145,14 @@ def test_files_of_attempts_that_do_not_count_go_with_the_epoch(
     assert set(job.files()) == {"shared/2-0-0", "shared/2-0-1"} | kept
 
 
-def test_an_operator_that_nobody_heard_of_fails_the_epoch_by_its_name(job: Job) -> None:
+def test_an_operator_without_acknowledgement_fails_the_epoch_by_name(job: Job) -> None:
     job.acknowledge = lambda epoch_id: []
     with pytest.raises(EpochError, match="epoch 0: operator 'words' sent no acknowledgement"):
         job.run(0)
     assert job.latest is None
 
 
-def test_a_drain_is_an_epoch_behind_the_last_one_and_none_before_the_first_batch(job: Job) -> None:
+def test_a_drain_is_an_epoch_after_the_last_one_and_none_before_the_first_batch(job: Job) -> None:
     job.driver.drain()
     assert job.sink.reported == []
     job.run(0)
@@ -161,7 +161,7 @@ def test_a_drain_is_an_epoch_behind_the_last_one_and_none_before_the_first_batch
     assert job.planned_without_records == {0: False, 1: True}
 
 
-def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_batch(job: Job) -> None:
+def test_a_failed_checkpoint_is_reported_by_its_own_id_and_not_by_that_of_the_batch(job: Job) -> None:
     job.run(0)
     job.driver.drain()
     job.sink.fails_at["stage"] = RuntimeError("the disk is full")
@@ -172,7 +172,7 @@ def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_b
 
 
 @pytest.mark.parametrize("batch_id", [1, 7])
-def test_no_checkpoint_has_failed_where_one_is_stored_or_none_was_begun(job: Job, batch_id: int) -> None:
+def test_no_checkpoint_has_failed_if_one_is_stored_or_none_was_started(job: Job, batch_id: int) -> None:
     job.run(0)
     job.sink.fails_at["commit"] = RuntimeError("the disk is full")
     with pytest.raises((RuntimeError, EpochError, SourceProgressMismatchError)):
@@ -182,7 +182,7 @@ def test_no_checkpoint_has_failed_where_one_is_stored_or_none_was_begun(job: Job
     assert (metrics.status, metrics.failures) == ("failed", ())
 
 
-def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:
+def test_an_epoch_that_takes_too_long_is_cancelled_with_its_job_group() -> None:
     cancelled, names = threading.Event(), list[str]()
     context: Any = SimpleNamespace(
         getLocalProperty={"spark.jobGroup.id": "of the query"}.get,
@@ -194,7 +194,7 @@ def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:
     assert (watchdog.has_expired, set(names)) == (True, {"of the query"})
 
 
-def test_a_job_that_an_epoch_begins_when_its_time_is_up_already_is_cancelled_too(
+def test_a_spark_job_started_after_the_timeout_is_cancelled_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.0)
@@ -214,7 +214,7 @@ def test_a_job_that_an_epoch_begins_when_its_time_is_up_already_is_cancelled_too
         assert cancelled.wait(LONG_S)
 
 
-def test_a_time_that_is_up_just_when_the_epoch_has_ended_cancels_nothing_of_the_next_one(
+def test_a_timeout_at_the_end_of_an_epoch_cancels_nothing_of_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timer = mock.MagicMock()
@@ -238,16 +238,16 @@ def test_an_epoch_that_ends_in_time_is_not_cancelled(monkeypatch: pytest.MonkeyP
     assert timer.return_value.method_calls == calls
 
 
-def test_rows_that_were_computed_again_otherwise_are_told_with_what_to_do() -> None:
+def test_rows_that_differ_in_a_second_attempt_are_reported_with_advice() -> None:
     text = "org.apache.spark.SparkException: a stage with indeterminate output was rolled back"
     assert REPEATABLE_ADVICE in python_cause(Exception(text))
 
 
 @pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError: heap", "Traceback (most recent call last):\n  no error"])
-def test_a_failure_without_an_exception_of_python_is_told_whole(text: str) -> None:
+def test_a_failure_without_a_python_exception_is_reported_in_full(text: str) -> None:
     assert python_cause(Exception(text)) == text
 
 
-def test_of_a_traceback_that_mentions_recomputing_the_exception_is_told() -> None:
+def test_an_exception_is_extracted_from_a_traceback_that_mentions_recomputation() -> None:
     text = 'indeterminate output\nTraceback (most recent call last):\n  File "a"\nValueError: five\n\n\tat org.Foo'
     assert python_cause(Exception(text)) == "ValueError: five"

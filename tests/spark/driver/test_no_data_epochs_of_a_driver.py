@@ -1,4 +1,4 @@
-"""Epochs without records on the driver, without Spark: their time, their replay, their output, and what stops them."""
+"""No-data epochs on the driver, without Spark: their time, replay, output, and end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def note_times(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_rim, "EpochTask", noted)
 
 
-def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job: Any) -> None:
+def test_a_no_data_epoch_has_the_next_id_and_the_time_of_the_clock(job: Any) -> None:
     assert job.driver.next_no_data_epoch_ms() is None, "without a batch time has nothing to do"
     job.run(0)
     assert job.driver.next_no_data_epoch_ms() == TIMER_MS
@@ -66,7 +66,7 @@ def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job:
     assert read_no_data_epoch(job.fs) is None
 
 
-def test_its_time_is_durable_before_its_tasks_run_and_its_replay_comes_first_with_that_time(job: Any) -> None:
+def test_its_time_is_durable_before_its_tasks_run_and_it_is_replayed_first_with_that_time(job: Any) -> None:
     job.run(0)
     job.now_ms = 2500
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
@@ -87,7 +87,7 @@ def test_its_time_is_durable_before_its_tasks_run_and_its_replay_comes_first_wit
     ]
 
 
-def test_one_that_the_clock_is_about_to_begin_is_replayed_in_its_place(job: Any) -> None:
+def test_a_replay_replaces_the_epoch_that_the_clock_would_start(job: Any) -> None:
     job.run(0)
     job.now_ms = 2500
     job.sink.fails_at["stage"] = KeyboardInterrupt("as it must")
@@ -101,7 +101,7 @@ def test_one_that_the_clock_is_about_to_begin_is_replayed_in_its_place(job: Any)
     assert job.driver.next_no_data_epoch_ms() is None
 
 
-def test_output_that_was_not_committed_is_known_to_the_next_start_and_the_epoch_is_not_processed_again(
+def test_uncommitted_output_is_committed_by_the_next_start_and_the_epoch_is_not_processed_again(
     job: Any,
 ) -> None:
     job.run(0)
@@ -118,7 +118,7 @@ def test_output_that_was_not_committed_is_known_to_the_next_start_and_the_epoch_
     assert not is_output_pending(job.fs, job.latest)
 
 
-def test_what_a_history_that_was_abandoned_left_open_means_nothing(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_epoch_of_an_abandoned_history_is_ignored(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     job.run(0)
     job.now_ms = 2500
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
@@ -136,7 +136,7 @@ def test_what_a_history_that_was_abandoned_left_open_means_nothing(job: Any, mon
     assert len(job.times) == times + 1
 
 
-def test_a_file_that_is_damaged_is_told_and_nothing_begins(job: Any) -> None:
+def test_a_damaged_file_is_reported_and_nothing_starts(job: Any) -> None:
     job.run(0)
     (job.directory / NO_DATA_EPOCH_FILE_NAME).write_bytes(b"{}")
     with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json"):
@@ -161,7 +161,7 @@ def test_an_epoch_whose_checkpoint_cannot_be_stored_leaves_nothing_and_is_replay
     assert job.times == [1000, 2500, 2500]
 
 
-def test_no_epoch_begins_behind_one_that_failed_or_in_a_job_that_is_stopping(job: Any) -> None:
+def test_no_epoch_starts_after_a_failed_one_or_in_a_stopping_job(job: Any) -> None:
     job.run(0)
     job.driver.request_stop()
     assert job.driver.next_no_data_epoch_ms() is None
@@ -213,7 +213,7 @@ def test_a_batch_that_arrives_meanwhile_waits_and_is_known_to_wait(job: Any) -> 
     assert job.driver.last_epoch_id == 2
 
 
-def test_who_listens_learns_when_a_batch_has_ended_and_when_the_run_is_over(job: Any) -> None:
+def test_listeners_are_notified_of_the_end_of_a_batch_and_of_the_run(job: Any) -> None:
     news: list[tuple[bool, bool]] = []
     job.driver.at_news = lambda: news.append((job.driver.last_batch is not None, job.driver.is_closed))
     job.run(0)

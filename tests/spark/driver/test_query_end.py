@@ -1,4 +1,4 @@
-"""How a query is ended, without Spark: what is waited for, what a second Ctrl-C does, and what cannot be ended."""
+"""The end of a query, without Spark: waiting, a second Ctrl-C, and a query that cannot be stopped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Query:
 
 
 class Protocol:
-    """The part of a protocol that ending needs: an epoch that runs for ever, or none."""
+    """The part of the protocol that stopping uses: an endless epoch, or none."""
 
     def __init__(self, running_epoch_id: int | None) -> None:
         self.running_epoch_id = running_epoch_id
@@ -76,7 +76,7 @@ def end_of(protocol: Protocol, query: Query) -> QueryEnd:
 
 @pytest.fixture
 def interruptible() -> Iterator[Interrupts]:
-    """Interrupts that are counted, on top of a handler that fails the test."""
+    """Counts interrupts, with a handler below it that fails the test."""
 
     def unexpected(number: int, frame: Any) -> None:
         raise AssertionError("SIGINT was not counted")
@@ -92,7 +92,7 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is logged of the end of the query; other threads may log what they like."""
+    """Log records about the end of the query, without those of other threads."""
     return [one.getMessage() for one in caplog.records if one.name == query_end.__name__]
 
 
@@ -113,7 +113,7 @@ def test_an_epoch_that_does_not_end_in_time_is_abandoned() -> None:
     assert set(query.cancelled) == {"run 1"}, "an epoch without records may run behind the query"
 
 
-def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> None:
+def test_a_spark_job_started_after_a_cancellation_is_cancelled_too() -> None:
     class PlansItsNextJob(Protocol):
         def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
             return len(query.cancelled) > 2
@@ -125,7 +125,7 @@ def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> 
     assert set(query.cancelled) == {"run 1"}
 
 
-def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its_failure_ends_the_query_too() -> None:
+def test_final_actions_run_between_epochs_and_their_failure_ends_the_query_too() -> None:
     query, protocol = Query(), Protocol(None)
     found: list[tuple[bool, bool]] = []
     end_of(protocol, query).stop(0, before_end=lambda: found.append((query.isActive, protocol.is_stopping)))
@@ -140,7 +140,7 @@ def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its
     assert not query.isActive
 
 
-def test_a_sink_that_hangs_on_the_driver_is_said_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_hangs_on_the_driver_is_reported_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_end, "ABORT_TIMEOUT_S", 0.01)
     monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.01)
     query, protocol = Query(), Protocol(3)
@@ -186,7 +186,7 @@ def test_the_first_interrupt_waits_for_the_epoch_and_a_second_one_does_not(
 
 
 @pytest.mark.parametrize(("last", "done"), [(None, "no epoch is complete"), (4, "epoch 4 is complete")])
-def test_an_interrupt_between_epochs_says_what_is_complete(
+def test_an_interrupt_between_epochs_reports_what_is_complete(
     caplog: pytest.LogCaptureFixture, last: int | None, done: str
 ) -> None:
     query, protocol = Query(), Protocol(None)
@@ -196,7 +196,7 @@ def test_an_interrupt_between_epochs_says_what_is_complete(
     assert said(caplog) == [f"stopped: {done}, and the same program continues from there"]
 
 
-def test_interrupts_are_left_to_others_in_other_threads_and_where_they_are_ignored() -> None:
+def test_interrupts_are_left_alone_in_other_threads_and_where_they_are_ignored() -> None:
     former = signal.getsignal(signal.SIGINT)
     found: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""How a query is started: which way Spark writes its log, for how long the session is told so, and what fails."""
+"""The start of a query: how Spark writes its log, the session setting, and failures."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Workplace]:
 
 
 def managers_of_log(job: SparkJob) -> set[str]:
-    """The classes by which Spark writes what is planned and what is done."""
+    """The classes by which Spark writes offsets and commits."""
     query: Any = job.query
     stream = query._jsq.streamingQuery()
     return {log.fileManager().getClass().getName() for log in (stream.offsetLog(), stream.commitLog())}
 
 
 @pytest.mark.spark
-def test_the_log_of_a_job_is_written_without_processes_and_that_of_other_queries_as_ever(
+def test_the_log_of_a_job_is_written_without_subprocesses_and_that_of_other_queries_as_before(
     spark: SparkSession, workplace: Workplace
 ) -> None:
     job = workplace.start(memory_sink())
@@ -52,7 +52,7 @@ def test_the_log_of_a_job_is_written_without_processes_and_that_of_other_queries
 
 
 @pytest.mark.spark
-def test_the_choice_of_a_program_is_heard(spark: SparkSession, workplace: Workplace) -> None:
+def test_a_setting_of_the_program_has_precedence(spark: SparkSession, workplace: Workplace) -> None:
     with configured(spark, {SETTING: OF_SPARK}):
         job = workplace.start(memory_sink())
         try:
@@ -63,7 +63,9 @@ def test_the_choice_of_a_program_is_heard(spark: SparkSession, workplace: Workpl
 
 
 @pytest.mark.spark
-def test_a_job_goes_on_with_a_log_that_was_written_the_other_way(spark: SparkSession, workplace: Workplace) -> None:
+def test_a_job_continues_with_a_log_that_was_written_by_the_other_class(
+    spark: SparkSession, workplace: Workplace
+) -> None:
     sink = memory_sink()
     emitted = []
     for number, setting in enumerate([{SETTING: OF_SPARK}, {}, {SETTING: OF_SPARK}, {}]):
@@ -83,7 +85,7 @@ class Conf(dict[str, str]):
 
 
 class Query:
-    """A query whose sources take as long as it is told."""
+    """A query whose sources take a given time."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -104,7 +106,7 @@ class Query:
 
 
 class Session:
-    """A session, a frame in it and the writer of that, as far as a start needs them."""
+    """A session, a frame in it and its writer, as far as a start needs them."""
 
     def __init__(self) -> None:
         self.conf = Conf()
@@ -144,7 +146,7 @@ def test_the_session_has_the_setting_until_the_query_has_its_log() -> None:
     assert session.said["trigger"] == {"once": True}
 
 
-def test_sources_that_are_not_there_for_long_do_not_keep_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_that_take_long_do_not_keep_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
     session.query.messages = ["Initializing sources"]
     monkeypatch.setattr(query_start, "_PATIENCE_S", 0.0)
@@ -152,7 +154,7 @@ def test_sources_that_are_not_there_for_long_do_not_keep_the_setting(monkeypatch
     assert session.conf == {}
 
 
-def test_an_interrupted_start_stops_the_query_and_takes_the_setting_back() -> None:
+def test_an_interrupted_start_stops_the_query_and_reverts_the_setting() -> None:
     session = Session()
     session.query.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):

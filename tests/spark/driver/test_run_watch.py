@@ -1,4 +1,4 @@
-"""A run that ends while nobody looks takes back what went out for it."""
+"""A run that ends unobserved releases its broadcasts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE_WITHIN_S = 600
 
 
 def ends_after(await_end: Callable[[], object]) -> int:
-    """How often the run is ended when waiting for its query goes so."""
+    """The number of ends of a run whose query ends in this way."""
     ended: list[None] = []
     watch = RunWatch(await_end, lambda: ended.append(None))
     watch.thread.join(DONE_WITHIN_S)
@@ -35,5 +35,5 @@ def test_a_query_that_ends_or_fails_ends_its_run_once() -> None:
 
 
 @pytest.mark.parametrize("error", [Py4JError("the gateway is gone"), ConnectionError("the gateway is gone")])
-def test_a_session_that_has_been_stopped_has_taken_the_run_along(error: BaseException) -> None:
+def test_a_stopped_session_has_released_the_run(error: BaseException) -> None:
     assert ends_after(fails(error)) == 0

@@ -1,4 +1,4 @@
-"""Who begins epochs without records, without Spark: the thread of a job, the end of its query, and a drain."""
+"""Who starts no-data epochs, without Spark: the thread of a job, the end of its query, and a drain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE_WITHIN_S = 600
 
 
 class Place:
-    """A job whose tasks have a timer of processing time, which an epoch at that time has fired, and its query."""
+    """A job whose tasks have a processing-time timer, which an epoch at that time has fired, and its query."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -66,7 +66,7 @@ def ended(no_data_epochs: NoDataEpochs) -> bool:
     return not no_data_epochs.thread.is_alive()
 
 
-def test_the_thread_begins_an_epoch_when_something_is_due_and_no_other(place: Place) -> None:
+def test_the_thread_starts_an_epoch_when_a_timer_is_due_and_no_other(place: Place) -> None:
     no_data_epochs = place.begun()
     place.job.now_ms = 2500
     place.job.run(0)
@@ -76,7 +76,7 @@ def test_the_thread_begins_an_epoch_when_something_is_due_and_no_other(place: Pl
     place.query.stop.assert_not_called()
 
 
-def test_what_a_run_before_has_left_due_fires_without_any_batch(place: Place) -> None:
+def test_timers_due_from_a_former_run_fire_without_a_batch(place: Place) -> None:
     place.job.run(0)
     place.job.start()
     place.job.now_ms = 2500
@@ -98,7 +98,7 @@ def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
 
 
 @pytest.mark.parametrize("trigger", ["availableNow", "once"])
-def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place, trigger: str) -> None:
+def test_with_bounded_triggers_due_timers_fire_after_the_query(place: Place, trigger: str) -> None:
     no_data_epochs = place.begun(**{trigger: True})
     assert no_data_epochs.thread is None
     place.job.now_ms = 2500
@@ -118,7 +118,7 @@ def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place,
         lambda place: place.job.driver.request_stop(),
     ],
 )
-def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
+def test_nothing_fires_after_a_query_that_failed_or_was_stopped(
     place: Place, instead: Callable[[Place], object]
 ) -> None:
     no_data_epochs = place.begun(availableNow=True)
@@ -130,7 +130,7 @@ def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
     assert place.job.driver.is_closed
 
 
-def test_a_source_that_failed_is_told_though_whoever_waits_comes_before_the_watch(place: Place) -> None:
+def test_a_failed_source_is_reported_even_to_an_early_waiter(place: Place) -> None:
     failure, is_watched = StreamingQueryException("the source failed"), threading.Event()
     place.query.exception.return_value = failure
     place.query.isActive = False
@@ -158,7 +158,7 @@ def running_job(place: Place) -> SparkJob:
 
 
 @pytest.mark.parametrize("is_stopped_with_it", [False, True])
-def test_a_savepoint_that_misses_what_another_leader_has_cleared_away_is_told_so(
+def test_a_savepoint_without_files_that_another_leader_removed_reports_that(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_stopped_with_it: bool
 ) -> None:
     missing = MissingFileError("shared/a is missing")
@@ -174,7 +174,7 @@ def test_a_savepoint_that_misses_what_another_leader_has_cleared_away_is_told_so
     job.stop()
 
 
-def test_a_job_that_has_given_the_lead_back_has_not_lost_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_released_leadership_has_not_lost_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = MissingFileError("shared/a is missing")
     monkeypatch.setattr(spark_job, "take_savepoint", mock.Mock(side_effect=missing))
     job = running_job(place)
@@ -186,7 +186,7 @@ def test_a_job_that_has_given_the_lead_back_has_not_lost_it(place: Place, monkey
     assert raised.value is missing
 
 
-def test_what_is_due_may_be_asked_for(place: Place) -> None:
+def test_due_timers_can_be_queried(place: Place) -> None:
     no_data_epochs = place.begun(availableNow=True)
     place.job.run(0)
     no_data_epochs.run_due()
@@ -197,7 +197,7 @@ def test_what_is_due_may_be_asked_for(place: Place) -> None:
     assert place.kinds == [True, False]
 
 
-def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be(place: Place) -> None:
+def test_a_drained_run_outlives_its_query_and_a_finished_one_cannot_be_drained(place: Place) -> None:
     no_data_epochs = place.begun(availableNow=True)
     place.job.run(0)
     no_data_epochs.announce_drain()

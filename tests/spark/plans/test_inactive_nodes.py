@@ -1,4 +1,4 @@
-"""What of a graph is not planned in an epoch without records."""
+"""Nodes of a graph that a no-data epoch does not plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sink(node: Any) -> SinkNode:
     return SinkNode((node if isinstance(node, StreamEdge) else StreamEdge(node),), "sink", None)
 
 
-def test_what_only_operators_read_that_are_fed_by_nothing_is_left_out() -> None:
+def test_nodes_read_only_by_operators_without_input_are_not_planned() -> None:
     left, right = SourceNode(None), SourceNode(None)
     times, union = timed(left), UnionNode((StreamEdge(left), StreamEdge(right)))
     first, second = operator("first", times, union), operator("second", union)
@@ -43,7 +43,7 @@ def test_what_only_operators_read_that_are_fed_by_nothing_is_left_out() -> None:
     assert inactive_nodes(JobGraph(nodes)) == InactiveNodes(frozenset({"first", "second"}), frozenset(nodes[:4]))
 
 
-def test_operators_and_steps_may_bring_rows_of_their_own() -> None:
+def test_operators_and_steps_may_add_their_own_rows() -> None:
     source = SourceNode(None)
     step = DataFrameNode((StreamEdge(source),), str)
     first, counted = operator("first", source), operator("counted", step)
@@ -52,7 +52,7 @@ def test_operators_and_steps_may_bring_rows_of_their_own() -> None:
     assert inactive_nodes(JobGraph(nodes)) == InactiveNodes(frozenset({"first"}), frozenset())
 
 
-def test_what_a_sink_reads_is_planned_though_it_brings_nothing() -> None:
+def test_the_input_of_a_sink_is_planned_even_without_rows() -> None:
     source, other = SourceNode(None), SourceNode(None)
     times, other_times = timed(source), timed(other)
     first, second = operator("first", times), operator("second", other_times)

@@ -1,4 +1,4 @@
-"""Functions over Arrow batches in Spark plans: made by constructors inside Spark, and without these."""
+"""Functions over Arrow batches in Spark plans: with Spark's internal constructors, and without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = StructType([StructField("more", LongType())])
 
 @frozen
 class Behind:
-    """Gives out what another object has, but for what is replaced."""
+    """Delegates to another object, except for replaced attributes."""
 
     other: Any
     replaced: dict[str, Any]
@@ -37,7 +37,7 @@ def rejecting(*arguments: Any) -> Any:
 
 
 def session_with(spark: SparkSession, constructor: str, behaviour: Any) -> Any:
-    """A session of a release of PySpark in which a constructor is another one."""
+    """A session of a PySpark release with another constructor."""
     jvm = Behind(spark.sparkContext._jvm, {constructor: behaviour})
     return Behind(spark, {"sparkContext": Behind(spark.sparkContext, {"_jvm": jvm})})
 
@@ -61,7 +61,7 @@ def plus(number: int) -> Any:
     ],
     ids=["as it is", "rejected by the JVM", "of other arguments", "not there"],
 )
-def test_functions_are_applied_whatever_constructors_there_are_inside_spark(
+def test_functions_are_applied_with_any_internal_constructors_of_spark(
     spark: SparkSession, constructor: str, behaviour: Any, is_direct: bool
 ) -> None:
     frame = spark.range(0, 3, 1, 1)

@@ -1,4 +1,4 @@
-"""Where the rows of a subtask go, with one executor and with several, and where the tasks run."""
+"""Where the rows of a subtask go, with one executor and with several, and where tasks run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARALLELISM = 5
 
 @pytest.fixture
 def several_executors(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Lets the placement believe that there are these executors; it does not ask where they are."""
+    """Simulate these executors for the placement."""
     from statebackend.spark.plans import placement
 
     executors = {"a:1", "b:1"}
@@ -33,7 +33,7 @@ def several_executors(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where the partitions are found to be, look after look; a letter is an executor."""
+    """The locations of partitions at each look; a letter is an executor."""
     from statebackend.spark.plans import placement
 
     looks: list[str] = []
@@ -51,7 +51,7 @@ def placement() -> Iterator[Any]:
 
 
 def partitions(placement: Any, rows: DataFrame) -> dict[int, list[tuple[int, int]]]:
-    """The subtask and number of the rows that each partition gets, in order of partitions that ran."""
+    """The subtask and number of rows of each partition, in order of execution."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
@@ -88,7 +88,7 @@ def expected(count: int) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
+def test_the_hash_equals_that_of_spark(spark: SparkSession) -> None:
     from statebackend.spark.plans.placement import hash_of_int, salts_of_partitions
 
     numbers = [*range(100), 0x7FFFFFFF, 0x12345678, 65_536]
@@ -126,7 +126,7 @@ def test_with_several_executors_every_subtask_runs_and_gets_its_rows_in_order(
 
 
 @pytest.mark.parametrize("executors", [1, 2])
-def test_where_no_rows_come_every_subtask_runs_in_its_place_and_without_a_shuffle_if_there_is_no_choice(
+def test_without_rows_every_subtask_runs_in_its_place_and_without_a_shuffle_if_there_is_no_choice(
     spark: SparkSession, placement: Any, request: pytest.FixtureRequest, executors: int
 ) -> None:
     if executors > 1:
@@ -159,7 +159,7 @@ def partitions_of(frame: DataFrame) -> list[int]:
     return sorted(row.partition for row in reported.collect())
 
 
-def test_one_executor_after_the_other_is_no_reason_to_place_subtasks(
+def test_a_replaced_executor_is_no_reason_to_place_subtasks(
     spark: SparkSession, placement: Any, several_executors: set[str]
 ) -> None:
     several_executors.remove("b:1")
@@ -176,7 +176,7 @@ def test_one_executor_after_the_other_is_no_reason_to_place_subtasks(
         ({"a:1", "c:1"}, ["aaaaa", "aaabb"], True),
     ],
 )
-def test_subtasks_are_placed_anew_if_new_executors_have_too_little_to_do(
+def test_subtasks_are_placed_again_if_new_executors_have_too_little_to_do(
     spark: SparkSession,
     placement: Any,
     several_executors: set[str],
@@ -200,7 +200,7 @@ def test_subtasks_are_placed_anew_if_new_executors_have_too_little_to_do(
 
 
 @pytest.mark.parametrize(("places", "looks"), [(["aaaaa", "aaaab"], 2), (["aaaaa"] * 9, 5)])
-def test_the_first_places_are_taken_again_until_they_are_fair_or_nothing_helps(
+def test_the_first_places_are_tried_again_until_they_are_balanced_or_nothing_helps(
     spark: SparkSession, placement: Any, several_executors: set[str], found: list[str], places: list[str], looks: int
 ) -> None:
     found[:] = places
@@ -211,7 +211,7 @@ def test_the_first_places_are_taken_again_until_they_are_fair_or_nothing_helps(
     assert len(persistent_rdds(spark) - before) == 1
 
 
-def test_what_keeps_subtasks_from_their_state_is_said_in_one_line(
+def test_the_reason_why_subtasks_are_away_from_their_state_is_one_line(
     spark: SparkSession, several_executors: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statebackend.spark.plans import placement

@@ -1,4 +1,4 @@
-"""A job for tests that need a driver process of their own: counts words until its source is read.
+"""A job for tests that need a separate driver process: counts words until its source is read.
 
     python count_words.py WORK_DIRECTORY BACKENDS [SAVEPOINT BACKEND_OF_NEXT]
 
@@ -86,7 +86,7 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
 
 
 def announce_checkpoints() -> None:
-    """Lets whoever started this program know of each checkpoint as soon as it is complete, and hold jobs there."""
+    """Notify the parent process of each completed checkpoint, and pause jobs there."""
     pipe, held = os.environ.pop("CHECKPOINT_EVENTS", None), os.environ.pop("CHECKPOINT_HELD", None)
     if pipe is None:
         return
@@ -112,7 +112,7 @@ def start(
     from_savepoint: Path | None = None,
     high_availability: ZooKeeperHighAvailability | None = None,
 ) -> SparkJob:
-    """Starts a job that runs until its source is read."""
+    """Start a job that runs until its source is read."""
     from statebackend.spark import SparkStreamEnvironment
     from statebackend.spark.parquet_sink import ParquetSink
 
@@ -136,7 +136,7 @@ def start(
 
 
 def session(work: Path) -> SparkSession:
-    """A session of two local cores, whose workers know of the program what they are sent."""
+    """A session of two local cores, whose workers get the program by pickle only."""
     from pyspark.sql import SparkSession
 
     spark = (

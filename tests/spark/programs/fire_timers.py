@@ -1,4 +1,4 @@
-"""A job for tests that kill a driver in an epoch without records.
+"""A job for tests that kill a driver in a no-data epoch.
 
     python fire_timers.py WORK_DIRECTORY [MOMENT]
 
@@ -42,7 +42,7 @@ class Alarm(KeyedProcessFunction[str, Any, Any]):
 
 
 class Deadly:
-    """A sink that notes what it is given, and dies at a moment of an epoch that has rows."""
+    """A sink that records its input, and kills the process at one step of an epoch with rows."""
 
     def __init__(self, work: Path, moment: str) -> None:
         self._work, self._moment = work, moment

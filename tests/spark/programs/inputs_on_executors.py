@@ -1,4 +1,4 @@
-"""Runs the job of `timed_inputs` on two executors, each a process and a place of its own.
+"""Run the job of `timed_inputs` on two executors, each a process with its own directory.
 
     python inputs_on_executors.py WORK_DIRECTORY
 
@@ -27,7 +27,7 @@ from typeserializers import LongSerializer
 
 
 def executor_of(_: Any) -> list[str]:
-    """In a task: where its executor keeps its files."""
+    """The directory of the executor, called in a task."""
     return [os.environ["SPARK_LOCAL_DIRS"]]
 
 

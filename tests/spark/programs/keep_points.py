@@ -1,4 +1,4 @@
-"""A job with serializers of its own: of the main script, and of modules that only this program imports.
+"""A job with custom serializers: of the main script, and of modules that only this program imports.
 
     python keep_points.py WORK_DIRECTORY HIDDEN_MODULES
 
@@ -58,7 +58,7 @@ class PointSerializerSnapshot(SimpleTypeSerializerSnapshot[Point]):
 
 
 class KeepPoints(KeyedProcessFunction[str, Any, Any]):
-    """Emits how often a key came; the module of the second state's type is asked for by `open` alone."""
+    """Emits the count of a key; only `open` refers to the module of the second state's type."""
 
     def __init__(self, module: str) -> None:
         self.module = module

@@ -1,4 +1,4 @@
-"""Counts words on two executors with a disk each, one of which is killed half-way.
+"""Counts words on two executors with a disk each, one of which is killed midway.
 
     python lose_an_executor.py WORK_DIRECTORY
 
@@ -24,12 +24,12 @@ from statebackend.spark.parquet_sink import ParquetSink
 
 
 def pid_of_executor(_: Any) -> int:
-    """In a task: the worker's parent is Python's daemon, and that of the daemon is the executor."""
+    """The pid of the executor, called in a task: the parent of the worker's daemon."""
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class ExecutorsThatChange:
-    """Hears from Spark of each executor that comes or goes.
+    """Listens to Spark for executors that are added or removed.
 
     By its store of blocks, which is where subtasks are placed: Spark knows of an executor before it has one.
     """
@@ -40,7 +40,7 @@ class ExecutorsThatChange:
         context._jsc.sc().addSparkListener(self)
 
     def wait_for_a_replacement(self) -> None:
-        """Waits until one has gone and another has come."""
+        """Wait until one executor has gone and another has come."""
         self._went.acquire()
         self._came.acquire()
 

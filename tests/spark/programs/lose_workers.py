@@ -1,4 +1,4 @@
-"""A job whose Python workers are killed: between epochs, and in the middle of one.
+"""A job whose Python workers are killed: between epochs, and during one.
 
     python lose_workers.py WORK_DIRECTORY
 
@@ -30,7 +30,7 @@ FATAL = 2
 
 
 class CountCorners(KeyedProcessFunction[str, Any, Any]):
-    """Emits how often a key came; notes which workers there are, and kills one of them once."""
+    """Emits the count of a key; records the workers, and kills one of them once."""
 
     def __init__(self, work: Path) -> None:
         self.work = work

@@ -1,4 +1,4 @@
-"""One of several drivers of a job that counts words: it stands by until it leads, and runs until the source is read.
+"""One of several drivers of a word count: it waits for leadership, and runs until the source is read.
 
     python stand_by.py WORK_DIRECTORY HOSTS SESSION_TIMEOUT_S
 

@@ -1,4 +1,4 @@
-"""A Spark of two executors on this machine, each a process and a place of its own."""
+"""A Spark of two executors on this machine, each a process with its own directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose windows store objects of classes of the main script, in workers that do not know their type hints.
+"""A job whose windows store objects of the main script's classes, in workers without their type hints.
 
     python window_records.py WORK_DIRECTORY
 

@@ -1,4 +1,4 @@
-"""How the micro-batches of a source in Python are planned, without a session of Spark."""
+"""Planning of micro-batches of a Python source, without a Spark session."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_log_has_the_first_position_of_a_new_split_before_its_records() -> N
     assert numbers_read(source, planned, {"a": 2, "b": 4}) == {"b": [1, 2, 3]}
 
 
-def test_a_query_with_an_end_reads_nothing_that_came_later() -> None:
+def test_a_bounded_query_reads_nothing_that_came_later() -> None:
     source = Numbers(a=2)
     planned = reader(source)
     planned.last = dict(source.end_positions())
@@ -82,20 +82,20 @@ def test_a_query_with_an_end_reads_nothing_that_came_later() -> None:
     assert planned.latestOffset({"a": 0}, ReadAllAvailable()) == {"a": 2}
 
 
-def test_a_split_that_is_gone_or_shorter_is_an_error() -> None:
+def test_a_removed_or_shorter_split_is_an_error() -> None:
     with pytest.raises(StreamJobError, match="Numbers: split 'b', which was read up to position 7, no longer exists"):
         reader(Numbers(a=2)).latestOffset({"a": 2, "b": 7}, ReadAllAvailable())
     with pytest.raises(StreamJobError, match="Numbers: split 'a' was read up to position 7, and now ends at 2"):
         reader(Numbers(a=2)).latestOffset({"a": 7}, ReadAllAvailable())
 
 
-def test_a_batch_has_at_most_as_many_records_as_it_may() -> None:
+def test_a_batch_has_at_most_the_maximal_number_of_records() -> None:
     planned = reader(Numbers(a=90, b=10)).latestOffset({"a": 0, "b": 0}, ReadMaxRows(20))
     assert planned == {"a": 18, "b": 2}
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
-def test_a_limited_batch_is_as_large_as_it_may_be(left: dict[str, int], max_rows: int) -> None:
+def test_a_limited_batch_is_as_large_as_possible(left: dict[str, int], max_rows: int) -> None:
     start = {split: place * 7 for place, split in enumerate(left)}
     ends = {split: start[split] + count for split, count in left.items()}
     planned = limited_ends(start, ends, max_rows)
@@ -105,7 +105,7 @@ def test_a_limited_batch_is_as_large_as_it_may_be(left: dict[str, int], max_rows
     assert limited_ends(start, ends, None) == ends
 
 
-def test_no_split_waits_for_ever() -> None:
+def test_no_split_starves() -> None:
     left = {f"p{number}": 10 for number in range(5)}
     start = dict.fromkeys(left, 0)
     for _ in range(5):

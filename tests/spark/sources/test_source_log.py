@@ -1,4 +1,4 @@
-"""The source log of a job directory comes into the order of the job, and a crash at any step leaves a whole log."""
+"""The source log of a job directory is reordered as the job, and a crash at any step leaves an intact log."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Job:
         return planned_source_log(self.fs, self.point, now, dropped, schemas)
 
     def begin(self, now: tuple[ReadSource, ...], *dropped: str, schemas: tuple[Schema, ...] = ()) -> CheckpointMetadata:
-        """What a start does with the log; returns what it goes on from."""
+        """Prepare the log as a start does; returns the start position."""
         plan = self.plan(now, *dropped, schemas=schemas)
         end_interrupted_rearrangement(self.fs)
         plan.carry_out(self.fs, self.point, self.fs)
@@ -101,7 +101,7 @@ def log_of(now: Sequence[ReadSource], *known: str) -> dict[str, bytes]:
     }
 
 
-def test_a_log_in_another_order_is_written_anew_and_the_former_is_set_aside(tmp_path: Path) -> None:
+def test_a_log_in_another_order_is_rewritten_and_the_former_is_kept_aside(tmp_path: Path) -> None:
     job = Job(tmp_path)
     positions = job.begin(BCA).source_positions
     assert job.log() == log_of(BCA, "a", "b")
@@ -114,13 +114,13 @@ def test_a_log_in_another_order_is_written_anew_and_the_former_is_set_aside(tmp_
     assert job.fs.list_directories("set-aside") == ("spark-1", "spark-2")
 
 
-def test_a_log_that_is_in_the_order_of_the_job_is_let_be(tmp_path: Path) -> None:
+def test_a_log_in_the_order_of_the_job_is_unchanged(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert job.begin(AB) == metadata(AB)
     assert (job.log(), job.fs.list_directories()) == (log_of(AB, "a", "b"), ("spark",))
 
 
-def test_a_log_without_source_order_is_in_the_order_of_the_checkpoint(tmp_path: Path) -> None:
+def test_a_log_without_source_order_has_the_order_of_the_checkpoint(tmp_path: Path) -> None:
     job = Job(tmp_path, order=None)
     job.begin(AB)
     assert job.log() == log_of(AB, "a", "b")
@@ -128,7 +128,7 @@ def test_a_log_without_source_order_is_in_the_order_of_the_checkpoint(tmp_path: 
     assert job.log() == log_of(BCA, "a", "b")
 
 
-def test_a_source_that_is_dropped_is_gone_for_good(tmp_path: Path) -> None:
+def test_a_dropped_source_is_removed_for_good(tmp_path: Path) -> None:
     job = Job(tmp_path)
     only_b = sources("b")
     with pytest.raises(JobRestoreError, match="allow_dropped_sources"):
@@ -139,14 +139,14 @@ def test_a_source_that_is_dropped_is_gone_for_good(tmp_path: Path) -> None:
         job.plan(AB)
 
 
-def test_a_log_that_says_something_else_than_the_checkpoint_is_rejected(tmp_path: Path) -> None:
+def test_a_log_that_contradicts_the_checkpoint_is_rejected(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fs.write_file("spark/offsets/4", v1("a4", "b0"))
     with pytest.raises(SourceProgressMismatchError, match=r"offsets/4 has other positions than the state"):
         job.plan(BCA)
 
 
-def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) -> None:
+def test_a_log_without_a_batch_is_started_again_in_another_order(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.point = StartingPoint()
     for batch in (3, 4, 5):
@@ -155,7 +155,7 @@ def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) ->
     assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(BCA)}
 
 
-def test_what_is_planned_is_not_given_to_others_though_no_checkpoint_is_there_yet(tmp_path: Path) -> None:
+def test_a_planned_batch_is_not_given_to_other_sources_even_without_a_checkpoint(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.point = StartingPoint()
     other_way_round = sources("a", "b", names={"a": "FileSource[/b]", "b": "FileSource[/a]"})
@@ -166,7 +166,7 @@ def test_what_is_planned_is_not_given_to_others_though_no_checkpoint_is_there_ye
     assert job.log() == log_of(sources("b", "a"), "a", "b")
 
 
-def test_a_log_that_is_begun_from_nothing_says_whose_it_is_from_the_beginning(tmp_path: Path) -> None:
+def test_a_new_log_names_its_sources_from_the_start(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fs.delete_directory("spark")
     job.point = StartingPoint()
@@ -175,12 +175,12 @@ def test_a_log_that_is_begun_from_nothing_says_whose_it_is_from_the_beginning(tm
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 @contextmanager
 def dying_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
-    """Dies before the so-manieth change of the disk; tells whether it came to that."""
+    """Die before the n-th change of the disk; returns whether that was reached."""
     left = step
 
     def dying(change: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,7 +199,7 @@ def dying_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         yield lambda: left < 0
 
 
-def test_a_crash_at_any_step_leaves_one_whole_log_and_the_next_start_goes_on_from_it(
+def test_a_crash_at_any_step_leaves_one_intact_log_and_the_next_start_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, died, left = 0, True, []
@@ -236,7 +236,7 @@ def from_savepoint(path: Path, is_new_origin: bool) -> StartingPoint:
     return StartingPoint(RestoredState(known, fs), origin=origin, is_new_origin=is_new_origin)
 
 
-def test_the_log_of_a_savepoint_is_begun_in_the_order_of_the_job(tmp_path: Path) -> None:
+def test_the_log_of_a_savepoint_starts_in_the_order_of_the_job(tmp_path: Path) -> None:
     job = Job(tmp_path / "job")
     job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=True)
     offsets = job.begin(BCA).source_offsets
@@ -262,7 +262,7 @@ def read_with(**types: str) -> tuple[Schema, ...]:
     )
 
 
-def test_a_source_with_other_columns_is_rejected_before_the_start_and_those_that_go_on_are_noted(
+def test_changed_columns_of_a_source_are_rejected_before_the_start_and_compatible_ones_are_recorded(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path)
@@ -290,7 +290,7 @@ def test_columns_do_not_matter_before_anything_was_planned(tmp_path: Path) -> No
     job.plan(AB, schemas=read_with(a="date", b="long"))
 
 
-def test_a_savepoint_says_with_which_columns_its_sources_were_read(tmp_path: Path) -> None:
+def test_a_savepoint_has_the_columns_of_its_sources(tmp_path: Path) -> None:
     was = read_with(a="integer", b="long")
     point = from_savepoint(tmp_path / "savepoint", is_new_origin=True)
     assert point.state is not None
@@ -304,7 +304,7 @@ def test_a_savepoint_says_with_which_columns_its_sources_were_read(tmp_path: Pat
     assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="date", b="long"))
 
 
-def test_a_source_that_began_anew_goes_on_once_the_job_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+def test_a_restarted_source_continues_once_the_job_has_its_own_checkpoint(tmp_path: Path) -> None:
     job = Job(tmp_path / "job")
     origin = from_savepoint(tmp_path / "savepoint", is_new_origin=False).origin
     assert origin is not None
@@ -314,7 +314,7 @@ def test_a_source_that_began_anew_goes_on_once_the_job_has_a_checkpoint_of_its_o
     assert job.log() == log_of(BCA, "a", "b")
 
 
-def test_what_is_read_from_the_beginning_may_be_another_source_or_none(tmp_path: Path) -> None:
+def test_a_source_read_from_the_beginning_may_be_another_one_or_none(tmp_path: Path) -> None:
     for place, now in enumerate((sources("a", "b", names={"a": "kafka"}), sources("b", "c"))):
         job = Job(tmp_path / f"job {place}")
         job.point = from_savepoint(tmp_path / f"savepoint {place}", is_new_origin=True)
@@ -325,7 +325,7 @@ def test_what_is_read_from_the_beginning_may_be_another_source_or_none(tmp_path:
         job.plan(sources("b", "c"))
 
 
-def test_a_crash_at_any_step_leaves_no_log_of_before_in_a_directory_that_is_begun_from_a_savepoint(
+def test_a_crash_at_any_step_leaves_no_old_log_in_a_directory_started_from_a_savepoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, died, has_origin = 0, True, set()
@@ -342,7 +342,7 @@ def test_a_crash_at_any_step_leaves_no_log_of_before_in_a_directory_that_is_begu
     assert has_origin == {False, True}
 
 
-def test_positions_that_name_no_sources_are_rejected(tmp_path: Path) -> None:
+def test_positions_without_sources_are_rejected(tmp_path: Path) -> None:
     job = Job(tmp_path)
     nameless = metadata(AB, source_positions=SourcePositions(batch_id=4, offsets=v1("a4", "b4")))
     job.point = StartingPoint(RestoredState(nameless, job.fs), is_own=True)

@@ -1,4 +1,4 @@
-"""Whose the lines of a source log are, and what a log is for other sources: as functions, without Spark."""
+"""Which lines of a source log belong to which source, and the log for other sources, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UIDS = st.sampled_from(["flights", "weather", "rates", "\N{OX}", "source"])
 
 
 def sources(*uids: str, names: Mapping[str, str] | None = None) -> tuple[ReadSource, ...]:
-    """One of each uid, in this order, as Spark numbers them."""
+    """One source per uid, in the order of Spark."""
     name_of = {uid: f"FileSource[/{uid}]" for uid in uids} | dict(names or {})
     return tuple(ReadSource(name_of[uid], uid, str(place)) for place, uid in enumerate(uids))
 
@@ -46,7 +46,7 @@ def v2(**lines: str) -> bytes:
     now=st.lists(UIDS, unique=True, min_size=1, max_size=5),
     begun_anew=st.sets(UIDS, max_size=2),
 )
-def test_whatever_comes_goes_or_moves_each_uid_keeps_its_line_and_its_log(
+def test_each_uid_keeps_its_line_and_its_log_when_sources_change(
     former: list[str], now: list[str], begun_anew: set[str]
 ) -> None:
     files = {"metadata": b"{}", "commits/4": b"v1\n{}"}
@@ -69,14 +69,14 @@ def test_whatever_comes_goes_or_moves_each_uid_keeps_its_line_and_its_log(
 
 
 @given(st.permutations(["flights", "weather", "rates"]), st.permutations(["flights", "weather", "rates"]))
-def test_an_order_and_back_again_is_the_log_that_it_was(one: list[str], other: list[str]) -> None:
+def test_a_reordered_log_is_restored_by_the_first_order(one: list[str], other: list[str]) -> None:
     content = v1("1", "2", "3")
     there = Rearrangement(sources(*one), sources(*other))
     assert Rearrangement(sources(*other), sources(*one)).offsets(there.offsets(content)) == content
     assert there.changes_nothing is (one == other)
 
 
-def test_offsets_in_the_order_of_the_job_are_not_looked_into() -> None:
+def test_offsets_in_the_order_of_the_job_are_not_decoded() -> None:
     there = Rearrangement(sources("a", "b"), sources("a", "b"))
     assert there.changes_nothing
     for content in (b"of a format that is not known", b"", v1("only one")):
@@ -115,12 +115,12 @@ def test_one_frame_in_two_sources_has_one_log_and_one_position() -> None:
         Rearrangement(both[:1], (both[0], evolve(frame, uid="new"))).offsets(v1("4"))
 
 
-def test_a_log_of_another_number_of_sources_is_rejected() -> None:
+def test_a_log_with_another_number_of_sources_is_rejected() -> None:
     with pytest.raises(SourceProgressMismatchError, match="has 1 offsets for 2 sources"):
         Rearrangement(sources("a", "b"), sources("b", "a")).offsets(v1("4"))
 
 
-def test_a_source_is_dropped_only_if_the_program_says_so() -> None:
+def test_a_source_is_dropped_only_on_request() -> None:
     with pytest.raises(JobRestoreError, match=r"the source 'b' \(.*/b\]\), which .*allow_dropped_sources=\['b'\]"):
         check_kept(sources("a", "b"), sources("c", "a"), "/job")
     check_kept(sources("a", "b"), sources("c", "a"), "/job", ["b", "and one that it never had"])
@@ -147,14 +147,14 @@ def test_a_uid_for_something_else_is_rejected() -> None:
         ({"a": None}, [], "'a': None; it takes True or False"),
     ],
 )
-def test_sources_that_cannot_be_meant_are_rejected(progress: Any, dropped: Any, said: str) -> None:
+def test_invalid_sources_are_rejected(progress: Any, dropped: Any, said: str) -> None:
     check_sources_named(["a"], {"a": False}, ["b"])
     with pytest.raises(JobDefinitionError, match=said):
         check_sources_named(["a"], progress, dropped)
 
 
 def watermarks(*names: str) -> WatermarkState:
-    """Of sources that one operator reads."""
+    """Watermarks of sources that one operator reads."""
     return WatermarkState(
         5,
         tuple(ChannelWatermark(source=name, channel="c", watermark_ms=place) for place, name in enumerate(names)),
@@ -169,7 +169,7 @@ def watermarks(*names: str) -> WatermarkState:
     )
 
 
-def test_a_source_that_begins_anew_begins_without_its_watermarks() -> None:
+def test_a_restarted_source_has_no_watermarks() -> None:
     left = without_sources(watermarks("a", "b"), ["a"])
     assert {one.source for one in left.channels} == {"b"}
     assert [(one.node, one.watermark_ms) for one in left.nodes] == [("b", 1), ("count", 3)]
@@ -180,6 +180,6 @@ def test_a_source_that_begins_anew_begins_without_its_watermarks() -> None:
     assert [one.channel for one in alone.inputs[0].channels] == ["a'"]
 
 
-def test_what_nobody_sends_to_an_input_any_more_has_the_name_of_no_other_source() -> None:
+def test_an_input_without_senders_gets_the_name_of_no_other_source() -> None:
     [_, count] = without_sources(watermarks("a", "a'"), ["a"]).nodes
     assert [one.channel for one in count.inputs[0].channels] == ["a''", "a'"]

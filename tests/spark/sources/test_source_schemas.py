@@ -1,4 +1,4 @@
-"""Which columns of a source go on from which: as a function, without Spark."""
+"""Which columns of a source are compatible with which, as a function, without Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BASE = struct(carrier="string", delay="integer")
         (BASE, None),
     ],
 )
-def test_columns_that_go_on(was: Any, now: Any) -> None:
+def test_compatible_columns(was: Any, now: Any) -> None:
     goes_on(was, now)
 
 
@@ -89,9 +89,7 @@ def test_columns_that_go_on(was: Any, now: Any) -> None:
         (struct(a={"type": "udt", "class": "x"}), struct(a={"type": "udt", "class": "y"}), "a was udt and is udt"),
     ],
 )
-def test_columns_that_might_lose_what_is_not_read_yet_are_rejected_in_one_line(
-    was: Any, now: Any, reported: str
-) -> None:
+def test_incompatible_columns_are_rejected_in_one_line(was: Any, now: Any, reported: str) -> None:
     with pytest.raises(JobRestoreError, match=reported) as rejected:
         goes_on(was, now)
     assert "the source 'flights' of the job, FileSource[/in], has other columns than /job/spark" in str(rejected.value)
@@ -99,7 +97,7 @@ def test_columns_that_might_lose_what_is_not_read_yet_are_rejected_in_one_line(
     assert "\n" not in str(rejected.value)
 
 
-def test_each_source_is_compared_with_what_has_its_uid() -> None:
+def test_each_source_is_compared_with_the_one_of_its_uid() -> None:
     other = struct(value="long")
     former = SourceOrder((FLIGHTS, RATES), (BASE, other))
     check_schemas(former, SourceOrder((RATES, FLIGHTS), (other, BASE)), "/job")

@@ -1,4 +1,4 @@
-"""Spark's source log is captured as of one batch, and a new query goes on exactly after it."""
+"""Spark's source log is captured as of one batch, and a new query continues after it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_batch_without_its_commit_is_captured_without_it(tmp_path: Path) -> No
     assert "commits/2" not in capture_source_progress(str(tmp_path / "q"), 2)
 
 
-def test_the_entries_since_the_last_compact_one_are_enough(tmp_path: Path) -> None:
+def test_entries_since_the_last_compacted_one_are_sufficient(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 7, log_offset=offset_of)
     write_file_log(
         tmp_path / "q",
@@ -104,14 +104,14 @@ def test_a_file_log_with_a_hole_is_rejected(tmp_path: Path) -> None:
         capture_source_progress(str(tmp_path / "q"), 3)
 
 
-def test_other_sources_keep_their_log_whole(tmp_path: Path) -> None:
+def test_other_sources_keep_their_complete_log(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 1, log_offset=lambda batch: f'{{"topic":{{"0":{batch}}}}}')
     (tmp_path / "q" / "sources" / "0").mkdir(parents=True)
     (tmp_path / "q" / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":0}}')
     assert "sources/0/0" in capture_source_progress(str(tmp_path / "q"), 1)
 
 
-def test_a_source_that_has_not_read_yet_gets_no_entries(tmp_path: Path) -> None:
+def test_a_source_that_has_not_read_has_no_entries(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: f"{offset_of(batch)}\n-")
     write_file_log(tmp_path / "q", "0", {"0": [0]})
     write_file_log(tmp_path / "q", "1", {"0": [0]})
@@ -119,7 +119,7 @@ def test_a_source_that_has_not_read_yet_gets_no_entries(tmp_path: Path) -> None:
     assert [name for name in sorted(files) if name.startswith("sources")] == ["sources/0/0"]
 
 
-def test_a_source_whose_offset_only_looks_like_one_of_files_keeps_its_log_whole(tmp_path: Path) -> None:
+def test_a_source_whose_offset_only_resembles_one_of_files_keeps_its_complete_log(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":true}')
     (tmp_path / "q" / "sources" / "0").mkdir(parents=True)
     (tmp_path / "q" / "sources" / "0" / "7").write_text("of its own")
@@ -128,7 +128,7 @@ def test_a_source_whose_offset_only_looks_like_one_of_files_keeps_its_log_whole(
     assert "sources/0/7" in capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_the_first_entry_of_a_log_is_cut_as_the_others_are(tmp_path: Path) -> None:
+def test_the_first_entry_of_a_log_is_truncated_like_the_others(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=offset_of)
     write_file_log(tmp_path / "q", "0", {"0": [0], "1": [1]})
     order = [ReadSource("FileSource[/in]", "files", "0")]
@@ -143,7 +143,7 @@ def test_the_first_entry_of_a_log_is_cut_as_the_others_are(tmp_path: Path) -> No
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_a_log_that_the_offsets_say_there_is_and_that_is_not_there_is_rejected(tmp_path: Path) -> None:
+def test_a_log_that_the_offsets_mention_but_is_missing_is_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":1}\n{"logOffset":0}')
     write_file_log(tmp_path / "q", "0", {"0": [0], "1": [1]})
     with pytest.raises(SourceProgressError, match="is ambiguous which of them belong to sources/0"):
@@ -185,7 +185,7 @@ def test_offsets_of_more_or_fewer_sources_than_the_order_has_are_rejected(tmp_pa
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_files_that_cannot_all_be_written_leave_nothing(tmp_path: Path) -> None:
+def test_files_that_cannot_all_be_written_are_all_removed(tmp_path: Path) -> None:
     class Failing(dict[str, bytes]):
         def __getitem__(self, name: str) -> bytes:
             raise OSError("gone")
@@ -199,7 +199,7 @@ def test_files_that_cannot_all_be_written_leave_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "parent").iterdir()) == []
 
 
-def test_offsets_that_cannot_be_given_to_their_sources_are_rejected(tmp_path: Path) -> None:
+def test_offsets_that_match_no_sources_are_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":2}\n{"logOffset":2}\n{"logOffset":1}')
     write_file_log(tmp_path / "q", "0", {str(n): [n] for n in range(3)})
     write_file_log(tmp_path / "q", "1", {str(n): [n] for n in range(3)})
@@ -207,7 +207,7 @@ def test_offsets_that_cannot_be_given_to_their_sources_are_rejected(tmp_path: Pa
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_an_unknown_format_and_an_absent_batch_are_rejected(tmp_path: Path) -> None:
+def test_an_unknown_format_and_a_missing_batch_are_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=offset_of, version="v3")
     write_file_log(tmp_path / "q", "0", {"0": [0]})
     with pytest.raises(SourceProgressError, match="only v1 and v2"):
@@ -245,7 +245,7 @@ def test_a_local_uri_with_a_single_slash_is_a_local_directory(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", ["../escape", "/etc/x", "offsets/../../x", "state/0/x", "offsets/x", "sources/0/.1.crc", "sources/0"]
 )
-def test_files_that_do_not_belong_there_are_rejected_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+def test_unexpected_files_are_rejected_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises((SourceProgressError, UnsafePathError)):
         restore_source_progress({**FILES, name: b""}, str(tmp_path / "q"))
     assert list(tmp_path.iterdir()) == []
@@ -259,7 +259,7 @@ def test_progress_without_its_essential_files_is_rejected(tmp_path: Path, name: 
 
 
 class Query:
-    """Runs a stream to the end of its input, or until a batch number, and notes what each batch read."""
+    """Runs a stream to the end of its input, or until a batch number, and records what each batch read."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -299,7 +299,7 @@ def compacting_and_deleting_early(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("commit_is_there", [True, False])
-def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
+def test_a_restored_file_stream_continues_with_exactly_the_next_files(
     spark: SparkSession, tmp_path: Path, commit_is_there: bool
 ) -> None:
     for number in range(4):
@@ -336,7 +336,7 @@ def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
 
 
 @pytest.mark.spark
-def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
+def test_a_restored_file_stream_continues_after_spark_has_compacted_and_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.range(0, 9, 1, 9).write.parquet(str(tmp_path / "in"))
@@ -357,7 +357,7 @@ def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
 
 
 @pytest.mark.spark
-def test_a_restored_rate_stream_goes_on_with_the_next_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restored_rate_stream_continues_with_the_next_row(spark: SparkSession, tmp_path: Path) -> None:
     stream = (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", 5)

@@ -1,4 +1,4 @@
-"""A table of state read as Spark reads it, without Spark: made, sent elsewhere, planned, and read part by part."""
+"""A state table read as Spark does, without Spark: created, pickled, planned, and read by partition."""
 
 from __future__ import annotations
 

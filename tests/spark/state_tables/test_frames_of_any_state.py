@@ -1,4 +1,4 @@
-"""State of any type that a column holds whole goes through a frame, and is what it was, to the last bit."""
+"""State of any type passes through a frame unchanged to the last bit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ KEYS: list[tuple[Any, Any]] = [
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[Any, StateDescriptor, list[tuple[Any, ...]]]:
-    """The key's columns, a descriptor, and entries as a plan takes them."""
+    """The key columns, a descriptor, and entries for a plan."""
     key, keys = draw(st.sampled_from(KEYS))
     hint, values = draw(st.sampled_from(VALUES))
     ttl = draw(st.sampled_from([None, StateTtlConfig(1000)]))
@@ -98,7 +98,7 @@ def states(draw: st.DrawFn) -> tuple[Any, StateDescriptor, list[tuple[Any, ...]]
 
 
 def through_a_frame(source: Path, target: Path) -> None:
-    """Reads the state as tasks do, and writes it as tasks do, in another order and other partitions."""
+    """Read the state as tasks do, and write it as tasks do, in another order and other partitions."""
     reader = reader_of(source, operator="o", state="state")
     batches = [batch for part in parts_of(reader) for batch in reader.read(part)]
     options = {"path": str(target), "source": str(source), "operator": "o", "state": "state"}
@@ -111,7 +111,7 @@ def through_a_frame(source: Path, target: Path) -> None:
 
 
 def stored_rows(path: Path) -> Counter[str]:
-    """What is stored, as texts, since not-a-number is not equal to itself."""
+    """Stored rows as texts, because NaN does not equal itself."""
     return Counter(
         repr((entry.key_group, plain_value(entry.key), entry.user_key, plain_value(entry.value), entry.last_access_ms))
         for entry in Savepoint.open(path).read("o", "state")
@@ -120,7 +120,7 @@ def stored_rows(path: Path) -> Counter[str]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states())
-def test_what_went_through_a_frame_is_what_it_was(state: tuple[Any, StateDescriptor, list[tuple[Any, ...]]]) -> None:
+def test_state_passes_through_a_frame_unchanged(state: tuple[Any, StateDescriptor, list[tuple[Any, ...]]]) -> None:
     key, descriptor, entries = state
     with tempfile.TemporaryDirectory() as name:
         old, new = Path(name, "old"), Path(name, "new")

@@ -1,4 +1,4 @@
-"""Tables of state that is strange: names, sizes, numbers of parts, keys, and serializers that nobody here knows."""
+"""Unusual state tables: names, sizes, partition counts, keys, and unknown serializers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def savepoint_of(path: Path, plan: Plan, max_parallelism: int = 16) -> Path:
     return path
 
 
-def test_fields_and_states_have_any_names(tmp_path: Path) -> None:
+def test_fields_and_states_can_have_any_name(tmp_path: Path) -> None:
     names = ["größe", "key", "A", "a", "value_"]
     record = attrs.make_class("Größen", {name: attrs.field(type=int) for name in names})
     descriptor = ValueStateDescriptor("der. stand/ `1`", record)
@@ -43,7 +43,7 @@ def test_fields_and_states_have_any_names(tmp_path: Path) -> None:
     assert [row["state"] for row in rows_of(path, kind="metadata")] == ["der. stand/ `1`"]
 
 
-def test_a_thousand_subtasks_are_a_thousand_parts_and_a_key_is_in_one(tmp_path: Path) -> None:
+def test_a_thousand_subtasks_are_a_thousand_partitions_and_a_key_is_in_one(tmp_path: Path) -> None:
     entries = [(number, -number) for number in range(3000)]
     plan = Plan().change_parallelism(1000).add_operator("o", "bigint")
     path = savepoint_of(tmp_path / "s", plan.add_state("o", ValueStateDescriptor("v", int), entries), 1000)
@@ -59,7 +59,7 @@ def test_a_thousand_subtasks_are_a_thousand_parts_and_a_key_is_in_one(tmp_path: 
     assert len(parts_of(reader_of(path, In(("key",), (1, 2, 3)), state="v"))) <= 3
 
 
-def test_a_fat_value_is_a_batch_of_its_own(tmp_path: Path) -> None:
+def test_a_large_value_is_a_batch_of_its_own(tmp_path: Path) -> None:
     fat = b"x" * (64 << 20)
     entries = [("fat", fat), *((f"thin {number}", b"y") for number in range(100))]
     plan = Plan().add_operator("o", "string").add_state("o", ValueStateDescriptor("v", bytes), entries)
@@ -72,9 +72,7 @@ def test_a_fat_value_is_a_batch_of_its_own(tmp_path: Path) -> None:
     assert sum(batch.nbytes for part in parts_of(reader) for batch in reader.read(part)) < 10_000
 
 
-def test_a_long_list_is_one_row_though_it_lies_in_many_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_list_in_many_row_groups_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statebackend.state.canonical.BATCH_ROWS", 2)
     entries = [("a", [1]), ("b", list(range(50))), ("c", [])]
     plan = Plan().add_operator("o", "string").add_state("o", ListStateDescriptor("v", int), entries)
@@ -84,7 +82,7 @@ def test_a_long_list_is_one_row_though_it_lies_in_many_row_groups(
 
 
 def test_a_key_that_is_null_as_another_library_may_have_stored_it_is_a_row(tmp_path: Path) -> None:
-    """No job of ours has such a key; its bytes are made here, with a file of that checksum in the metadata."""
+    """No job of ours has a null key; its bytes are made here, with that checksum in the metadata."""
     plan = Plan().add_operator("o", "string").add_state("o", ValueStateDescriptor("v", int), [("", 1), ("a", 2)])
     path = savepoint_of(tmp_path / "s", plan, 1)
     [part] = parts_of(reader_of(path, state="v"))
@@ -99,7 +97,7 @@ def test_a_key_that_is_null_as_another_library_may_have_stored_it_is_a_row(tmp_p
     assert [(row["key"], row["value"]) for row in batch.to_pylist()] == [(None, 1), ("a", 2)]
 
 
-def test_a_type_that_spark_has_none_for_is_named_and_can_be_left_out(tmp_path: Path) -> None:
+def test_a_type_without_spark_equivalent_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     descriptor = ValueStateDescriptor("v", SqlTimeSerializer())
     plan = Plan().add_operator("o", "string").add_state("o", descriptor, [("a", SqlTime(1000))])
     path = savepoint_of(tmp_path / "s", plan)
@@ -117,7 +115,7 @@ def test_an_empty_state_has_columns_and_no_rows(tmp_path: Path) -> None:
     assert [row["entries"] for row in rows_of(path, kind="metadata")] == [0]
 
 
-def test_a_file_that_goes_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_vanishes_during_the_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statebackend.state.canonical_files.READ_AT_ONCE_BYTES", 0)
     monkeypatch.setattr("statebackend.spark.state_tables.tables.PART_BYTES", 100)
     plan = Plan().add_operator("o", "string")
@@ -172,7 +170,7 @@ for place in sys.argv[2:]:
 
 
 @pytest.mark.usefixtures("own_registrations")
-def test_a_worker_that_does_not_know_a_serializer_of_the_program_says_how_to_bring_it_there(
+def test_a_worker_without_a_serializer_of_the_program_reports_how_to_ship_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "modules").mkdir()

@@ -1,4 +1,4 @@
-"""What a query says of keys prunes what cannot match, and nothing that could."""
+"""Filters of a query prune keys that cannot match, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def key_groups_of(wanted: WantedKeys) -> set[int]:
 
 
 @given(st.data())
-def test_a_key_that_satisfies_all_conditions_is_never_left_out(data: st.DataObject) -> None:
+def test_a_key_that_satisfies_all_conditions_is_never_pruned(data: st.DataObject) -> None:
     columns = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3))
     key = tuple(data.draw(COLUMNS[column]) for column in columns)
     paths = [("key",)] if len(columns) == 1 else [("key", f"_{index}") for index in range(len(columns))]
@@ -64,14 +64,14 @@ def named(*values: Any) -> KeyCondition:
     return KeyCondition(("key",), "in", values)
 
 
-def test_named_keys_leave_their_key_groups_and_their_bytes() -> None:
+def test_key_filters_select_key_groups_and_key_bytes() -> None:
     wanted = of_text(named("a", "b", "c"), named("b", "d"))
     assert key_groups_of(wanted) == {key_group_of_columns(["b"], ["string"], GROUPS)}
     assert wanted.keys == {serializer_of_key(["string"]).to_bytes("b")}
     assert key_groups_of(of_text(named("a"), named("b"))) == set(), "no key is both"
 
 
-def test_a_moment_is_looked_for_by_its_key_group_alone_since_the_zone_that_it_is_named_in_says_nothing() -> None:
+def test_a_timestamp_selects_only_its_key_group_because_its_stored_zone_is_unknown() -> None:
     here = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
     there = here.astimezone(datetime.timezone.utc)
     wanted = wanted_keys([named(here)], [("key",)], serializer_of_key(["timestamp"]), GROUPS)
@@ -79,13 +79,13 @@ def test_a_moment_is_looked_for_by_its_key_group_alone_since_the_zone_that_it_is
     assert wanted.keys is None
 
 
-def test_bounds_of_the_key_group_leave_what_is_inside() -> None:
+def test_bounds_of_the_key_group_keep_what_is_inside() -> None:
     wanted = of_text(KeyCondition(("key_group",), ">=", (5,)), KeyCondition(("key_group",), "<", (7,)))
     assert wanted == WantedKeys((KeyGroupRange(5, 6),))
     assert of_text(KeyCondition(("key_group",), "in", (3, 9))).key_groups == (KeyGroupRange(3, 3), KeyGroupRange(9, 9))
 
 
-def test_values_that_no_key_has_and_too_many_of_them_prune_nothing() -> None:
+def test_impossible_values_and_too_many_values_prune_nothing() -> None:
     assert of_text(named(1)) == EVERYTHING
     assert of_text(named(*map(str, range(MAX_KEYS + 1)))) == EVERYTHING
     assert of_text() == EVERYTHING

@@ -1,4 +1,4 @@
-"""Tables of keyed state, of timers and of state without keys hold what looking into the state entry by entry gives."""
+"""Tables of keyed state, timers and operator state contain the entries that reading one by one returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATES = ("totals", "timed", "amounts", "seen", "by amount", "largest", "_timer_
 
 
 def as_rows(path: Path, state: str, **options: Any) -> list[dict[str, Any]]:
-    """What the entries of a state are as rows."""
+    """The entries of a state as rows."""
     rows = []
     for entry in Savepoint.open(path).read("per shop", state, **options):
         row = {name: plain_value(getattr(entry, name)) for name in ("key_group", "key", "value")}
@@ -44,7 +44,7 @@ def test_rows_are_the_entries(stored: Path, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_column_alone_is_that_of_the_whole_table(stored: Path, state: str) -> None:
+def test_each_single_column_equals_that_of_the_whole_table(stored: Path, state: str) -> None:
     whole = rows_of(stored, state=state)
     for name in whole[0]:
         assert rows_of(stored, state=state, columns=name) == [{name: row[name]} for row in whole]
@@ -62,14 +62,12 @@ def test_each_column_alone_is_that_of_the_whole_table(stored: Path, state: str) 
         (EqualTo(("key",), "no shop"), set()),
     ],
 )
-def test_keys_that_a_query_names_are_read_and_no_others(
-    stored: Path, state: str, condition: Filter, keys: set[str]
-) -> None:
+def test_only_keys_that_a_query_names_are_read(stored: Path, state: str, condition: Filter, keys: set[str]) -> None:
     found = rows_of(stored, condition, state=state)
     assert sorted_rows(found) == sorted_rows([row for row in as_rows(stored, state) if row["key"] in keys])
 
 
-def test_only_parts_that_can_have_rows_are_planned(stored: Path) -> None:
+def test_only_partitions_that_can_have_rows_are_planned(stored: Path) -> None:
     assert len(parts_of(reader_of(stored, state="totals"))) == 2
     [one] = parts_of(reader_of(stored, EqualTo(("key",), "shop 3"), state="totals"))
     [row] = as_rows(stored, "totals", key="shop 3")
@@ -106,7 +104,7 @@ def test_timers_are_rows_with_their_domain_service_and_time(stored: Path) -> Non
     assert rows_of(stored, kind="timers", state="_timer_state/event_user-timers") == []
 
 
-def test_state_without_keys_is_rows_of_subtasks_or_one_copy(stored: Path) -> None:
+def test_operator_state_has_rows_of_subtasks_or_one_copy(stored: Path) -> None:
     handled = rows_of(stored, kind="operator", state="handled")
     assert sorted(row["value"] for row in handled) == sorted(sale["amount"] for sale in SALES)
     assert {row["subtask"] for row in handled} == {0, 1}
@@ -115,7 +113,7 @@ def test_state_without_keys_is_rows_of_subtasks_or_one_copy(stored: Path) -> Non
     assert rows_of(stored, kind="broadcast", state="names", columns="value,key") == [{"value": 1, "key": "all"}]
 
 
-def test_what_is_not_there_is_told_with_what_is(stored: Path) -> None:
+def test_a_missing_state_is_reported_with_the_present_ones(stored: Path) -> None:
     with pytest.raises(StateTableError, match=r"option state is missing: .*'per shop' has the keyed states totals"):
         rows_of(stored)
     with pytest.raises(UnknownStateError, match=r"no keyed state 'total'; it has totals"):
@@ -132,7 +130,7 @@ def test_what_is_not_there_is_told_with_what_is(stored: Path) -> None:
         rows_of(stored, state="totals", columns="values")
 
 
-def test_a_large_file_is_read_in_parts_that_give_each_row_once(
+def test_a_large_file_is_read_in_partitions_with_each_row_once(
     savepoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for state in ("by amount", "amounts"):
@@ -159,9 +157,7 @@ def test_a_large_file_is_read_in_parts_that_give_each_row_once(
         ((1 << 63) - 1, None),
     ],
 )
-def test_a_timer_that_is_too_far_from_now_has_its_milliseconds(
-    tmp_path: Path, timestamp_ms: int, year: int | None
-) -> None:
+def test_a_timer_out_of_range_has_its_milliseconds(tmp_path: Path, timestamp_ms: int, year: int | None) -> None:
     plan = Plan().add_operator("o", "string").add_timers("o", [("a", timestamp_ms)], time="event")
     SavepointWriter.new(tmp_path / "new", max_parallelism=8).write(plan)
     [row] = rows_of(tmp_path / "new", kind="timers")

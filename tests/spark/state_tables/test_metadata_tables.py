@@ -1,4 +1,4 @@
-"""The table of all states, and what a table is told: options, places, columns."""
+"""The table of all states, and arguments of tables: options, paths, columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_state_is_a_row_with_its_kind_types_and_entries(stored: Path) -> N
     assert rows["totals"]["size_bytes"] > 0 < rows["totals"]["files"]
 
 
-def test_entries_are_not_counted_where_the_column_is_left_out(savepoint: Path, tmp_path: Path) -> None:
+def test_entries_are_not_counted_unless_the_column_is_selected(savepoint: Path, tmp_path: Path) -> None:
     run_job("heap").savepoint(tmp_path / "damaged")
     reader = reader_of(tmp_path / "damaged", kind="metadata", columns="state, kind")
     for file in (tmp_path / "damaged" / "operators").rglob("*.parquet"):
@@ -37,7 +37,7 @@ def test_entries_are_not_counted_where_the_column_is_left_out(savepoint: Path, t
     assert {"state": "totals", "kind": "value"} in rows
 
 
-def test_a_table_stays_with_the_checkpoint_that_was_the_newest_when_it_was_made(tmp_path: Path) -> None:
+def test_a_table_keeps_the_newest_checkpoint_of_its_creation(tmp_path: Path) -> None:
     run_job("heap", tmp_path / "job")
     newest = Savepoint.open(tmp_path / "job").metadata
     assert {row["checkpoint_id"] for row in rows_of(tmp_path / "job", kind="metadata")} == {newest.checkpoint_id}
@@ -60,26 +60,26 @@ def test_a_table_stays_with_the_checkpoint_that_was_the_newest_when_it_was_made(
         ({"kind": "metadata", "modules": "no.such.module"}, "'no.such.module' .* cannot be imported"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_said_with_what_there_is(
+def test_an_invalid_option_is_reported_with_the_valid_ones(
     savepoint: Path, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(StateTableError, match=message):
         rows_of(savepoint, **options)
 
 
-def test_options_are_in_no_case_of_letters_and_a_path_is_needed(savepoint: Path) -> None:
+def test_options_ignore_case_and_a_path_is_required(savepoint: Path) -> None:
     assert rows_of(savepoint, KIND="Metadata")
     with pytest.raises(StateTableError, match="needs the directory or URI"):
         rows_of("", kind="metadata")
 
 
-def test_places_without_state_are_told(tmp_path: Path) -> None:
+def test_places_without_state_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SavepointError, match="does not exist"):
         rows_of(tmp_path / "nowhere", kind="metadata")
 
 
 @pytest.mark.parametrize("damage", ["absent", "truncated", "changed"])
-def test_a_file_that_is_damaged_after_the_plan_was_made_is_named(tmp_path: Path, damage: str) -> None:
+def test_a_file_damaged_after_planning_is_named(tmp_path: Path, damage: str) -> None:
     run_job("heap").savepoint(tmp_path / "savepoint")
     reader = reader_of(tmp_path / "savepoint", kind="metadata")
     parts = parts_of(reader)

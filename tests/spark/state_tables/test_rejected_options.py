@@ -1,4 +1,4 @@
-"""What a table of state is rejected for: options that say nothing, columns that are not there, subtasks that differ."""
+"""Rejected arguments of state tables: options without effect, missing columns, different subtasks."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=str,
 )
-def test_an_option_that_says_nothing_is_told(two: Path, options: dict[str, str], reported: str) -> None:
+def test_an_option_without_effect_is_reported(two: Path, options: dict[str, str], reported: str) -> None:
     with pytest.raises(StateTableError, match=reported):
         rows_of(two, **options)
     assert rows_of(two, operator="one", state="count", as_text="TRUE", columns="value") == [{"value": 1}]
 
 
 @pytest.mark.parametrize("text", ["4.0", "-4", "", "four", "\N{SUPERSCRIPT TWO}"])
-def test_key_groups_of_what_is_written_are_a_whole_number(text: str) -> None:
+def test_key_groups_for_writing_are_an_integer(text: str) -> None:
     options = {"path": "new", "operator": "one", "state": "count"}
     with pytest.raises(StateTableError, match=f"the option max_parallelism must be a whole number, not {text!r}"):
         parsed_write_options({**options, "max_parallelism": text})
@@ -67,7 +67,7 @@ def test_key_groups_of_what_is_written_are_a_whole_number(text: str) -> None:
             parsed_write_options({**options, name: ""})
 
 
-def test_a_schema_of_the_user_has_columns_that_are_there_as_they_are(two: Path) -> None:
+def test_a_user_schema_has_existing_columns_unchanged(two: Path) -> None:
     source = StateTableSource({"path": str(two), "operator": "one", "state": "count"})
     value = StructField("value", LongType(), True)
     assert source.reader(StructType([value]))
@@ -82,7 +82,7 @@ def test_a_schema_of_the_user_has_columns_that_are_there_as_they_are(two: Path) 
             source.reader(StructType([value, field]))
 
 
-def test_subtasks_whose_columns_differ_are_no_one_table() -> None:
+def test_subtasks_with_different_columns_are_not_one_table() -> None:
     expected, found = (pa.schema([("value", one)]) for one in (pa.int64(), pa.string()))
     check_same_columns(expected, expected, "count", {"value": "a note"})
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_subtasks_whose_columns_differ_are_no_one_table() -> None:
         check_same_columns(expected, found, "count", {"value": "not known here"})
 
 
-def test_timers_of_different_namespaces_are_told_apart_by_the_option_state(tmp_path: Path) -> None:
+def test_timers_of_different_namespaces_are_selected_by_the_option_state(tmp_path: Path) -> None:
     plan: Any = Plan().add_operator("one", "string")
     for service, namespace in (("first", LongSerializer()), ("second", StringSerializer())):
         name = f"_timer_state/event_{service}"

@@ -1,4 +1,4 @@
-"""State read by a real Spark session: columns, rows, filters, SQL, and what its errors tell."""
+"""State read by a real Spark session: columns, rows, filters, SQL, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-tables.md").read_t
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
-    """A session of its own, which the settings of registration do not leave."""
+    """A separate session that keeps the registration settings."""
     session = spark.newSession()
     register_state_tables(session)
     return session
@@ -66,7 +66,7 @@ def test_a_query_that_names_keys_reads_and_finds_them(session: SparkSession, sto
     assert by_amount.where("key_group < 0").collect() == []
 
 
-def test_a_state_joins_another_and_a_schema_can_leave_columns_out(session: SparkSession, savepoint: Path) -> None:
+def test_a_state_joins_another_and_a_schema_can_omit_columns(session: SparkSession, savepoint: Path) -> None:
     table(session, savepoint, state="totals").createOrReplaceTempView("totals")
     table(session, savepoint, state="largest").createOrReplaceTempView("largest")
     rows = session.sql(
@@ -79,7 +79,7 @@ def test_a_state_joins_another_and_a_schema_can_leave_columns_out(session: Spark
         reader.schema("key bigint").load(str(savepoint)).collect()
 
 
-def test_what_is_wrong_is_in_the_error_of_spark(session: SparkSession, savepoint: Path) -> None:
+def test_the_error_of_spark_names_the_cause(session: SparkSession, savepoint: Path) -> None:
     with pytest.raises(PySparkException, match="there is no option 'kinds' of a table of state; did you mean 'kind'"):
         table(session, savepoint, kinds="metadata")
     with pytest.raises(PySparkException, match="does not exist"):

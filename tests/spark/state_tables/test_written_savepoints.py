@@ -1,4 +1,4 @@
-"""Frames become savepoints that are read, and restored, as the state they were made of; written without Spark.
+"""Frames become savepoints that are read and restored as the same state; written without Spark.
 
 Each partition of the frame is staged as a task does it, from what was pickled, and the driver commits.
 """
@@ -37,7 +37,7 @@ STATES = ("totals", "timed", "amounts", "seen", "by amount", "largest")
 
 
 def write(path: Path, partitions: list[pa.RecordBatch], meanwhile: Callable[[], object] = int, **options: Any) -> None:
-    """Writes a frame of these partitions, as Spark does; ``meanwhile`` happens before it is committed."""
+    """Write a frame of these partitions, as Spark does; ``meanwhile`` runs before the commit."""
     source = StateTableSource({"path": str(path), **{name: str(value) for name, value in options.items()}})
     writer = pickle.loads(pickle.dumps(source.writer(from_arrow_schema(partitions[0].schema), overwrite=False)))
     messages = []
@@ -63,7 +63,7 @@ def names_in(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_state_that_went_through_a_frame_is_what_it_was(stored: Path, tmp_path: Path, state: str) -> None:
+def test_state_passes_through_a_frame_unchanged(stored: Path, tmp_path: Path, state: str) -> None:
     partitions = frame_of(stored, state)
     base = tmp_path / "base"
     if (stored / "job.json").exists():
@@ -81,7 +81,7 @@ def test_a_state_that_went_through_a_frame_is_what_it_was(stored: Path, tmp_path
     assert dict(new.schema("per shop", state).types) == dict(old.schema("per shop", state).types)
 
 
-def test_a_job_goes_on_from_state_that_a_frame_has_changed(tmp_path: Path) -> None:
+def test_a_job_continues_from_state_that_a_frame_has_changed(tmp_path: Path) -> None:
     run_job("heap").savepoint(tmp_path / "old")
     partitions = []
     for batch in frame_of(tmp_path / "old", "largest"):
@@ -98,7 +98,7 @@ def test_a_job_goes_on_from_state_that_a_frame_has_changed(tmp_path: Path) -> No
     assert after == {row["key"]: row["value"] + 1000 for row in rows_of(tmp_path / "old", state="largest")}
 
 
-def test_what_a_job_does_while_a_frame_is_written_is_not_in_the_savepoint(tmp_path: Path) -> None:
+def test_progress_of_the_job_during_the_write_is_not_in_the_savepoint(tmp_path: Path) -> None:
     job = tmp_path / "job"
 
     def run() -> None:
@@ -116,7 +116,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def test_state_is_made_of_nothing_by_a_descriptor_of_the_program(tmp_path: Path) -> None:
+def test_state_is_created_by_a_descriptor_of_the_program(tmp_path: Path) -> None:
     options = {"operator": "per shop", "max_parallelism": 16}
     counts = [batch(key=["b", "a"], value=[2, 1]), batch(key=["é"], value=[3])]
     write(tmp_path / "1", counts, state="counts", descriptor=f"{HERE}:COUNTS", **options)
@@ -133,7 +133,7 @@ def test_state_is_made_of_nothing_by_a_descriptor_of_the_program(tmp_path: Path)
     assert {row["key"]: row["value"] for row in rows_of(tmp_path / "2", state="names")}["a"] == ["x", "y"]
 
 
-def test_keys_of_several_columns_lie_where_a_job_looks_for_them(tmp_path: Path) -> None:
+def test_keys_of_several_columns_are_where_a_job_looks_for_them(tmp_path: Path) -> None:
     keys = pa.array([{"shop": "a", "day": 1}, {"shop": "b", "day": 2}], pa.struct({"shop": "string", "day": "int64"}))
     one = pa.record_batch({"key": keys, "value": pa.array([1, 2])})
     write(tmp_path / "new", [one], operator="per day", state="counts", descriptor=f"{HERE}:COUNTS")
@@ -158,7 +158,7 @@ def test_keys_of_several_columns_lie_where_a_job_looks_for_them(tmp_path: Path) 
         ),
     ],
 )
-def test_what_cannot_be_written_is_reported_before_a_task_runs(
+def test_unwritable_state_is_reported_before_a_task_runs(
     tmp_path: Path, options: dict[str, str], error: type[Exception], message: str
 ) -> None:
     source = StateTableSource({"path": str(tmp_path / "new"), **options})
@@ -190,7 +190,7 @@ def test_an_operator_without_keys_is_named(tmp_path: Path) -> None:
         write(tmp_path / "new", [batch(key=["a"], value=[1])], **options)
 
 
-def test_timers_are_no_entries_of_a_frame(stored: Path, tmp_path: Path) -> None:
+def test_timers_are_not_entries_of_a_frame(stored: Path, tmp_path: Path) -> None:
     options = {"source": stored, "operator": "per shop", "state": "_timer_state/processing_user-timers"}
     with pytest.raises(StateTableError, match="is a priority_queue, which no frame can be written as"):
         write(tmp_path / "new", [batch(key=["a"], value=[1])], **options)
@@ -202,7 +202,7 @@ def test_a_savepoint_is_never_overwritten(savepoint: Path) -> None:
         source.writer(from_arrow_schema(batch(key=["a"], value=[1]).schema), overwrite=True)
 
 
-def test_a_frame_that_does_not_fit_leaves_nothing(savepoint: Path, tmp_path: Path) -> None:
+def test_an_invalid_frame_leaves_nothing(savepoint: Path, tmp_path: Path) -> None:
     options = {"source": savepoint, "operator": "per shop"}
     twice = [batch(key=["a"], value=[1]), batch(key=["a"], value=[2])]
     with pytest.raises(RepeatedKeyError):

@@ -1,4 +1,4 @@
-"""What tasks acknowledge, on its way to the driver; that Spark brings it is shown by every job."""
+"""Acknowledgements from tasks to the driver; each Spark job tests the transport."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def channel() -> Iterator[AcknowledgementChannel]:
 
 
 def of_a_task(channel: AcknowledgementChannel, *sent: tuple[int, bytes]) -> list[tuple[int, bytes]]:
-    """What a task that sends this gives Spark to bring to the driver."""
+    """The accumulator updates of a task that sends this."""
     travelling = pickle.dumps(channel.sender)
     on_the_driver = _accumulatorRegistry.pop(ID)
     try:
@@ -36,21 +36,21 @@ def of_a_task(channel: AcknowledgementChannel, *sent: tuple[int, bytes]) -> list
         _accumulatorRegistry[ID] = on_the_driver
 
 
-def test_what_tasks_send_comes_to_their_epoch_once(channel: AcknowledgementChannel) -> None:
+def test_acknowledgements_arrive_at_their_epoch_once(channel: AcknowledgementChannel) -> None:
     for added in (of_a_task(channel, (3, b"a")), of_a_task(channel, (3, b"b"))):
         _accumulatorRegistry[ID] += added
     assert channel.take(3) == [b"a", b"b"]
     assert channel.take(3) == []
 
 
-def test_what_comes_late_of_an_epoch_that_is_over_is_forgotten(channel: AcknowledgementChannel) -> None:
+def test_late_acknowledgements_of_a_finished_epoch_are_dropped(channel: AcknowledgementChannel) -> None:
     for added in (of_a_task(channel, (3, b"late")), of_a_task(channel, (4, b"a"))):
         _accumulatorRegistry[ID] += added
     assert channel.take(4) == [b"a"]
     assert channel.take(3) == []
 
 
-def test_a_task_is_sent_nothing_of_what_others_have_acknowledged(channel: AcknowledgementChannel) -> None:
+def test_a_task_is_not_sent_the_acknowledgements_of_others(channel: AcknowledgementChannel) -> None:
     _accumulatorRegistry[ID] += of_a_task(channel, (3, b"x" * 100_000))
     assert of_a_task(channel, (3, b"a")) == [(3, b"a")]
     assert len(pickle.dumps(channel.sender)) < 1000

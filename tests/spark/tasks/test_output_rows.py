@@ -1,4 +1,4 @@
-"""What a task gives out as one schema: rows of the output and of side outputs."""
+"""The output of a task in one schema: rows of the main output and of side outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SIDE_OUTPUTS = {
 NUMBER = "__statebackend_output"
 
 
-def test_without_side_outputs_there_is_no_column_more() -> None:
+def test_without_side_outputs_there_is_no_additional_column() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, {}), "words")
     [batch] = writer.batches(None, [("a", 1), ("b", 2)])
     assert batch.schema == OUTPUT
     assert batch.to_pylist() == [{"word": "a", "times": 1}, {"word": "b", "times": 2}]
 
 
-def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
+def test_each_row_is_only_in_the_columns_of_its_output() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, SIDE_OUTPUTS), "words")
     batches = [
         *writer.batches(None, [{"times": 1, "word": "a"}]),
@@ -53,7 +53,7 @@ def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
     ]
 
 
-def test_a_row_that_does_not_fit_names_the_side_output() -> None:
+def test_an_invalid_row_names_the_side_output() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, SIDE_OUTPUTS), "words")
     with pytest.raises(RowMismatchError, match=r"^operator 'words', side output 'late': column 'numbers'"):
         list(writer.batches(LATE, [(None, ["x"])]))

@@ -1,4 +1,4 @@
-"""What a program knows, made known in a process that knows it already: nothing in it is another class than before."""
+"""Program modules registered again in the same process keep their classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unnamed(SimpleTypeSerializerSnapshot):
 
 
 @pytest.mark.usefixtures("own_registrations")
-def test_a_process_that_knows_the_classes_of_a_program_keeps_them_when_they_are_made_known_again() -> None:
+def test_a_process_that_has_the_classes_of_a_program_keeps_them() -> None:
     program = ModuleType("a_program_without_a_file")
     classes: dict[str, Any] = program.__dict__
     classes.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot, register_snapshot=register_snapshot)

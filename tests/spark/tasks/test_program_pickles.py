@@ -1,4 +1,4 @@
-"""Pickles of a program: what becomes of its classes in a process that has them, and in one that has not."""
+"""Pickles of a program: its classes in a process that has them, and in one that does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Function:
 
 @pytest.fixture
 def program(own_registrations: None) -> Iterator[dict[str, Any]]:
-    """What a script without a file defines, which no process can import."""
+    """Definitions of a script without a file, which no process can import."""
     module = ModuleType("a_script_without_a_file")
     module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot)
     exec(PROGRAM, module.__dict__)
@@ -36,7 +36,7 @@ def program(own_registrations: None) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", ["Snapshot", "Function.Snapshot"])
-def test_a_snapshot_class_is_found_by_its_place_whatever_is_unpickled_by_value(
+def test_a_snapshot_class_is_found_by_its_path_although_other_classes_are_pickled_by_value(
     program: dict[str, Any], place: str
 ) -> None:
     known = [program["Snapshot"], program["Function"].Snapshot][place.count(".")]
@@ -46,7 +46,7 @@ def test_a_snapshot_class_is_found_by_its_place_whatever_is_unpickled_by_value(
         assert program["Snapshot"].said == "something"
 
 
-def test_a_class_inside_another_arrives_under_its_whole_name(program: dict[str, Any]) -> None:
+def test_a_nested_class_is_unpickled_with_its_full_name(program: dict[str, Any]) -> None:
     data = pickled(program["Function"])
     program.clear()
     gc.collect()

@@ -1,4 +1,4 @@
-"""What tasks tell of their progress comes to the driver's listener, by an accumulator that keeps nothing."""
+"""Progress of tasks reaches the driver's listener through an accumulator that keeps nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reported(entries: int, *, is_done: bool) -> Progress:
     )
 
 
-def test_only_what_is_done_travels_and_the_driver_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_progress_is_sent_and_the_driver_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Progress] = []
     made: list[Any] = []
 
@@ -54,7 +54,7 @@ def test_only_what_is_done_travels_and_the_driver_keeps_none_of_it(monkeypatch: 
     assert made[0]._value == []
 
 
-def test_a_run_that_nobody_has_any_more_is_kept_by_no_accumulator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collected_run_is_kept_by_no_accumulator(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     class Run:

@@ -1,4 +1,4 @@
-"""What goes out once per run: kept by a worker for the last few runs, and gone from all disks behind the run."""
+"""The broadcast of a run: cached by workers for the last few runs, and removed from all disks after the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIVE_UP_S = 600
 
 
 class FatCountWords(CountWords):
-    """Counts words, with something large that travels with it."""
+    """Counts words, with a large attribute."""
 
     def __init__(self) -> None:
         # Random enough not to be compressed away.
@@ -54,7 +54,7 @@ def kept_runs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Sent:
-    """A broadcast that counts how often a worker asks for its value."""
+    """A broadcast that counts reads of its value."""
 
     def __init__(self, operators: object) -> None:
         self._value = (cloudpickle.dumps(ProgramModules.of_this_process()), cloudpickle.dumps(operators))
@@ -66,7 +66,7 @@ class Sent:
         return self._value
 
 
-def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
+def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> None:
     sent = [Sent({"words": number}) for number in range(KEPT_RUNS + 1)]
     references: list[Any] = [RunReference(f"run-{number}", one) for number, one in enumerate(sent)]  # type: ignore[arg-type]
     for number, reference in enumerate(references[:-1]):
@@ -83,7 +83,7 @@ def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_worker_of_two_runs_knows_the_classes_of_the_one_whose_task_it_has(kept_runs: Any) -> None:
-    """A cell of a notebook that is run again defines a class again, while a job with the one before goes on."""
+    """A notebook cell that is run again defines a class again, while a job with the earlier one continues."""
     references = []
     for version in range(2):
         named = type("Named", (SimpleTypeSerializerSnapshot,), {"__module__": "__main__", "version": version})
@@ -96,13 +96,13 @@ def test_a_worker_of_two_runs_knows_the_classes_of_the_one_whose_task_it_has(kep
 
 
 class Knot:
-    """Garbage as soon as nobody holds it, for the collector alone."""
+    """Cyclic garbage as soon as it is unreferenced, for the collector only."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
-def test_what_a_worker_has_is_set_aside_from_the_collector_until_the_next_run(kept_runs: Any) -> None:
+def test_cached_objects_of_a_worker_are_frozen_for_the_collector_until_the_next_run(kept_runs: Any) -> None:
     runs: list[Any] = [RunReference(f"run-{number}", Sent({})) for number in range(2)]  # type: ignore[arg-type]
     knot = Knot()
     watched = weakref.ref(knot)
@@ -121,7 +121,7 @@ def test_what_a_worker_has_is_set_aside_from_the_collector_until_the_next_run(ke
 
 
 def files_of_spark(spark: SparkSession) -> dict[Path, int]:
-    """All files below its local directories, which hold broadcasts of the driver and of executors."""
+    """All files below Spark's local directories, which contain broadcasts of the driver and executors."""
     root = Path(spark.conf.get("spark.local.dir"))
     assert Path(spark.sparkContext._temp_dir).is_relative_to(root)
     sizes: dict[Path, int] = {}
@@ -135,7 +135,7 @@ def files_of_spark(spark: SparkSession) -> dict[Path, int]:
 
 
 def is_gone(find: Callable[[], object]) -> bool:
-    """Whether nothing is found any more once Spark has removed its blocks, which it does when it comes to it."""
+    """Whether nothing is left once Spark has removed its blocks, which it does asynchronously."""
     end_s = time.monotonic() + GIVE_UP_S
     while find() and time.monotonic() < end_s:
         os.sched_yield()
@@ -145,7 +145,7 @@ def is_gone(find: Callable[[], object]) -> bool:
 @pytest.mark.spark
 @pytest.mark.usefixtures("_by_value")
 class TestOnSpark:
-    def test_the_file_of_a_broadcast_goes_with_it(self, spark: SparkSession) -> None:
+    def test_the_file_of_a_broadcast_is_removed_with_it(self, spark: SparkSession) -> None:
         before = files_of_spark(spark)
         operator: Any = SimpleNamespace(parts=SimpleNamespace(operator_uid="words"), ballast=bytes(FAT_BYTES))
         broadcast = RunBroadcast(spark.sparkContext, "run", [operator])
@@ -154,7 +154,7 @@ class TestOnSpark:
         broadcast.destroy()
         assert is_gone(lambda: files_of_spark(spark).keys() - before.keys())
 
-    def test_a_fat_function_is_on_the_disk_once_and_gone_behind_the_run(
+    def test_a_large_function_is_on_the_disk_once_and_removed_after_the_run(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
         from statebackend.spark.frame_sinks import ForEachEpochSink
@@ -175,7 +175,7 @@ class TestOnSpark:
             lambda: {path for path, size in files_of_spark(spark).items() if size >= FAT_BYTES // 2} - before.keys()
         )
 
-    def test_a_job_that_cannot_be_started_leaves_no_broadcast(
+    def test_a_job_that_fails_to_start_leaves_no_broadcast(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = files_of_spark(spark)

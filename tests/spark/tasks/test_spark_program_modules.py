@@ -1,4 +1,4 @@
-"""Serializers of the user's own, in workers that have never imported what the program has."""
+"""Custom serializers in workers that have not imported the modules of the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 
 def run(program: str, *arguments: object) -> Any:
-    """Runs a program whose modules are beside it; what it printed as JSON."""
+    """Run a program with modules in its directory; returns its JSON output."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON, PROGRAMS / "modules"))),
@@ -35,7 +35,7 @@ def run(program: str, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(tmp_path: Path) -> None:
+def test_new_workers_restore_state_of_serializers_of_the_program(tmp_path: Path) -> None:
     found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
     for backend in ("rocksdb", "heap"):
         # The second epoch restores in other processes than the first, and so does the second run.
@@ -49,7 +49,7 @@ def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(
     assert found["left of plans"] == []
 
 
-def test_workers_that_are_killed_between_epochs_and_within_one_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_workers_killed_between_epochs_and_during_one_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     found = run("lose_workers.py", tmp_path)
     for backend in ("rocksdb", "heap"):
         assert found[backend]["rows"] == [[word, times] for word in "abcdefgh" for times in range(1, 5)]
@@ -58,14 +58,14 @@ def test_workers_that_are_killed_between_epochs_and_within_one_lose_and_double_n
         assert found[backend]["workers"] > found[backend]["killed between"], "others took over"
 
 
-def test_an_error_whose_causes_go_in_a_circle_is_raised_as_it_is() -> None:
+def test_an_error_with_cyclic_causes_is_raised_unchanged() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     with pytest.raises(ValueError, match="first"), naming_missing_modules("operator"):
         raise first
 
 
-def test_a_module_that_is_missing_is_told_once_with_the_ways_to_bring_it() -> None:
+def test_a_missing_module_is_reported_once_with_advice() -> None:
     told = r"operator 'a': the module 'my.models' is not on this worker .*addPyFile"
     unpickled = ValueError("it cannot be unpickled")
     unpickled.__cause__ = ModuleNotFoundError("No module named 'my.models'", name="my.models")

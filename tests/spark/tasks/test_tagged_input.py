@@ -1,4 +1,4 @@
-"""Arrow batches of an operator with several inputs are taken apart into runs of one input, no row or null lost."""
+"""Arrow batches of several inputs are split into runs of one input without losing rows or nulls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROWS = st.lists(st.tuples(st.just(0), FIRST_ROWS) | st.tuples(st.just(1), SECOND
 
 
 @given(ROWS, st.integers(0, 12), st.integers(0, 12))
-def test_every_row_comes_in_its_place_with_its_input(rows: list[tuple[int, Any]], start: int, count: int) -> None:
+def test_every_row_is_in_its_place_with_its_input(rows: list[tuple[int, Any]], start: int, count: int) -> None:
     columns = {
         INPUT_COLUMN: pa.array([index for index, _ in rows], pa.int32()),
         SUBTASK_COLUMN: pa.array([0] * len(rows), pa.int32()),

@@ -1,4 +1,4 @@
-"""The column of event time: how tasks read it of what they are given, and write it beside what they emit."""
+"""The event-time column: how tasks read and write it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def split(batch: pa.RecordBatch) -> list[tuple[list[int], BatchTime]]:
     return [(part.column("n").to_pylist(), time) for part, time in split_by_time(batch)]
 
 
-def test_a_batch_is_split_where_the_early_rows_end() -> None:
+def test_a_batch_is_split_after_its_early_rows() -> None:
     early, on_time, no_time = (5, None, None, True), (7, None, None, False), None
     parts = split(rows(early, early, on_time, no_time))
     assert parts == [([0, 1], BatchTime([5, 5], (), True)), ([2, 3], BatchTime([7, None]))]
@@ -41,7 +41,7 @@ def test_a_batch_is_split_where_the_early_rows_end() -> None:
     assert split(rows(no_time)) == [([0], BatchTime())]
 
 
-def test_the_largest_timestamps_are_those_of_channels_of_sources() -> None:
+def test_the_largest_timestamps_belong_to_source_channels() -> None:
     [(_, time)] = split(
         rows(
             (5, "source-0", "p", False),
@@ -61,7 +61,7 @@ def test_the_largest_timestamps_are_those_of_channels_of_sources() -> None:
     }
 
 
-def test_emitted_rows_have_their_times_however_they_are_cut_into_batches() -> None:
+def test_emitted_rows_keep_their_times_for_any_batch_size() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, {LATE: SIDE}, has_time=True), "words")
     count = 5000
     batches = [

@@ -1,4 +1,4 @@
-"""The connection of a worker: what has come is acknowledged, and nothing else about any connection changes."""
+"""The connection of a worker: received data is acknowledged at once, and no other connection changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
 def connection(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
-    """One end of a connection within this host, which puts acknowledgements off."""
+    """One end of a local connection with delayed acknowledgements."""
     family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
     with socket.socket(family) as server:
         try:
@@ -36,7 +36,7 @@ def acknowledges_at_once(connection: socket.socket) -> bool:
 
 
 def connections() -> dict[int, str]:
-    """Where the descriptors of this process lead that are sockets."""
+    """The targets of the socket descriptors of this process."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         # One that was closed since leads nowhere.
@@ -45,13 +45,13 @@ def connections() -> dict[int, str]:
     return {number: place for number, place in found.items() if place.startswith("socket:")}
 
 
-def test_what_has_come_is_acknowledged_at_once(connection: socket.socket) -> None:
+def test_received_data_is_acknowledged_at_once(connection: socket.socket) -> None:
     assert not acknowledges_at_once(connection)
     acknowledge_what_has_come()
     assert acknowledges_at_once(connection)
 
 
-def test_files_stay_open_and_no_other_is_left(connection: socket.socket) -> None:
+def test_files_stay_open_and_no_descriptor_leaks(connection: socket.socket) -> None:
     before = connections()
     assert connection.fileno() in before
     acknowledge_what_has_come()
@@ -61,14 +61,14 @@ def test_files_stay_open_and_no_other_is_left(connection: socket.socket) -> None
     assert list(left.values()).count(left[connection.fileno()]) == 1
 
 
-def test_sockets_that_are_no_connection_do_no_harm(connection: socket.socket) -> None:
+def test_other_sockets_do_no_harm(connection: socket.socket) -> None:
     with socket.socket() as unconnected, socket.socketpair()[0] as local, socket.socket(type=socket.SOCK_DGRAM) as one:
         acknowledge_what_has_come()
         assert all(os.get_blocking(other.fileno()) for other in (unconnected, local, one))
     assert acknowledges_at_once(connection)
 
 
-def test_a_default_timeout_of_the_program_makes_no_connection_one_that_does_not_block(
+def test_a_default_timeout_of_the_program_makes_no_connection_non_blocking(
     connection: socket.socket,
 ) -> None:
     socket.setdefaulttimeout(60)
@@ -80,7 +80,7 @@ def test_a_default_timeout_of_the_program_makes_no_connection_one_that_does_not_
 
 
 @pytest.mark.parametrize("is_missing", ["option", "list of files"])
-def test_a_system_without_it_goes_on_as_before(
+def test_a_system_without_the_option_continues_as_before(
     connection: socket.socket, monkeypatch: pytest.MonkeyPatch, is_missing: str
 ) -> None:
     if is_missing == "option":

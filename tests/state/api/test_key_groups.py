@@ -28,7 +28,7 @@ RANGES = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: KeyG
 @example((1, MAX_PARALLELISM_LIMIT))
 @example((2000, MAX_PARALLELISM_LIMIT))
 @given(OPERATORS)
-def test_the_ranges_of_all_subtasks_follow_each_other_and_cover_every_key_group(operator):
+def test_the_ranges_of_all_subtasks_are_adjacent_and_cover_every_key_group(operator):
     parallelism, max_parallelism = operator
     ranges = [key_group_range_of_subtask(subtask, parallelism, max_parallelism) for subtask in range(parallelism)]
     assert (ranges[0].start, ranges[-1].end) == (0, max_parallelism - 1)
@@ -42,7 +42,7 @@ def test_the_ranges_of_all_subtasks_follow_each_other_and_cover_every_key_group(
 
 @settings(max_examples=200)
 @given(OPERATORS, st.data())
-def test_a_key_group_lies_in_the_range_of_its_subtask(operator, data):
+def test_a_key_group_is_in_the_range_of_its_subtask(operator, data):
     parallelism, max_parallelism = operator
     key_group = data.draw(st.integers(0, max_parallelism - 1))
     subtask = subtask_of_key_group(key_group, parallelism, max_parallelism)
@@ -62,13 +62,13 @@ def test_ranges_are_sets_of_key_groups(first, second):
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 0), (3, 2), (0, MAX_PARALLELISM_LIMIT)])
-def test_what_is_no_range_is_rejected(start, end):
+def test_invalid_ranges_are_rejected(start, end):
     with pytest.raises(ValueError, match=f"no key group range: {start} to {end}"):
         KeyGroupRange(start, end)
 
 
 @pytest.mark.parametrize("misfit", ["1", 1.5, None])
-def test_only_numbers_are_key_groups(misfit):
+def test_only_integers_are_key_groups(misfit):
     assert misfit not in KeyGroupRange(0, 9)
 
 
@@ -89,6 +89,6 @@ def test_a_parallelism_out_of_range_is_rejected_with_the_range(parallelism, max_
 
 
 @pytest.mark.parametrize("subtask", [-1, 3])
-def test_a_subtask_that_does_not_exist_has_no_range(subtask):
+def test_a_nonexistent_subtask_has_no_range(subtask):
     with pytest.raises(ValueError, match=f"subtask {subtask} does not exist at parallelism 3"):
         key_group_range_of_subtask(subtask, 3, 10)

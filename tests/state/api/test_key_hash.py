@@ -1,4 +1,4 @@
-"""The Python hash against Spark's own, value by value."""
+"""The Python hash equals Spark's own, value by value."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_every_column_and_the_chain_of_all_columns_hash_as_in_spark(
         ("decimal(20,2)", Decimal("-1.28"), -7898411661632158123),
     ],
 )
-def test_hashes_stay_what_spark_4_computed(type_name: str, value: Any, expected: int) -> None:
+def test_hashes_do_not_change(type_name: str, value: Any, expected: int) -> None:
     assert key_hasher([type_name])(value) == expected
 
 
-def test_a_null_passes_the_seed_on() -> None:
+def test_a_null_keeps_the_seed() -> None:
     with_null, without = key_hasher(["string", "int", "bigint"]), key_hasher(["string", "bigint"])
     assert with_null(["a", None, 7]) == without(["a", 7])
 
@@ -110,7 +110,7 @@ def test_a_float_that_rounds_to_minus_zero_is_zero() -> None:
     assert key_hasher(["float"])(-1e-60) == key_hasher(["float"])(0.0)
 
 
-def test_timestamps_are_instants_whatever_their_zone() -> None:
+def test_timestamps_are_instants_in_any_zone() -> None:
     noon = datetime.datetime(2013, 7, 1, 12, tzinfo=UTC)
     berlin = noon.astimezone(datetime.timezone(datetime.timedelta(hours=2)))
     naive_local = datetime.datetime.fromtimestamp(noon.timestamp())
@@ -189,7 +189,7 @@ def test_the_first_and_the_last_value_of_a_type_are_taken_and_those_beyond_rejec
 
 
 @pytest.mark.parametrize("type_name", ["decimal(0,0)", "decimal(39,0)", "decimal(5,6)", "decimal(5,-1)", "decimal(5)"])
-def test_a_decimal_that_spark_has_not_is_rejected(type_name: str) -> None:
+def test_a_decimal_beyond_those_of_spark_is_rejected(type_name: str) -> None:
     with pytest.raises(KeyHashError, match="decimal"):
         key_hasher([type_name])
 
@@ -210,7 +210,7 @@ def test_key_groups_are_at_least_one_and_every_key_has_one_of_them() -> None:
     st.lists(st.none() | st.text(st.characters(codec="utf-8"))),
     st.integers(1, 32768) | st.sampled_from([1, 128, 32768]),
 )
-def test_many_keys_have_the_groups_that_each_has(keys: list[str | None], max_parallelism: int) -> None:
+def test_key_groups_of_many_keys_equal_those_of_single_keys(keys: list[str | None], max_parallelism: int) -> None:
     hash_key = key_group_hasher(["string"], max_parallelism)
     assert key_groups_hasher(("string",), max_parallelism)(keys) == list(map(hash_key, keys))
     pairs = [(key, number) for number, key in enumerate(keys)]
@@ -218,6 +218,6 @@ def test_many_keys_have_the_groups_that_each_has(keys: list[str | None], max_par
     assert key_groups_hasher(("string", "bigint"), max_parallelism)(pairs) == list(map(of_pairs, pairs))
 
 
-def test_one_of_many_keys_that_is_of_another_type_is_told() -> None:
+def test_a_key_of_another_type_among_many_is_reported() -> None:
     with pytest.raises(KeyHashError, match="key column 0 is of type string, which cannot hold 3"):
         key_groups_hasher(("string",), 128)(["a", None, 3])

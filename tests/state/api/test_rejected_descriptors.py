@@ -1,4 +1,4 @@
-"""Rejected descriptors, times-to-live and keys, on each side of every bound."""
+"""Rejected descriptors, TTL settings and keys, on each side of every bound."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DESCRIPTORS: list[Any] = [
 
 
 @pytest.mark.parametrize("entries", [0, -1, True, 1.0, None, LONGEST_TTL_MS + 1])
-def test_a_clean_up_looks_at_a_whole_number_of_entries_from_one_on(entries: Any) -> None:
+def test_clean_up_visits_an_integer_number_of_entries_from_one(entries: Any) -> None:
     with pytest.raises(StateRegistrationError, match="entries_per_access must be a whole number from 1 to "):
         IncrementalCleanup(entries)
     assert [IncrementalCleanup(number).entries_per_access for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
 
 
 @pytest.mark.parametrize("ttl", [0, -1, True, 1.0, None, "1 month", "7", timedelta(0), LONGEST_TTL_MS + 1])
-def test_a_time_to_live_is_a_duration_of_at_least_a_millisecond(ttl: Any) -> None:
+def test_a_ttl_is_a_duration_of_at_least_a_millisecond(ttl: Any) -> None:
     with pytest.raises(StateRegistrationError, match=r"the time-to-live is .*State that never expires has no StateTtl"):
         StateTtlConfig(ttl)
     assert [StateTtlConfig(number).ttl_ms for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
@@ -60,7 +60,7 @@ def test_a_time_to_live_is_a_duration_of_at_least_a_millisecond(ttl: Any) -> Non
         ({"incremental_cleanup": False}, "incremental_cleanup must be of type IncrementalCleanup or None"),
     ],
 )
-def test_each_setting_of_a_time_to_live_is_of_its_type(settings: dict[str, Any], expected: str) -> None:
+def test_each_setting_of_a_ttl_has_its_type(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(StateRegistrationError, match=expected):
         StateTtlConfig(1000, **settings)
     with pytest.raises(StateRegistrationError, match="for_every_record must be of type bool"):
@@ -68,13 +68,13 @@ def test_each_setting_of_a_time_to_live_is_of_its_type(settings: dict[str, Any],
 
 
 @pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.kind.name)
-def test_a_time_to_live_is_a_configuration_and_no_number(descriptor: Any) -> None:
+def test_a_ttl_is_a_configuration_and_not_a_number(descriptor: Any) -> None:
     with pytest.raises(StateRegistrationError, match="state 'state': ttl must be a StateTtlConfig, not 1000"):
         evolve(descriptor, ttl=1000)
 
 
 @pytest.mark.parametrize("columns", [(), ("bigint",), ("string", "int"), tuple(KEY_COLUMNS)], ids=str)
-def test_the_columns_of_a_key_are_told_from_its_serializer(columns: tuple[str, ...]) -> None:
+def test_key_columns_are_derived_from_the_serializer(columns: tuple[str, ...]) -> None:
     assert columns_of_key(serializer_of_key(columns)) == columns
 
 
@@ -87,7 +87,7 @@ def test_the_columns_of_a_key_are_told_from_its_serializer(columns: tuple[str, .
     ],
     ids=repr,
 )
-def test_keys_that_no_job_has_are_rejected_with_those_that_it_may_have(serializer: Any) -> None:
+def test_unsupported_keys_are_rejected_with_the_supported_ones(serializer: Any) -> None:
     with pytest.raises(StateRestoreError, match=r"are not keys of a job.*keys are .*bigint.*, and tuples of them"):
         columns_of_key(serializer)
 
@@ -99,7 +99,7 @@ def test_a_default_that_the_serializer_cannot_write_is_rejected_at_once() -> Non
 
 
 @pytest.mark.parametrize("descriptor", [ListStateDescriptor, SplitListStateDescriptor, UnionListStateDescriptor])
-def test_elements_of_a_list_are_never_none(descriptor: Any) -> None:
+def test_elements_of_a_list_are_not_none(descriptor: Any) -> None:
     for hint in (int | None, NullableSerializer(LongSerializer())):
         message = (
             "list state 'l': None cannot be an element of a list state, so its elements cannot be of type int | None"

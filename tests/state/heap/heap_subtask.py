@@ -1,4 +1,4 @@
-"""A heap backend and its store, which outlives the backend as in a worker that keeps it between epochs."""
+"""A heap backend and its store, which outlives the backend like in a worker between epochs."""
 
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.keyed_state_backend import KeyedStateBackend
@@ -7,7 +7,7 @@ HEAP = HeapStateBackend()
 
 
 class HeapSubtask:
-    """Stands for the backend of the epoch, and for its store."""
+    """The backend of the epoch, and its store."""
 
     def __init__(self, backend):
         self.backend = backend
@@ -24,7 +24,7 @@ class HeapSubtask:
         return {name: table.content.table for name, table in self.store.tables.items()}
 
     def release_states(self):
-        """Ends the epoch; another one begins."""
+        """Ends the epoch and starts another."""
         self.backend.release().release_states()
         self.backend = KeyedStateBackend(self.store.parameters, self.store)
 

@@ -1,4 +1,4 @@
-"""The whole backend contract on the heap. Each backend has its own file, so that they run in parallel."""
+"""The backend contract on the heap. Each backend has its own file, so that they run in parallel."""
 
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.state_backend import StateBackend

@@ -1,4 +1,4 @@
-"""When a kept heap backend may catch up with a newer handle, and its content afterwards."""
+"""When a cached heap backend can catch up with a newer handle, and its content afterwards."""
 
 import os
 
@@ -43,7 +43,7 @@ def harness(tmp_path):
 
 
 def kept(harness, epochs=1):
-    """A backend after some epochs, as a worker keeps it, and its handle."""
+    """A cached backend after some epochs, and its handle."""
     backend = open_heap(harness)
     for epoch in range(epochs):
         fill(harness, backend, KEYS, epoch)
@@ -73,13 +73,13 @@ def test_only_the_later_increments_are_applied(harness):
     assert backend.all_entries() == tables
 
 
-def test_its_own_snapshot_needs_no_catching_up(harness):
+def test_its_own_snapshot_needs_no_catch_up(harness):
     backend, handle = kept(harness, epochs=3)
     assert catch_up(harness, backend, handle)
     assert contents(harness, backend) == filled(KEYS, 0, 1, 2)
 
 
-def test_what_serializers_have_learned_keeps_nobody_from_catching_up(harness):
+def test_learned_serializer_state_does_not_prevent_catch_up(harness):
     def places(backend):
         return backend.get_state(ValueStateDescriptor("places", places_v1()))
 
@@ -101,7 +101,7 @@ def test_what_serializers_have_learned_keeps_nobody_from_catching_up(harness):
     }
 
 
-def test_removals_are_caught_up_with(harness):
+def test_removals_are_applied(harness):
     backend, handle = kept(harness)
     other = open_heap(harness, handle)
     for key in range(0, 20, 2):
@@ -112,7 +112,7 @@ def test_removals_are_caught_up_with(harness):
     assert contents(harness, backend) == filled(range(1, 20, 2), 0)
 
 
-def test_it_goes_on_as_a_restored_backend_would(harness):
+def test_it_continues_like_a_restored_backend(harness):
     backend, handle = kept(harness)
     assert catch_up(harness, backend, epoch_elsewhere(harness, handle, 1))
     fill(harness, backend, KEYS, 2)
@@ -122,7 +122,7 @@ def test_it_goes_on_as_a_restored_backend_would(harness):
     assert len(snapshot.handle.files) == 9
 
 
-def test_epochs_that_changed_nothing_do_not_confuse_it(harness):
+def test_epochs_without_changes_are_supported(harness):
     backend, handle = kept(harness)
     idle = open_heap(harness, handle)
     idle.get_state(VALUE)
@@ -136,7 +136,7 @@ def test_epochs_that_changed_nothing_do_not_confuse_it(harness):
     assert contents(harness, backend) == ({**value, 3: -3}, elements, entries)
 
 
-def test_a_state_that_was_empty_is_caught_up_with(harness):
+def test_an_empty_state_catches_up(harness):
     backend = open_heap(harness)
     backend.get_state(VALUE)
     handle = harness.snapshot(backend).handle
@@ -145,7 +145,7 @@ def test_a_state_that_was_empty_is_caught_up_with(harness):
     assert contents(harness, backend) == filled(KEYS, 5)
 
 
-def test_a_state_registered_elsewhere_arrives(harness):
+def test_a_state_registered_elsewhere_is_added(harness):
     backend, handle = kept(harness)
     other = open_heap(harness, handle)
     harness.at(other, 1)
@@ -156,7 +156,7 @@ def test_a_state_registered_elsewhere_arrives(harness):
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
-def test_an_unregistered_state_is_caught_up_with_too(harness):
+def test_an_unregistered_state_catches_up_too(harness):
     _, handle = kept(harness)
     backend = open_heap(harness, handle)
     backend.get_state(VALUE)
@@ -170,7 +170,7 @@ def unchanged(harness, backend, keys=KEYS):
     return contents(harness, backend) == filled(keys, 0)
 
 
-def test_a_priority_queue_is_caught_up_with_in_its_order(harness):
+def test_a_priority_queue_catches_up_in_its_order(harness):
     backend = open_heap(harness)
     backend.get_priority_queue(TIMERS).add_all((timer(10 * number, number), number % 10) for number in range(100))
     handle = harness.snapshot(backend).handle
@@ -194,7 +194,7 @@ def test_a_priority_queue_is_caught_up_with_in_its_order(harness):
     assert not catch_up(harness, backend, handle)
 
 
-def test_released_queues_are_dead_and_their_tables_are_kept(harness):
+def test_released_queues_are_closed_and_their_tables_are_kept(harness):
     backend = open_heap(harness)
     queue = backend.get_priority_queue(TIMERS)
     queue.add_all([(timer(2), 2), (timer(1), 1)])
@@ -208,7 +208,7 @@ def test_released_queues_are_dead_and_their_tables_are_kept(harness):
     assert backend.entries("timers").heap is heap
 
 
-def test_an_epoch_that_another_attempt_won_is_not_caught_up_with(harness):
+def test_an_epoch_won_by_another_attempt_prevents_catch_up(harness):
     base = open_heap(harness)
     fill(harness, base, KEYS)
     handle = harness.snapshot(base).handle
@@ -222,7 +222,7 @@ def test_an_epoch_that_another_attempt_won_is_not_caught_up_with(harness):
     assert contents(harness, loser) == filled(KEYS, 0, 1)
 
 
-def test_an_older_handle_is_not_caught_up_with(harness):
+def test_an_older_handle_prevents_catch_up(harness):
     backend, handle = kept(harness)
     fill(harness, backend, KEYS, 1)
     harness.snapshot(backend)
@@ -231,7 +231,7 @@ def test_an_older_handle_is_not_caught_up_with(harness):
     assert contents(harness, backend) == filled(KEYS, 0, 1)
 
 
-def test_merged_files_are_not_caught_up_with(harness):
+def test_merged_files_prevent_catch_up(harness):
     backend, handle = kept(harness, epochs=2)
     before = contents(harness, backend)
     backend.release_states()
@@ -244,7 +244,7 @@ def test_merged_files_are_not_caught_up_with(harness):
     assert contents(harness, backend) == before
 
 
-def test_increments_that_were_merged_since_are_caught_up_with(harness):
+def test_newly_merged_increments_allow_catch_up(harness):
     backend, handle = kept(harness)
     other = open_heap(harness, handle)
     for offset in range(1, MAX_FILES + 2):
@@ -254,7 +254,7 @@ def test_increments_that_were_merged_since_are_caught_up_with(harness):
     assert contents(harness, backend) == contents(harness, open_heap(harness, handle))
 
 
-def test_a_migrated_state_is_not_caught_up_with(harness):
+def test_a_migrated_state_prevents_catch_up(harness):
     backend = open_heap(harness)
     harness.at(backend, 1)
     backend.get_state(ValueStateDescriptor("flight", flight_v1()))
@@ -265,7 +265,7 @@ def test_a_migrated_state_is_not_caught_up_with(harness):
     assert not catch_up(harness, backend, harness.snapshot(other).handle)
 
 
-def test_a_savepoint_or_another_subtask_is_not_caught_up_with(harness):
+def test_a_savepoint_or_another_subtask_prevents_catch_up(harness):
     backend, handle = kept(harness)
     assert not catch_up(harness, backend, harness.export(backend))
     assert not catch_up(harness, backend, attrs.evolve(handle, key_group_end=4))
@@ -275,7 +275,7 @@ def test_a_savepoint_or_another_subtask_is_not_caught_up_with(harness):
 
 
 @pytest.mark.parametrize("other", ["operator_uid", "key_serializer", "key_group_range", "file_system"])
-def test_a_store_does_not_catch_up_for_another_operator_keys_groups_or_place(harness, other):
+def test_another_operator_key_type_key_group_or_path_prevents_catch_up(harness, other):
     backend, handle = kept(harness)
     newer = epoch_elsewhere(harness, handle, 1)
     elsewhere = BackendHarness(os.path.join(harness.directory, "elsewhere"))
@@ -292,7 +292,7 @@ def test_a_store_does_not_catch_up_for_another_operator_keys_groups_or_place(har
     assert contents(harness, backend) == filled(KEYS, 0, 1)
 
 
-def test_a_store_does_not_catch_up_with_a_handle_whose_keys_were_written_otherwise(harness):
+def test_a_handle_with_another_key_encoding_prevents_catch_up(harness):
     backend, handle = kept(harness)
     meta = decode_meta(handle.meta, len(handle.files))
     written_otherwise = attrs.evolve(meta, key_snapshot=StringSerializer().snapshot_configuration())
@@ -300,7 +300,7 @@ def test_a_store_does_not_catch_up_with_a_handle_whose_keys_were_written_otherwi
     assert unchanged(harness, backend)
 
 
-def test_a_store_whose_files_do_not_add_up_to_it_does_not_catch_up(harness):
+def test_inconsistent_file_lists_prevent_catch_up(harness):
     backend, _ = kept(harness)
     savepoint = harness.export(backend)
     restored, other = open_heap(harness, savepoint), open_heap(harness, savepoint)
@@ -313,7 +313,7 @@ def test_a_store_whose_files_do_not_add_up_to_it_does_not_catch_up(harness):
     assert not catch_up(harness, restored, harness.snapshot(other).handle)
 
 
-def test_a_store_that_has_caught_up_numbers_on_from_the_handle(harness):
+def test_a_caught_up_store_continues_the_numbers_of_the_handle(harness):
     backend, handle = kept(harness)
     meta = decode_meta(handle.meta, len(handle.files))
     later = attrs.evolve(handle, meta=encode_meta(attrs.evolve(meta, sequence=meta.sequence + 70)))
@@ -323,7 +323,7 @@ def test_a_store_that_has_caught_up_numbers_on_from_the_handle(harness):
     assert decode_meta(snapshot.handle.meta, len(snapshot.handle.files)).sequence >= meta.sequence + 70
 
 
-def test_a_store_that_fails_while_it_catches_up_is_closed(harness, monkeypatch):
+def test_a_store_that_fails_during_catch_up_is_closed(harness, monkeypatch):
     backend, handle = kept(harness)
     newer = epoch_elsewhere(harness, handle, 1)
     monkeypatch.setattr(backend.store, "_extend", lambda *arguments: 1 / 0)
@@ -332,14 +332,14 @@ def test_a_store_that_fails_while_it_catches_up_is_closed(harness, monkeypatch):
     assert backend.store.is_closed
 
 
-def test_changes_without_a_snapshot_rule_catching_up_out(harness):
+def test_changes_without_a_snapshot_prevent_catch_up(harness):
     backend, handle = kept(harness)
     fill(harness, backend, KEYS, 1)
     assert not catch_up(harness, backend, handle)
     assert contents(harness, backend) == filled(KEYS, 0, 1)
 
 
-def test_a_damaged_increment_is_named_and_leaves_the_backend_as_it_was(harness):
+def test_a_damaged_increment_is_named_and_leaves_the_backend_unchanged(harness):
     backend, handle = kept(harness)
     newer = epoch_elsewhere(harness, handle, 1)
     for file in set(newer.files) - set(handle.files):
@@ -358,7 +358,7 @@ def test_a_damaged_increment_is_named_and_leaves_the_backend_as_it_was(harness):
     assert catch_up(harness, backend, newer)
 
 
-def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
+def test_released_handles_are_closed_and_descriptors_are_registered_again(harness):
     backend = open_heap(harness)
     harness.at(backend, 1)
     leg = ValueStateDescriptor("leg", leg_v1())
@@ -376,13 +376,13 @@ def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
 
 
 def point_made_anew(frozen):
-    """A class that is another one each time, of the same fields, and the descriptor of a state of it."""
+    """A new class with the same fields at each call, and a descriptor with it."""
     make = attrs.make_class("Point", {"x": attrs.field(type=int)}, frozen=frozen)
     make.__annotations__ = {"x": int}
     return ValueStateDescriptor(f"point {frozen}", AttrsSerializer(make, name="Point")), make
 
 
-def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness):
+def test_a_record_class_redefined_in_each_epoch_keeps_its_entries(harness):
     backend = open_heap(harness)
     for epoch in range(3):
         for frozen in (False, True):
@@ -397,7 +397,7 @@ def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness)
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_serializer_defined_anew_takes_over_what_the_one_before_has_left_in_memory(harness):
-    """As a cell of a notebook that is run again does it: same name, same bytes, another class."""
+    """A notebook cell that is run again defines the same name and bytes in another class."""
 
     def descriptor():
         class Tens(LongSerializer):
@@ -424,7 +424,7 @@ def test_a_serializer_defined_anew_takes_over_what_the_one_before_has_left_in_me
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_changes_that_no_snapshot_holds_are_in_the_next_one_of_a_class_made_anew(harness, frozen):
+def test_changes_of_a_redefined_class_without_snapshot_are_in_the_next_one(harness, frozen):
     backend = open_heap(harness)
     point, make = point_made_anew(frozen)
     for x in range(2):
@@ -449,7 +449,7 @@ def test_another_schema_is_migrated_in_memory_after_a_release(harness):
     assert content(harness, open_heap(harness, harness.snapshot(backend).handle), new) == {1: LegV2("EWR", 1.0)}
 
 
-def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness):
+def test_a_lease_reuses_the_cached_backend_or_restores(harness):
     subtask = SubtaskIdentity("lease", 0, 1)
     first = HEAP.lease_keyed_state_backend(harness.parameters(), subtask)
     fill(harness, first, KEYS)
@@ -478,7 +478,7 @@ def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness)
     fifth.close()
 
 
-def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
+def test_a_snapshot_that_ends_after_a_catch_up_has_no_effect_on_it(harness):
     first = open_heap(harness)
     fill(harness, first, KEYS, 0)
     older = harness.snapshot(first).handle
@@ -493,7 +493,7 @@ def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
 
 
 @pytest.mark.parametrize("at_once", [1 << 30, 0])
-def test_a_large_file_is_read_by_way_of_the_local_directory(harness, monkeypatch, at_once):
+def test_a_large_file_is_downloaded_to_the_local_directory(harness, monkeypatch, at_once):
     monkeypatch.setattr(canonical_file, "READ_AT_ONCE_BYTES", at_once)
     backend = open_heap(harness)
     fill(harness, backend, KEYS)
@@ -509,7 +509,7 @@ def test_a_large_file_is_read_by_way_of_the_local_directory(harness, monkeypatch
     assert not os.path.isdir(directory) or os.listdir(directory) == []
 
 
-def test_a_large_snapshot_puts_its_files_into_the_local_directory_on_their_way(harness, monkeypatch):
+def test_a_large_snapshot_writes_its_files_to_the_local_directory_first(harness, monkeypatch):
     monkeypatch.setattr(canonical_entries, "BATCH_ROWS", 8)
     uploaded = []
     upload = type(harness.file_system).upload

@@ -1,4 +1,4 @@
-"""The history beside the live entries is as small as pending snapshots allow."""
+"""The history beside live entries is as small as pending snapshots allow."""
 
 import operator
 
@@ -43,7 +43,7 @@ def test_freezing_a_state_copies_nothing(harness, backend):
     task.run()
 
 
-def test_old_values_are_noted_by_key_only_while_a_snapshot_may_ask_for_them(harness, backend):
+def test_old_values_are_recorded_by_key_only_while_a_snapshot_may_need_them(harness, backend):
     fill(harness, backend, KEYS)
     assert history(backend, "value").epoch.before is None
     harness.snapshot(backend)
@@ -61,7 +61,7 @@ def test_old_values_are_noted_by_key_only_while_a_snapshot_may_ask_for_them(harn
 
 
 @pytest.mark.parametrize("ends", [lambda task: task.run(), lambda task: task.cancel()], ids=["written", "cancelled"])
-def test_a_task_that_has_ended_is_waited_for_no_more(harness, backend, ends):
+def test_an_ended_task_needs_no_history(harness, backend, ends):
     fill(harness, backend, KEYS)
     task = harness.prepare(backend)
     assert history(backend, "value").readers == 1
@@ -69,7 +69,7 @@ def test_a_task_that_has_ended_is_waited_for_no_more(harness, backend, ends):
     assert history(backend, "value").readers == 0
 
 
-def test_changes_that_were_written_are_forgotten_with_the_last_task_that_reads_them(harness, backend):
+def test_written_changes_are_dropped_with_the_last_task_that_reads_them(harness, backend):
     fill(harness, backend, KEYS)
     first, second = harness.prepare(backend), harness.prepare(backend)
     second.run()
@@ -80,7 +80,7 @@ def test_changes_that_were_written_are_forgotten_with_the_last_task_that_reads_t
     assert history(backend, "value").is_settled
 
 
-def test_an_older_snapshot_that_ends_later_leaves_the_files_of_the_newer(harness, backend):
+def test_an_older_snapshot_that_ends_later_keeps_the_files_of_the_newer(harness, backend):
     fill(harness, backend, KEYS)
     first = harness.prepare(backend)
     fill(harness, backend, KEYS, 1)
@@ -89,7 +89,7 @@ def test_an_older_snapshot_that_ends_later_leaves_the_files_of_the_newer(harness
     assert harness.snapshot(backend).handle.files == newer.files
 
 
-def test_a_backend_with_a_snapshot_under_way_does_not_catch_up(harness, backend):
+def test_a_backend_with_a_running_snapshot_does_not_catch_up(harness, backend):
     fill(harness, backend, KEYS)
     handle = harness.snapshot(backend).handle
     task = harness.prepare(backend)
@@ -101,7 +101,7 @@ def test_a_backend_with_a_snapshot_under_way_does_not_catch_up(harness, backend)
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
-def test_keys_that_are_gone_are_dropped_when_there_are_many(harness, backend):
+def test_removed_keys_are_dropped_when_there_are_many(harness, backend):
     state = backend.get_state(VALUE)
     for key in range(5000):
         harness.at(backend, key)
@@ -124,7 +124,7 @@ def test_keys_that_are_gone_are_dropped_when_there_are_many(harness, backend):
     assert content(harness, open_heap(harness, harness.snapshot(backend).handle), VALUE) == expected
 
 
-def test_a_key_that_came_and_went_within_an_epoch_is_no_row(harness, backend):
+def test_a_key_added_and_removed_in_an_epoch_is_no_row(harness, backend):
     for descriptor in (VALUE, LIST, MAP):
         backend.get_state(descriptor)
     harness.snapshot(backend)
@@ -136,7 +136,7 @@ def test_a_key_that_came_and_went_within_an_epoch_is_no_row(harness, backend):
     assert harness.snapshot(backend).entries_written == 0
 
 
-def test_a_map_that_was_emptied_and_filled_again_is_written_whole(harness, backend):
+def test_a_map_that_was_cleared_and_filled_again_is_written_completely(harness, backend):
     fill(harness, backend, KEYS)
     harness.snapshot(backend)
     for key in KEYS:
@@ -155,7 +155,7 @@ def test_a_map_that_was_emptied_and_filled_again_is_written_whole(harness, backe
     }
 
 
-def test_only_the_map_entries_that_changed_are_written(harness, backend):
+def test_only_changed_map_entries_are_written(harness, backend):
     harness.at(backend, 1)
     backend.get_state(MAP).put_all({str(number): number for number in range(1000)})
     harness.snapshot(backend)
@@ -192,7 +192,7 @@ def test_a_list_that_a_snapshot_reads_is_not_packed(harness, backend):
     assert content(harness, restored, LEGS) == {1: [LegV1("EWR", number) for number in range(10)]}
 
 
-def test_no_chunk_holds_more_elements_than_a_row(harness, backend):
+def test_no_chunk_has_more_elements_than_a_row(harness, backend):
     harness.at(backend, 1)
     state = backend.get_state(LEGS)
     state.add_all([LegV1("EWR", 0)] * (CHUNK_ELEMENTS + 5))
@@ -204,7 +204,7 @@ def test_no_chunk_holds_more_elements_than_a_row(harness, backend):
     assert len(content(harness, open_heap(harness, handle), LEGS)[1]) == CHUNK_ELEMENTS + 6
 
 
-def test_a_foreign_key_group_is_rejected_for_keys_that_are_there_too(harness):
+def test_a_foreign_key_group_is_rejected_for_existing_keys_too(harness):
     backend = open_heap(harness, subtask=0, parallelism=2)
     assert backend.key_group_range == KeyGroupRange(0, 4)
     total = ReducingStateDescriptor("total", operator.add, int)
@@ -221,7 +221,7 @@ def test_a_foreign_key_group_is_rejected_for_keys_that_are_there_too(harness):
     assert harness.snapshot(backend).entries_written == 0
 
 
-def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
+def test_remains_of_failed_snapshots_do_not_accumulate(harness, backend):
     fill(harness, backend, KEYS)
     harness.snapshot(backend)
     for epoch in range(1, 20):
@@ -238,7 +238,7 @@ def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
     assert contents(harness, open_heap(harness, snapshot.handle)) == contents(harness, backend)
 
 
-def test_keys_that_came_before_snapshots_that_were_never_written_are_listed_and_exported(harness, backend):
+def test_keys_added_before_unwritten_snapshots_are_listed_and_exported(harness, backend):
     fill(harness, backend, [0])
     harness.snapshot(backend)
     for key in KEYS[1:]:

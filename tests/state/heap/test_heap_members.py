@@ -1,4 +1,4 @@
-"""Members that are rebuilt while the owner writes: a snapshot prepared at any moment finds all its keys."""
+"""Member sets that are rebuilt while the owner writes: any prepared snapshot finds all its keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 5000
 
 
 class WatchedKey:
-    """A key of which each look into a dict is told, before it is found or not."""
+    """A key whose dict look-ups call a function first."""
 
     def __init__(self) -> None:
         self.reported: Callable[[], None] | None = None
@@ -26,7 +26,7 @@ class WatchedKey:
 
 
 class Owner:
-    """An owner that prepares a snapshot and then removes a key, when it is told to."""
+    """An owner that prepares a snapshot and then removes a key on request."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -66,7 +66,7 @@ def no_fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
 
 
 class InBetween:
-    """A lock before which something happens."""
+    """A lock that runs a function first."""
 
     def __init__(self, lock: Any, event: Callable[[], None]) -> None:
         self._lock, self._event = lock, event
@@ -79,7 +79,7 @@ class InBetween:
         self._lock.release()
 
 
-def test_a_key_that_goes_between_release_and_tidy_stays_a_member_for_the_snapshot_prepared_before() -> None:
+def test_a_key_removed_between_release_and_rebuild_stays_a_member_for_the_earlier_snapshot() -> None:
     owner = Owner("key")
     ended = owner.end_of_a_snapshot_with_many_keys_gone()
     lock = owner.history._members_lock
@@ -91,7 +91,7 @@ def test_a_key_that_goes_between_release_and_tidy_stays_a_member_for_the_snapsho
 
 
 @pytest.mark.parametrize("at_look", range(1, 6))
-def test_a_key_that_goes_at_any_look_of_the_renewal_stays_a_member(at_look: int) -> None:
+def test_a_key_removed_at_any_look_up_of_the_rebuild_stays_a_member(at_look: int) -> None:
     key = WatchedKey()
     owner = Owner(key)
     ended = owner.end_of_a_snapshot_with_many_keys_gone()
@@ -111,7 +111,7 @@ def test_a_key_that_goes_at_any_look_of_the_renewal_stays_a_member(at_look: int)
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_changes_folded_beside_a_new_snapshot_are_what_that_snapshot_says_of_them(is_written: bool) -> None:
+def test_changes_merged_during_a_new_snapshot_match_that_snapshot(is_written: bool) -> None:
     owner = Owner("key")
     history = owner.history
     for key in ("first", "second"):
@@ -133,7 +133,7 @@ def test_changes_folded_beside_a_new_snapshot_are_what_that_snapshot_says_of_the
     assert set(history.freeze().first_changes()) == (set() if is_written else {"first", "second"})
 
 
-def test_nothing_is_renewed_while_an_older_snapshot_is_read() -> None:
+def test_nothing_is_rebuilt_while_an_older_snapshot_is_read() -> None:
     owner = Owner("key")
     owner.freeze_and_remove()
     assert owner.frozen is not None
@@ -144,7 +144,7 @@ def test_nothing_is_renewed_while_an_older_snapshot_is_read() -> None:
     assert dict(owner.history.live_keys(no_new_keys)) == {3: ["other"]}
 
 
-def test_what_came_in_an_epoch_becomes_a_member_once_however_often_it_is_read() -> None:
+def test_new_keys_of_an_epoch_become_members_once_for_any_number_of_reads() -> None:
     history = EntryHistory()
     history.live["new"] = history.epoch.changes["new"] = 1
     frozen = history.freeze()
@@ -153,7 +153,7 @@ def test_what_came_in_an_epoch_becomes_a_member_once_however_often_it_is_read() 
     assert history.members_of(5) == ["new"]
 
 
-def test_a_snapshot_that_is_complete_speaks_for_its_own_epochs_alone() -> None:
+def test_a_completed_snapshot_confirms_only_its_own_epochs() -> None:
     history = EntryHistory()
     history.epoch.changes["first"] = 1
     first = history.freeze()
@@ -168,7 +168,7 @@ def test_a_snapshot_that_is_complete_speaks_for_its_own_epochs_alone() -> None:
     assert history.is_settled
 
 
-def test_a_key_that_is_gone_for_everybody_is_no_member_any_more() -> None:
+def test_a_fully_removed_key_is_not_a_member() -> None:
     owner = Owner("key")
     del owner.history.live["key"]
     owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)

@@ -17,7 +17,7 @@ def harness(tmp_path):
 
 
 class HandedOverLock:
-    """A lock after which threads other than its maker's wait, until they are told to go on."""
+    """A lock after which other threads wait until they are released."""
 
     def __init__(self):
         self.owner = threading.current_thread()
@@ -35,7 +35,7 @@ class HandedOverLock:
             self.may_go_on.wait(PATIENCE_S)
 
 
-def test_what_is_prepared_while_another_snapshot_ends_builds_upon_its_files_and_changes_alike(harness):
+def test_a_snapshot_prepared_while_another_ends_has_consistent_files_and_changes(harness):
     backend = open_heap(harness)
     backend.store._lock = lock = HandedOverLock()
     fill(harness, backend, range(20))

@@ -1,4 +1,4 @@
-"""What workers keep on the heap between two epochs, and its bound over all workers of a host."""
+"""Cached heap backends of workers between epochs, bounded over all workers of a host."""
 
 import itertools
 import multiprocessing
@@ -40,7 +40,7 @@ def harness(tmp_path):
 
 @pytest.fixture
 def new_cache(tmp_path):
-    """Caches as those of worker processes of one host, and of none if it has no place for a ledger."""
+    """Caches of worker processes of one host, or without a ledger if it has no directory."""
     ledgers = []
 
     def make(root=str(tmp_path / "root"), **options):
@@ -73,7 +73,7 @@ def subtask(index, **changes):
     return attrs.evolve(KEY, subtask_index=index, **changes)
 
 
-def test_the_cache_hands_each_backend_out_once(harness, new_cache):
+def test_the_cache_leases_each_backend_once(harness, new_cache):
     cache = new_cache()
     backend = kept(harness)
     assert cache.take(KEY) is None
@@ -83,7 +83,7 @@ def test_the_cache_hands_each_backend_out_once(harness, new_cache):
     assert cache.take(KEY) is None
 
 
-def test_handles_of_what_is_kept_are_dead_until_it_is_leased_again(harness, new_cache):
+def test_handles_of_a_cached_backend_are_closed_until_it_is_leased_again(harness, new_cache):
     backend = open_heap(harness)
     fill(harness, backend, KEYS, 0)
     harness.at(backend, 1)
@@ -119,7 +119,7 @@ def test_the_cache_is_bounded_in_stores(harness, new_cache):
     assert all(map(is_closed, backends))
 
 
-def test_a_forked_child_begins_with_an_empty_cache_and_off_the_ledger(harness, new_cache):
+def test_a_forked_child_starts_with_an_empty_cache_outside_of_the_ledger(harness, new_cache):
     cache, other = new_cache(), new_cache()
     cache.put(KEY, kept(harness), PLENTY)
     read_end, write_end = os.pipe()
@@ -141,7 +141,7 @@ def test_a_forked_child_begins_with_an_empty_cache_and_off_the_ledger(harness, n
     os.close(write_end)
 
 
-def test_what_was_put_first_goes_when_the_bytes_are_used_up(harness, new_cache):
+def test_the_oldest_backend_is_evicted_when_the_bytes_are_used_up(harness, new_cache):
     backends = [kept(harness) for _ in range(3)]
     size = backends[0].estimated_bytes()
     cache = new_cache()
@@ -187,7 +187,7 @@ def test_all_workers_of_a_host_share_the_bytes(harness, new_cache):
     assert [len(worker) for worker in workers] == [1, 1, 1]
 
 
-def test_another_host_counts_for_itself(harness, new_cache, tmp_path):
+def test_another_host_has_its_own_bytes(harness, new_cache, tmp_path):
     size = kept(harness).estimated_bytes()
     limits = attrs.evolve(PLENTY, bytes_per_host=2 * size)
     first, second = new_cache(), new_cache(str(tmp_path / "another host"))
@@ -198,7 +198,7 @@ def test_another_host_counts_for_itself(harness, new_cache, tmp_path):
 
 
 @pytest.mark.parametrize(("age", "is_kept"), [(3, True), (4, False)])
-def test_what_was_not_current_for_some_epochs_goes(harness, new_cache, age, is_kept):
+def test_a_backend_that_is_outdated_for_some_epochs_is_evicted(harness, new_cache, age, is_kept):
     cache = new_cache()
     limits = attrs.evolve(PLENTY, epochs=3)
     old, of_another_job = kept(harness), kept(harness)
@@ -228,7 +228,7 @@ def keep_and_wait(root, connection):
     connection.recv()
 
 
-def test_what_a_killed_worker_has_kept_does_not_count(tmp_path):
+def test_backends_of_a_killed_worker_do_not_count(tmp_path):
     root = str(tmp_path / "root")
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
@@ -257,7 +257,7 @@ def test_a_smaller_number_replaces_a_larger_one(tmp_path):
     second.close()
 
 
-def test_a_ledger_that_was_removed_is_begun_anew(tmp_path):
+def test_a_removed_ledger_is_created_again(tmp_path):
     first, second = (HostLedger(lambda: str(tmp_path / "root")) for _ in range(2))
     for _ in range(2):
         with first.counted():
@@ -271,7 +271,7 @@ def test_a_ledger_that_was_removed_is_begun_anew(tmp_path):
     second.close()
 
 
-def test_without_a_place_for_the_ledger_a_worker_keeps_what_a_cpu_is_due(harness, new_cache, tmp_path, monkeypatch):
+def test_without_a_ledger_a_worker_keeps_the_share_of_a_cpu(harness, new_cache, tmp_path, monkeypatch):
     (tmp_path / "elsewhere" / "heap-copies").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
@@ -300,7 +300,7 @@ def test_the_limits_of_the_configuration_are_those_of_the_cache(harness, new_cac
         assert configured.kept_bytes_of_host() == (size if is_kept else 0)
 
 
-def test_the_default_is_a_part_of_the_memory_that_the_process_has(tmp_path, monkeypatch):
+def test_the_default_is_a_fraction_of_the_memory_of_the_process(tmp_path, monkeypatch):
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for content, expected in (("max\n", physical), ("4096\n", 4096), (f"{1 << 60}\n", physical)):
         (tmp_path / "limit").write_text(content)
@@ -311,7 +311,7 @@ def test_the_default_is_a_part_of_the_memory_that_the_process_has(tmp_path, monk
 
 
 @pytest.mark.parametrize("number", [-1, True, 1.5, "1"])
-def test_limits_that_are_no_numbers_are_rejected(number):
+def test_invalid_limits_are_rejected(number):
     for name in ("kept_bytes_per_host", "kept_epochs"):
         with pytest.raises(ValueError, match=f"{name} is {number!r}"):
             HeapStateBackend(**{name: number})
@@ -329,7 +329,7 @@ class Slotted:
     __slots__ = ("label", "unset")
 
 
-def test_an_estimate_follows_what_there_is():
+def test_an_estimate_follows_the_content():
     text = "x" * 10_000
     assert 10_000 < estimated_bytes(text) < 11_000
     for many in ([text] * 1000, dict.fromkeys(range(1000), text), (text,) * 1000, {f"{n}{text}" for n in range(1000)}):

@@ -1,4 +1,4 @@
-"""Backends are found by name, those of other distributions too."""
+"""Backends are found by name, also those of other distributions."""
 
 import pickle
 from importlib.metadata import EntryPoint
@@ -29,7 +29,7 @@ def test_the_built_in_backends_are_known_by_name():
     assert {"heap", "rocksdb"} <= set(known_state_backends())
 
 
-def test_an_instance_is_returned_as_it_is():
+def test_an_instance_is_returned_unchanged():
     configured = RocksDBStateBackend(cache_entries=7)
     assert state_backend(configured) is configured
 
@@ -40,7 +40,7 @@ def test_a_backend_of_another_distribution_is_found(monkeypatch):
     assert known_state_backends() == ("heap", "paged", "rocksdb")
 
 
-def test_a_built_in_name_cannot_be_taken(monkeypatch):
+def test_a_built_in_name_is_reserved(monkeypatch):
     declare(monkeypatch, heap=f"{__name__}:PagedStateBackend")
     assert type(state_backend("heap")) is HeapStateBackend
 
@@ -51,18 +51,18 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 @pytest.mark.parametrize("value", ["no.such.module:Backend", f"{__name__}:Missing", f"{__name__}:NO_BACKEND"])
-def test_what_cannot_be_loaded_or_is_no_backend_is_named(monkeypatch, value):
+def test_an_invalid_backend_is_named(monkeypatch, value):
     declare(monkeypatch, broken=value)
     with pytest.raises(UnknownStateBackendError, match="broken"):
         state_backend("broken")
 
 
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
-def test_a_configuration_travels_to_the_workers(name):
+def test_a_configuration_is_pickled_for_the_workers(name):
     assert pickle.loads(pickle.dumps(state_backend(name))).name == name
 
 
-def test_a_class_where_an_instance_belongs_is_named() -> None:
+def test_a_class_in_place_of_an_instance_is_named() -> None:
     from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
     with pytest.raises(UnknownStateBackendError, match=r"RocksDBStateBackend is a class\. Pass an instance"):

@@ -1,4 +1,4 @@
-"""A process holds a bounded number of bytes, and the size of a local database follows that of the live state."""
+"""A process holds bounded bytes, and the size of a local database follows the live state."""
 
 import gc
 import itertools
@@ -42,7 +42,7 @@ def held_bytes(backend):
 
 
 @pytest.mark.parametrize("begins_small", [False, True])
-def test_caches_are_written_out_when_they_hold_too_many_bytes(harness, begins_small):
+def test_caches_are_flushed_when_they_hold_too_many_bytes(harness, begins_small):
     limit = 40 * FAT
     backend = harness.open(RocksDBStateBackend(cache_bytes=limit))
     highest = 0
@@ -77,7 +77,7 @@ def test_caches_are_written_out_when_they_hold_too_many_bytes(harness, begins_sm
         assert held_bytes(restored) < limit + 4 * FAT
 
 
-def test_what_is_read_counts_as_what_is_written_and_leaves_with_the_cache(harness):
+def test_read_values_count_like_written_ones_and_are_evicted_with_the_cache(harness):
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)
     backend.get_state(TABLE).put_all(dict.fromkeys(range(10), b"z" * FAT))
@@ -94,7 +94,7 @@ def test_what_is_read_counts_as_what_is_written_and_leaves_with_the_cache(harnes
 
 
 @pytest.mark.usefixtures("own_cache_shares")
-def test_the_backends_of_a_process_share_what_its_caches_may_hold(harness):
+def test_the_backends_of_a_process_share_the_cache_bytes(harness):
     budget = 90 * FAT
     backends = [harness.open(RocksDBStateBackend(cache_bytes=budget)) for _ in range(3)]
     limits = {backend._store.bounds.memory.limit_bytes for backend in backends}
@@ -105,7 +105,7 @@ def test_the_backends_of_a_process_share_what_its_caches_may_hold(harness):
 
 
 @pytest.mark.parametrize("descriptor", [TEXT, TEXTS, TABLE])
-def test_what_is_written_out_because_it_is_cleared_is_written_out_as_cleared(harness, descriptor):
+def test_a_flush_caused_by_a_clear_writes_the_clear(harness, descriptor):
     limit = 40 * FAT
     backend = harness.open(RocksDBStateBackend(cache_bytes=limit))
     fat = backend.get_state(ValueStateDescriptor("fat", str))
@@ -126,7 +126,7 @@ def test_what_is_written_out_because_it_is_cleared_is_written_out_as_cleared(har
     other.close()
 
 
-def test_a_map_of_few_fat_entries_is_not_read_into_the_cache(harness):
+def test_a_map_of_few_large_entries_is_not_read_into_the_cache(harness):
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)
     state = backend.get_state(TABLE)
@@ -154,7 +154,7 @@ def test_batches_and_row_groups_end_at_their_bytes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("column", ["key", "namespace", "user_key", "value"])
-def test_the_bytes_of_each_column_end_a_batch(monkeypatch, column):
+def test_the_bytes_of_each_column_bound_a_batch(monkeypatch, column):
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", 10_000)
     small = {"key_group": 0, "key": b"k", "namespace": b"\0", "user_key": b"u", "value": b"v"}
     rows = [tuple({**small, column: b"x" * 1000}[name] for name in SCHEMA.names)] * 40
@@ -176,7 +176,7 @@ def test_a_large_row_group_of_an_earlier_release_is_read_in_small_batches(tmp_pa
 @pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend(cache_bytes=1 << 20)], ids=lambda backend: backend.name
 )
-def test_fat_values_go_through_checkpoint_savepoint_and_both_restores(harness, state_backend, monkeypatch):
+def test_large_values_pass_checkpoint_savepoint_and_both_restores(harness, state_backend, monkeypatch):
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", 1 << 20)
     backend = harness.open(state_backend)
     expected = {key: chr(97 + key % 26) * (36 << 10) for key in range(100)} | {100: "w" * (5 << 20)}
@@ -194,7 +194,7 @@ def test_fat_values_go_through_checkpoint_savepoint_and_both_restores(harness, s
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["an increment", "merged increments"])
-def test_what_an_epoch_changed_on_the_heap_is_encoded_piece_by_piece(harness, monkeypatch, merged):
+def test_changes_of_an_epoch_on_the_heap_are_encoded_in_pieces(harness, monkeypatch, merged):
     piece = 1 << 18
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", piece)
     monkeypatch.setattr(entry_table, "PIECE_BYTES", piece)
@@ -234,7 +234,7 @@ def marks_of(backend, name):
     return sum(1 for _ in backend._store.tables[name].marks())
 
 
-def test_a_deduplication_leaves_no_marks_behind(harness):
+def test_deduplication_leaves_no_tombstones(harness):
     seen = ValueStateDescriptor("seen", int)
     handle, alive, last = None, 150, 0
     for epoch in range(60):
@@ -265,7 +265,7 @@ def test_a_deduplication_leaves_no_marks_behind(harness):
         backend.close()
 
 
-def test_a_subtask_of_a_rescaled_job_takes_over_its_own_range_alone(harness):
+def test_a_subtask_of_a_rescaled_job_restores_its_own_range_only(harness):
     backend = harness.open(RocksDBStateBackend())
     for key in range(200):
         harness.at(backend, key)
@@ -292,7 +292,7 @@ def test_a_subtask_of_a_rescaled_job_takes_over_its_own_range_alone(harness):
     assert len(list(whole.get_keys("text"))) == 199
 
 
-def test_subtasks_whose_states_grow_alike_write_their_bases_in_different_epochs():
+def test_subtasks_with_equal_growth_write_their_bases_in_different_epochs():
     patiences = [patience_of(KeyGroupRange(16 * index, 16 * index + 15)) for index in range(8)]
     assert patiences[0] == 1
     assert all(1 <= patience < 2 for patience in patiences)
@@ -300,7 +300,7 @@ def test_subtasks_whose_states_grow_alike_write_their_bases_in_different_epochs(
     assert min(after - before for before, after in itertools.pairwise(ordered)) > 0.05
 
 
-def test_increments_outgrow_their_base_and_not_before():
+def test_increments_must_outgrow_their_base():
     class File:
         def __init__(self, size_bytes):
             self.handle = self

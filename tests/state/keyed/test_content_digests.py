@@ -1,4 +1,4 @@
-"""Equal content has equal digests, in whatever order the keys came and however often a cache was written out."""
+"""Equal content has equal digests, for any order of keys and any number of cache flushes."""
 
 import shutil
 import tempfile
@@ -58,7 +58,7 @@ def contents(harness, backend):
 
 
 def permuted(data, steps):
-    """The steps of each key in their order, with those of the keys in any."""
+    """The steps of each key in order, interleaved with other keys in any order."""
     left = {key: [step for other, step in steps if other == key] for key, _ in steps}
     order = []
     while left:
@@ -70,7 +70,7 @@ def permuted(data, steps):
 
 @given(st.data(), st.lists(st.tuples(KEYS, STEPS), max_size=8), st.lists(st.tuples(KEYS, STEPS), max_size=20))
 @settings(max_examples=12)
-def test_digests_are_equal_where_contents_are(data, base, steps):
+def test_equal_contents_have_equal_digests(data, base, steps):
     directory = tempfile.mkdtemp()
     harness = BackendHarness(directory)
     try:
@@ -99,7 +99,7 @@ def test_digests_are_equal_where_contents_are(data, base, steps):
         shutil.rmtree(directory)
 
 
-def test_what_an_incremental_cleanup_has_met_does_not_show_in_a_digest(tmp_path):
+def test_an_incremental_cleanup_does_not_change_a_digest(tmp_path):
     harness = BackendHarness(str(tmp_path))
     now = [1000]
     harness.clock = lambda: now[0]
@@ -139,7 +139,7 @@ def test_what_an_incremental_cleanup_has_met_does_not_show_in_a_digest(tmp_path)
     harness.close()
 
 
-def test_a_timer_that_was_set_and_fired_in_one_epoch_leaves_nothing_behind(tmp_path):
+def test_a_timer_set_and_fired_in_one_epoch_leaves_nothing(tmp_path):
     harness = BackendHarness(str(tmp_path))
     queue_of = PriorityQueueDescriptor("timers", LongSerializer())
     backend = harness.open(RocksDBStateBackend())

@@ -1,4 +1,4 @@
-"""A backend keeps exactly what the bytes of a value contain, and keeps a value itself if it is exact."""
+"""A backend stores exactly what the bytes of a value contain, and keeps an exact value itself."""
 
 import datetime as dt
 import enum
@@ -51,7 +51,7 @@ class Point:
 
 
 class Text(str):
-    """A text that is read back as a plain one."""
+    """A text subclass that is read back as plain text."""
 
 
 class Color(enum.Enum):
@@ -136,7 +136,7 @@ SERIALIZERS = [
 
 
 def same(left, right):
-    """Equal, of one class, and NaN is itself."""
+    """Equal, of one class, and NaN equals itself."""
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
         return math.isnan(right)
     if isinstance(left, tuple) and isinstance(right, tuple):
@@ -152,7 +152,7 @@ def same(left, right):
 
 @pytest.mark.parametrize("serializer", SERIALIZERS, ids=repr)
 @given(value=ANYTHING)
-def test_it_is_what_a_round_trip_gives_or_is_rejected_as_writing_rejects(serializer, value):
+def test_it_equals_a_round_trip_or_is_rejected_like_a_write(serializer, value):
     exact = compile_exact(serializer, lambda: "state 'x'")
     try:
         expected = serializer.from_bytes(serializer.to_bytes(value))
@@ -187,14 +187,14 @@ def test_it_is_what_a_round_trip_gives_or_is_rejected_as_writing_rejects(seriali
     ],
     ids=repr,
 )
-def test_a_value_that_is_exact_is_kept_as_it_is(serializer, value):
+def test_an_exact_value_is_kept_unchanged(serializer, value):
     # A zone is known once it was written.
     serializer.to_bytes(value)
     assert compile_exact(serializer, lambda: "")(value) is value
 
 
 class Counted(StringSerializer):
-    """A serializer without a condition, which counts what it writes."""
+    """A serializer without condition, which counts writes."""
 
     written = 0
 
@@ -206,7 +206,7 @@ class Counted(StringSerializer):
         return None
 
 
-def test_only_the_field_without_a_condition_is_written_and_only_once():
+def test_only_the_field_without_condition_is_written_and_only_once():
     serializer = AttrsSerializer(Point, field_serializers={"label": Counted()})
     point = Point(2**40, Text("x"), 2.5)
     Counted.written = 0
@@ -216,13 +216,13 @@ def test_only_the_field_without_a_condition_is_written_and_only_once():
     assert (type(kept[0].label), kept[0].weight is point.weight) == (str, True)
 
 
-def test_the_text_of_a_subclass_is_kept_as_plain_text_and_the_other_fields_as_they_are():
+def test_a_text_subclass_becomes_plain_text_and_other_fields_are_kept():
     reading = Reading(dt.datetime(2026, 3, 1), Decimal("1.50"), Point(1, Text("x")))
     kept = compile_exact(AttrsSerializer(Reading), lambda: "")(reading)
     assert (type(kept.point.label), kept.at is reading.at, kept.amount is reading.amount) == (str, True, True)
 
 
-def test_none_can_be_rejected_where_the_serializer_would_write_it():
+def test_none_is_rejected_even_if_the_serializer_would_write_it():
     exact = compile_exact(StringSerializer(), lambda: "state 'x'", reject_none=True)
     assert exact("a") == "a"
     with pytest.raises(SerializationError, match="None"):

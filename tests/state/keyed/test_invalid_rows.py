@@ -1,4 +1,4 @@
-"""Invalid canonical rows, metadata and queues are rejected before anything is built from them."""
+"""Invalid canonical rows, metadata and queues are rejected before anything is created from them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def harness(tmp_path: Path) -> Iterator[BackendHarness]:
 
 
 def a_file(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> bytes:
-    """A file of rows as somebody else writes them, in which every column may be null."""
+    """A file of rows of another writer, in which every column is nullable."""
     nullable = pa.schema([pa.field(one.name, one.type) for one in schema], schema.metadata)
     written = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=nullable), written)
     return bytes(written.getvalue())
 
 
-def test_rows_without_a_key_group_are_rejected_wherever_they_stand() -> None:
+def test_rows_without_a_key_group_are_rejected_in_any_position() -> None:
     assert [batch.values for batch in read_canonical("rows", KeyGroupRange(0, 9), a_file([ROW, ROW]))] == [[b"v"] * 2]
     for rows in ([{**ROW, "key_group": None}, ROW], [ROW, {**ROW, "key_group": None}], [{**ROW, "key_group": None}]):
         with pytest.raises(StateRestoreError, match=r"rows cannot be read as canonical state: .*without a key group"):
@@ -53,7 +53,7 @@ def test_a_file_of_another_format_is_rejected(metadata: dict[bytes, bytes] | Non
         list(read_canonical("rows", KeyGroupRange(0, 9), a_file([ROW], SCHEMA.with_metadata(metadata))))
 
 
-def test_a_row_of_a_map_has_a_key_of_its_own_or_says_that_the_map_is_gone(harness: BackendHarness) -> None:
+def test_a_row_of_a_map_has_a_user_key_or_marks_the_map_as_removed(harness: BackendHarness) -> None:
     backend: Any = harness.open(HeapStateBackend())
     fill(harness, backend, range(1))
     table = backend._store.tables[MAP.name].content.table
@@ -63,7 +63,7 @@ def test_a_row_of_a_map_has_a_key_of_its_own_or_says_that_the_map_is_gone(harnes
     assert table.history.live == before
 
 
-def test_meta_of_a_state_under_two_schemas_has_no_room_in_version_one() -> None:
+def test_metadata_of_a_state_with_two_schemas_does_not_fit_version_one() -> None:
     state = meta_of_descriptor(ValueStateDescriptor("count", int), VOID_NAMESPACE_SERIALIZER)
     keys = LongSerializer().snapshot_configuration()
     assert encode_meta(KeyedStateMeta(keys, 0, (state,)))
@@ -72,7 +72,7 @@ def test_meta_of_a_state_under_two_schemas_has_no_room_in_version_one() -> None:
             encode_meta(KeyedStateMeta(keys, 0, (evolve(state, parts=parts),)))
 
 
-def test_a_store_without_queues_says_so_when_one_is_registered(
+def test_a_store_without_queues_rejects_their_registration(
     harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HeapStateTable, "queue", StateTable.queue)

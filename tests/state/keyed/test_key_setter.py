@@ -1,4 +1,4 @@
-"""A key setter does what `set_current_key` does, for the states that are registered when it is asked for."""
+"""A key setter equals `set_current_key` for the states registered when it was created."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create_backend(request):
 
 
 @pytest.mark.parametrize("key_serializer", [None, DoubleSerializer()])
-def test_a_key_that_was_set_is_current(harness, create_backend, key_serializer):
+def test_a_set_key_is_current(harness, create_backend, key_serializer):
     options = {} if key_serializer is None else {"key_serializer": key_serializer}
     backend = harness.open(create_backend(), **options)
     state = backend.get_state(ValueStateDescriptor("count", int))
@@ -40,7 +40,7 @@ def test_a_key_that_was_set_is_current(harness, create_backend, key_serializer):
     assert sorted(backend.get_keys("count")) == [1, 2]
 
 
-def test_equal_bytes_are_one_key(harness, create_backend):
+def test_equal_bytes_are_the_same_key(harness, create_backend):
     backend = harness.open(create_backend(), key_serializer=DoubleSerializer())
     state = backend.get_state(ValueStateDescriptor("count", int))
     set_key = backend.key_setter()
@@ -50,7 +50,7 @@ def test_equal_bytes_are_one_key(harness, create_backend):
     assert state.value() == 1
 
 
-def test_a_key_that_does_not_fit_changes_nothing(harness, create_backend):
+def test_an_invalid_key_changes_nothing(harness, create_backend):
     backend = harness.open(create_backend(), key_serializer=DoubleSerializer())
     state = backend.get_state(ValueStateDescriptor("count", int))
     set_key = backend.key_setter()
@@ -61,7 +61,7 @@ def test_a_key_that_does_not_fit_changes_nothing(harness, create_backend):
     assert state.value() == 1
 
 
-def test_clean_up_for_every_record_is_part_of_it(harness, create_backend):
+def test_clean_up_for_every_record_is_included(harness, create_backend):
     clock = ManualClock()
     harness.clock = clock
     backend = harness.open(create_backend())

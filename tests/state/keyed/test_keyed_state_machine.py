@@ -1,4 +1,4 @@
-"""Random events on heap and RocksDB side by side, against plain dicts: writes, barriers, crashes, savepoints, upgrades.
+"""Random events on heap and RocksDB against plain dicts: writes, barriers, crashes, savepoints, upgrades.
 
 All kinds of state and a priority queue take part; some states are in namespaces, whose serializer has to be
 reconfigured after the upgrade.
@@ -83,7 +83,7 @@ LEG = {1: leg, 2: lambda number: migrated_leg(leg(number))}
 
 
 class Minutes(AggregateFunction):
-    """Sums up in a mutable accumulator of a record class that evolves."""
+    """Sums in a mutable accumulator of a record class that evolves."""
 
     def __init__(self, record_class):
         self.record_class = record_class
@@ -142,14 +142,14 @@ READERS = {
 
 
 def harness_in(directory):
-    """A harness whose store fails when it is told to."""
+    """A harness whose store fails on request."""
     harness = BackendHarness(directory, MAX_PARALLELISM)
     harness.file_system = GatedFileSystem.from_uri(harness.file_system.uri)
     return harness
 
 
 def on_another_thread(function):
-    """What the function returns when another thread calls it."""
+    """The result of the function called in another thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
@@ -360,7 +360,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 12), adds=st.lists(TIMES, max_size=2))
     def poll_timers(self, number, adds):
-        """Timers up to a number are due; at each, others may be added that are not."""
+        """Timers up to a number are due; at each, others may be added that are not due."""
         due = sorted(timer for timer in self.model["timers"] if timer[0] <= number)
         later = {(time + 13, name) for time, name in adds}
         for side in self.sides:
@@ -414,7 +414,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared)
     @rule(chosen=st.integers(0, MAX_PREPARED - 1), looks_into=st.booleans())
     def write(self, chosen, looks_into):
-        """In any order: what counts after a crash is the latest that was prepared of those that were written."""
+        """In any order: a crash restores the latest prepared one of those written."""
         number, tasks, model = self.prepared.pop(chosen % len(self.prepared))
         for side, own in zip(self.sides, tasks, strict=True):
             handles = tuple(on_another_thread(task.run).handle for task in own)
@@ -438,7 +438,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared)
     @rule(chosen=st.integers(0, MAX_PREPARED - 1), written=st.integers(0, 3))
     def fail(self, chosen, written):
-        """The store fails after some files; a subtask that had nothing to write succeeds, unheard."""
+        """The store fails after some files; a subtask without files succeeds."""
         for side, own in zip(self.sides, self.prepared.pop(chosen % len(self.prepared))[1], strict=True):
             for task in own:
                 side.store.fails_from_write = written
@@ -539,5 +539,5 @@ class KeyedStateMachine(RuleBasedStateMachine):
 SETTINGS = settings(max_examples=32, stateful_step_count=30)
 
 
-def test_both_backends_do_what_the_model_does():
+def test_both_backends_equal_the_model():
     run_state_machine_as_test(KeyedStateMachine, settings=SETTINGS)

@@ -1,4 +1,4 @@
-"""Merging the metadata of several subtasks: what is merged, what stays separate, and what is rejected."""
+"""Merged metadata of several subtasks: what is merged, kept separate, or rejected."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_states_of_different_names_are_merged():
     assert merge_metas([]) is None
 
 
-def test_keys_of_different_serializers_are_no_one_operators():
+def test_keys_of_different_serializers_are_not_one_operator():
     with pytest.raises(StateRestoreError, match="the keys of one operator were written by different serializers"):
         merge_metas([meta(A), meta(A, key=IntSerializer())])
 
@@ -54,7 +54,7 @@ def met(*places):
     return serializer
 
 
-def test_what_subtasks_have_learned_is_merged_in_keys_namespaces_and_values():
+def test_learned_state_of_subtasks_is_merged_in_keys_namespaces_and_values():
     town, port = met(TownV1(1)), met(PortV1(2))
     merged = merge_metas(
         [
@@ -68,7 +68,7 @@ def test_what_subtasks_have_learned_is_merged_in_keys_namespaces_and_values():
     assert snapshot_to_bytes(merged.key_snapshot) == both
 
 
-def test_namespaces_that_were_learned_apart_are_merged():
+def test_separately_learned_namespaces_are_merged():
     def in_namespaces(serializer):
         state = meta_of_descriptor(A, serializer)
         return KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,))
@@ -80,12 +80,12 @@ def test_namespaces_that_were_learned_apart_are_merged():
         merge_metas([in_namespaces(LongSerializer()), in_namespaces(IntSerializer())])
 
 
-def test_a_state_of_another_kind_is_never_merged():
+def test_a_state_of_another_kind_is_not_merged():
     with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
         merge_metas([meta(ReducingStateDescriptor("a", max, int)), meta(A)])
 
 
-def test_metas_that_differ_only_in_sequence_and_order_are_one():
+def test_metadata_that_differs_only_in_sequence_and_order_is_equal():
     ours, same = meta(A, B, sequence=1), meta(B, A, sequence=2)
     others = [meta(A), meta(A_OTHERWISE, B), meta(A, B, key=StringSerializer())]
     assert distinct_metas([ours, same, *others, same]) == (ours, *others)
@@ -95,7 +95,7 @@ def with_unknown_name(encoded, position):
     return encoded[:position] + b"Gone" + encoded[position + 4 :]
 
 
-def test_a_state_whose_serializer_nobody_knows_is_carried_on_to_the_byte():
+def test_a_state_of_an_unknown_serializer_is_kept_to_the_byte():
     encoded = encode_meta(meta(B, A))
     # The last name in it is that of the serializer of the last state.
     alien = with_unknown_name(encoded, encoded.rindex(b"LongSerializerSnapshot"))
@@ -110,7 +110,7 @@ def test_a_state_whose_serializer_nobody_knows_is_carried_on_to_the_byte():
     assert "import the module" in str(compatibility)
 
 
-def test_keys_and_namespaces_of_unknown_serializers_stay_unopened_and_are_compatible_with_nothing():
+def test_keys_and_namespaces_of_unknown_serializers_stay_undecoded_and_are_compatible_with_nothing():
     encoded = encode_meta(meta(A))
     keyed = decode_meta(with_unknown_name(encoded, encoded.index(b"LongSerializerSnapshot")), 0)
     namespaced = decode_meta(with_unknown_name(encoded, encoded.index(b"VoidNamespace")), 0)
@@ -121,7 +121,7 @@ def test_keys_and_namespaces_of_unknown_serializers_stay_unopened_and_are_compat
 
 
 @pytest.mark.parametrize("offset", [-1, 1])
-def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_rejected_from_both_sides(offset):
+def test_foreign_bytes_and_newer_releases_are_rejected_from_both_sides(offset):
     data = encode_meta(meta(A))
     for start, reported in ((0, "not ours"), (4, "is not known here")):
         number = int.from_bytes(data[start : start + 4], "big") + offset

@@ -1,4 +1,4 @@
-"""Appending to a list of immutable elements, or dropping some, does not encode the others again."""
+"""Appending to a list of immutable elements, or removing some, does not encode the others again."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from typeserializers.scalars.strings import write_text
 
 
 class CountedText(StringSerializer):
-    """Counts what it writes and checks."""
+    """Counts its writes and checks."""
 
     written: ClassVar[list[str]] = []
     checked: ClassVar[list[str]] = []

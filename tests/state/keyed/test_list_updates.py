@@ -1,4 +1,4 @@
-"""Updates of a list with elements of it: they are stored without a second check, and others are checked."""
+"""Lists updated with their own elements are stored without a second check, others are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed during a migration: the handles are unchanged, and the next attempt is exact."""
+"""A process killed during a migration: handles are unchanged, and the next attempt is exact."""
 
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ def write(harness, backend):
 
 
 def migrate_and_wait(name, harness, handle, state_name, connection):
-    """Restores, and stops for ever in the middle of migrating one state."""
+    """Restore, and stop forever during the migration of one state."""
 
     def progress(reported):
         if reported.operation is Operation.MIGRATION and reported.state_name == state_name and reported.entries:
@@ -82,7 +82,7 @@ class InterruptedMigrationError(StateBackendError):
 
 
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
-def test_an_interrupted_migration_changes_nothing_in_its_own_process_either(tmp_path, name):
+def test_an_interrupted_migration_changes_nothing_in_its_own_process(tmp_path, name):
     harness = BackendHarness(str(tmp_path))
     backend = harness.open(state_backend(name))
     write(harness, backend)

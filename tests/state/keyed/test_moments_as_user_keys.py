@@ -1,4 +1,4 @@
-"""A moment is one key of a map, whatever the time zone of the session or of the value."""
+"""A timestamp is one map key in any time zone of the session or of the value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(key: str, elements: list[Any], **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("key", KEYS)
-def test_a_moment_of_any_zone_is_found_also_after_a_restart(tmp_path: Path, backend: str, key: str) -> None:
+def test_a_timestamp_of_any_zone_is_found_also_after_a_restart(tmp_path: Path, backend: str, key: str) -> None:
     options: dict[str, Any] = {"backend": backend, "job_dir": tmp_path / "job"}
     assert run(key, [(1, 0), (1, 1)], **options) == [1, 2]
     assert run(key, [(1, 2), (1, 3)], **options) == [3, 4]
@@ -80,7 +80,7 @@ def test_broadcast_keys_are_written_in_utc_and_values_are_not() -> None:
     assert value.from_bytes(value.to_bytes(berlin)).tzinfo == ZONES[0]
 
 
-def test_both_passes_of_a_repeated_hour_stay_apart_and_times_without_a_zone_stay_as_they_are() -> None:
+def test_both_passes_of_a_repeated_hour_differ_and_local_times_are_unchanged() -> None:
     key = MapStateDescriptor("map", datetime.datetime, int).key_serializer
     first = datetime.datetime(2024, 10, 27, 2, 30, tzinfo=ZONES[0])
     second = first.replace(fold=1)

@@ -1,4 +1,4 @@
-"""Compatibility rules and conversions are objects: a backend uses only those that are passed to it."""
+"""Compatibility rules and conversions are objects: a backend uses only the passed ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ EXCHANGES = evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, ExchangePlan: Ex
 
 
 @pytest.mark.parametrize("backend", [HeapStateBackend(), RocksDBStateBackend()], ids=lambda backend: backend.name)
-def test_a_backend_judges_and_migrates_by_what_it_is_passed(tmp_path: Path, backend: StateBackend) -> None:
+def test_a_backend_checks_and_migrates_with_the_passed_rules(tmp_path: Path, backend: StateBackend) -> None:
     harness = BackendHarness(str(tmp_path))
     parameters = evolve(harness.parameters(), rules=rules_with_rate(1))
     opened = backend.create_keyed_state_backend(parameters)
@@ -130,7 +130,7 @@ def test_a_backend_judges_and_migrates_by_what_it_is_passed(tmp_path: Path, back
         plain.get_state(ValueStateDescriptor("price", MoneySerializer("eur")))
 
 
-def test_rules_that_are_passed_hold_for_the_parts_and_for_no_longer_than_the_compatibility() -> None:
+def test_passed_rules_apply_to_nested_parts_and_only_for_this_check() -> None:
     old, new = ListSerializer(MoneySerializer("usd")), ListSerializer(MoneySerializer("eur"))
     compatibility = resolve_compatibility(old.snapshot_configuration(), new, rules_with_rate(2))
     assert compatibility.is_after_migration

@@ -33,20 +33,18 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_what_is_made_is_closed_to_others_with_all_that_was_missing_above(
-    tmp_path: Path, make: Callable[[str], Any]
-) -> None:
+def test_new_directories_are_private_including_created_parents(tmp_path: Path, make: Callable[[str], Any]) -> None:
     make(str(tmp_path / "above" / "directory"))
     assert mode(tmp_path / "above") == mode(tmp_path / "above" / "directory") == 0o700
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_directory_of_ones_own_is_used(tmp_path: Path, make: Callable[[str], Any]) -> None:
+def test_an_own_directory_is_used(tmp_path: Path, make: Callable[[str], Any]) -> None:
     (tmp_path / "directory").mkdir(mode=0o700)
     make(str(tmp_path / "directory"))
 
 
-def test_a_directory_that_others_can_look_into_is_closed_unless_the_user_has_named_it(tmp_path: Path) -> None:
+def test_a_directory_readable_by_others_is_closed_unless_named_by_the_user(tmp_path: Path) -> None:
     for name in ("private", "given"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o755)
@@ -94,7 +92,7 @@ def test_a_directory_of_another_user_is_rejected(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_file_is_no_directory(tmp_path: Path, make: Callable[[str], Any]) -> None:
+def test_a_file_is_not_a_directory(tmp_path: Path, make: Callable[[str], Any]) -> None:
     (tmp_path / "directory").touch()
     with pytest.raises(PrivateDirectoryError, match="directory: it is not a directory"):
         make(str(tmp_path / "directory"))
@@ -153,7 +151,7 @@ def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
     lock.release()
 
 
-def test_an_error_of_the_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rejecting(descriptor: int, operation: int) -> None:
         raise OSError(37, "No locks available")
 
@@ -163,7 +161,7 @@ def test_an_error_of_the_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: 
     assert not descriptors_below(tmp_path)
 
 
-def test_a_scratch_directory_lasts_as_long_as_its_context_and_leaves_others_alone(tmp_path: Path) -> None:
+def test_a_scratch_directory_is_removed_with_its_context_and_others_are_kept(tmp_path: Path) -> None:
     parent = tmp_path / "above" / "parent"
     with scratch_directory(str(parent)) as first, scratch_directory(str(parent)) as second:
         assert Path(first).parent == Path(second).parent == parent
@@ -174,7 +172,7 @@ def test_a_scratch_directory_lasts_as_long_as_its_context_and_leaves_others_alon
     assert not descriptors_below(tmp_path)
 
 
-def test_a_temporary_directory_leaves_the_directory_that_it_is_made_in_as_it_was(tmp_path: Path) -> None:
+def test_a_temporary_directory_leaves_its_parent_unchanged(tmp_path: Path) -> None:
     with temporary_directory(str(tmp_path)) as first:
         with temporary_directory(str(tmp_path)) as second:
             assert Path(first).parent == Path(second).parent
@@ -186,7 +184,7 @@ def test_a_temporary_directory_leaves_the_directory_that_it_is_made_in_as_it_was
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_child_that_was_forked_within_a_scratch_directory_leaves_it_to_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_leaves_the_scratch_directory_to_its_parent(tmp_path: Path) -> None:
     with scratch_directory(str(tmp_path)) as path:
         child = os.fork()
         if child:
@@ -197,7 +195,7 @@ def test_a_child_that_was_forked_within_a_scratch_directory_leaves_it_to_its_par
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_has_left_in_a_scratch_directory_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_are_removed_with_the_next_scratch_directory(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         with scratch_directory(str(tmp_path)) as path:
@@ -213,7 +211,7 @@ def test_what_a_killed_process_has_left_in_a_scratch_directory_goes_with_the_nex
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("step", ["lstat", "chmod"])
-def test_a_directory_that_goes_while_it_is_looked_at_is_made_anew(
+def test_a_directory_that_vanishes_during_the_check_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Any], step: str
 ) -> None:
     path = tmp_path / "directory"
@@ -233,7 +231,7 @@ def test_a_directory_that_goes_while_it_is_looked_at_is_made_anew(
     assert path.is_dir()
 
 
-def test_processes_that_clear_away_behind_one_another_all_have_a_directory(tmp_path: Path) -> None:
+def test_processes_that_clean_up_concurrently_all_get_a_directory(tmp_path: Path) -> None:
     def work(number: int) -> int:
         for turn in range(50):
             with scratch_directory(str(tmp_path / "parent")) as scratch:
@@ -246,7 +244,9 @@ def test_processes_that_clear_away_behind_one_another_all_have_a_directory(tmp_p
     assert os.listdir(tmp_path / "parent") == []
 
 
-def test_a_parent_that_goes_while_it_is_looked_at_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parent_that_vanishes_during_the_check_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parent = tmp_path / "parent"
     real = os.listdir
 
@@ -260,9 +260,7 @@ def test_a_parent_that_goes_while_it_is_looked_at_is_made_anew(tmp_path: Path, m
         assert Path(scratch).is_dir()
 
 
-def test_a_lock_that_cannot_be_told_to_be_on_this_file_is_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_replaced_file_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> bool:
         raise PermissionError("no")
 

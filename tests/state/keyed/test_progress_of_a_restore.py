@@ -38,7 +38,7 @@ def written(harness: BackendHarness, backend_name: str, *, is_canonical: bool, r
 
 
 def check(reported: list[Progress], operation: Operation, state_name: str) -> Progress:
-    """Those of one operation on one state never fall, and the last one is done; returns that."""
+    """Progress of one operation on one state never falls, and the last one is done; returns that."""
     ours = [one for one in reported if one.operation is operation and one.state_name == state_name]
     assert ours
     assert [one.is_done for one in ours] == [False] * (len(ours) - 1) + [True]
@@ -49,7 +49,7 @@ def check(reported: list[Progress], operation: Operation, state_name: str) -> Pr
 
 @pytest.mark.parametrize("is_canonical", [True, False])
 @pytest.mark.parametrize("backend_name", ["heap", "rocksdb"])
-def test_a_restore_tells_the_bytes_of_the_files_it_brings(
+def test_a_restore_reports_the_bytes_of_its_files(
     harness: BackendHarness, backend_name: str, is_canonical: bool
 ) -> None:
     handle = written(harness, backend_name, is_canonical=is_canonical, reported=[])
@@ -66,7 +66,7 @@ def test_a_restore_tells_the_bytes_of_the_files_it_brings(
 
 @pytest.mark.parametrize("is_canonical", [True, False])
 @pytest.mark.parametrize("backend_name", ["heap", "rocksdb"])
-def test_each_subtask_of_a_rescaled_operator_tells_its_own_entries(
+def test_each_subtask_of_a_rescaled_operator_reports_its_own_entries(
     harness: BackendHarness, backend_name: str, is_canonical: bool
 ) -> None:
     handle = written(harness, backend_name, is_canonical=is_canonical, reported=[])
@@ -80,7 +80,7 @@ def test_each_subtask_of_a_rescaled_operator_tells_its_own_entries(
 
 
 @pytest.mark.parametrize("backend_name", ["heap", "rocksdb"])
-def test_an_export_tells_rows_and_bytes_of_each_state(harness: BackendHarness, backend_name: str) -> None:
+def test_an_export_reports_rows_and_bytes_of_each_state(harness: BackendHarness, backend_name: str) -> None:
     reported: list[Progress] = []
     handle = written(harness, backend_name, is_canonical=True, reported=reported)
     last = [check(reported, Operation.SAVEPOINT, name) for name in ("count", "names")]

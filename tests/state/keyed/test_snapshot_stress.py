@@ -1,4 +1,4 @@
-"""One writer, several snapshots at once on other threads, some cancelled and some failing, against copies of dicts.
+"""One writer and several snapshots on other threads, some cancelled or failing, against copies of dicts.
 
 The writer follows a seed. With real threads, which switch as often as they can, it depends on them which snapshots are
 completed; that each of those is exactly what was there when it was prepared does not, nor that the others leave nothing
@@ -52,7 +52,7 @@ CARRIED = ValueStateDescriptor("carried", int)
 
 
 class FailingStore(CheckpointFileSystem):
-    """Fails at some write of the snapshots that were chosen, by their state ids."""
+    """Fails at some write of the chosen snapshots, by state id."""
 
     def __init__(self, uri, storage):
         super().__init__(uri, storage)
@@ -76,7 +76,7 @@ class FailingStore(CheckpointFileSystem):
 
 
 class Writer:
-    """Random changes of one backend and of the dicts that say what it must hold."""
+    """Random changes of one backend and of its model dicts."""
 
     def __init__(self, harness, backend, chance, model):
         self.harness, self.backend, self.chance, self.model = harness, backend, chance, model
@@ -209,7 +209,7 @@ def busy_threads():
 
 
 class Trial:
-    """A writer, the snapshots it has prepared, and what there was then."""
+    """A writer, its prepared snapshots, and the model content of each."""
 
     def __init__(self, harness, state_backend, chance):
         self.harness, self.state_backend, self.chance = harness, state_backend, chance
@@ -230,14 +230,14 @@ class Trial:
         return self.harness.open(self.state_backend, *handles, key_serializer=UuidSerializer(), local="subtask")
 
     def prepare(self):
-        """A task, perhaps one whose store fails, and a copy of what there is."""
+        """A task, possibly with a failing store, and a copy of the content."""
         number = next(self.harness._numbers)
         if self.chance.random() < 0.2:
             self.harness.file_system.writes_left[f"state-{number}"] = self.chance.randrange(4)
         return self.backend.prepare_snapshot(number, f"state-{number}"), copy.deepcopy(self.model)
 
     def end(self, result, then):
-        """Takes note of a task that has ended, if it gave a snapshot."""
+        """Record an ended task, if it returned a snapshot."""
         with contextlib.suppress(CancelledError, StorageError):
             self.done.append((result().handle, then))
 
@@ -262,7 +262,7 @@ class Trial:
     [(HeapStateBackend(), 1), (HeapStateBackend(), 2), (RocksDBStateBackend(cache_entries=5), 3)],
     ids=["heap-1", "heap-2", "rocksdb-3"],
 )
-def test_each_snapshot_is_what_was_there_when_it_was_prepared(harness, busy_threads, state_backend, seed):
+def test_each_snapshot_equals_the_content_when_it_was_prepared(harness, busy_threads, state_backend, seed):
     trial = Trial(harness, state_backend, random.Random(seed))
     started = []
     for step in range(STEPS):
@@ -282,7 +282,7 @@ def test_each_snapshot_is_what_was_there_when_it_was_prepared(harness, busy_thre
 
 
 class Turns:
-    """Two threads that take turns: a reader runs until chance stops it at a look into a dict, or it has ended."""
+    """Two threads that alternate: a reader runs until a random dict look-up, or its end."""
 
     def __init__(self, chance):
         self.chance = chance
@@ -292,7 +292,7 @@ class Turns:
         self.looked_at = None
 
     def looking(self, function):
-        """The function of keys, which is called at every look into a dict; it may stop the reader."""
+        """A key function called at every dict look-up; it may stop the reader."""
 
         def look(key, *other):
             if threading.current_thread() is self.reader and self.chance.random() < 0.1:
@@ -304,7 +304,7 @@ class Turns:
         return look
 
     def begin(self, action):
-        """Has another thread begin with the action; the writer goes on when that stops."""
+        """Start the action in another thread; the writer continues when that stops."""
 
         def run():
             assert self.readers_turn.acquire(timeout=PATIENCE_S)
@@ -317,7 +317,7 @@ class Turns:
         self.go_on()
 
     def go_on(self):
-        """Gives the reader its turn."""
+        """Resume the reader."""
         self.readers_turn.release()
         assert self.writers_turn.acquire(timeout=PATIENCE_S)
         if self.is_over:
@@ -325,7 +325,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_writer_may_come_in_at_every_look_into_a_dict(harness, monkeypatch, seed):
+def test_a_writer_may_interrupt_any_dict_look_up(harness, monkeypatch, seed):
     turns = Turns(random.Random(-seed))
     for name in ("__hash__", "__eq__"):
         monkeypatch.setattr(uuid.UUID, name, turns.looking(getattr(uuid.UUID, name)))

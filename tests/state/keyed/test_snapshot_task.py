@@ -17,7 +17,7 @@ PATIENCE_S = 600
 
 
 class RecordedTask(SnapshotTask[str]):
-    """Notes what it is asked to do; ``steps`` is called in the middle of the writing."""
+    """Records its calls; ``steps`` is called during the write."""
 
     def __init__(self, step=lambda task: None):
         super().__init__()
@@ -41,14 +41,14 @@ def failing(task):
     raise OSError("the disk is full")
 
 
-def test_a_task_that_is_written_tells_its_backend_so():
+def test_a_written_task_notifies_its_backend():
     task = RecordedTask()
     assert task.run() == "snapshot"
     assert task.calls == ["write", ("ended", "snapshot")]
     assert task.state is SnapshotTaskState.DONE
 
 
-def test_a_failure_removes_what_was_written_before_the_backend_lets_go():
+def test_a_failure_removes_written_files_before_the_backend_is_released():
     task = RecordedTask(failing)
     with pytest.raises(OSError, match="disk is full"):
         task.run()
@@ -59,7 +59,7 @@ def test_a_failure_removes_what_was_written_before_the_backend_lets_go():
         task.run()
 
 
-def test_the_backend_is_told_even_if_what_was_written_cannot_be_removed():
+def test_the_backend_is_notified_even_if_written_files_cannot_be_removed():
     class Clumsy(RecordedTask):
         def remove_written(self):
             super().remove_written()
@@ -72,7 +72,7 @@ def test_the_backend_is_told_even_if_what_was_written_cannot_be_removed():
     assert task.state is SnapshotTaskState.FAILED
 
 
-def test_a_task_that_never_ran_ends_when_it_is_cancelled_and_only_once():
+def test_a_task_that_never_ran_ends_once_when_it_is_cancelled():
     task = RecordedTask()
     assert task.cancel()
     assert task.cancel()
@@ -82,7 +82,7 @@ def test_a_task_that_never_ran_ends_when_it_is_cancelled_and_only_once():
 
 
 @pytest.mark.parametrize("step", [lambda task: task.cancel(), lambda task: (task.cancel(), failing(task))])
-def test_a_running_task_ends_on_its_own_thread_when_it_is_cancelled(step):
+def test_a_running_task_ends_on_its_own_thread_when_cancelled(step):
     task = RecordedTask(step)
     with pytest.raises(CancelledError):
         task.run()
@@ -90,7 +90,7 @@ def test_a_running_task_ends_on_its_own_thread_when_it_is_cancelled(step):
     assert task.state is SnapshotTaskState.CANCELLED
 
 
-def test_a_future_that_runs_is_cancelled_through_its_task():
+def test_a_running_future_is_cancelled_through_its_task():
     reached, gate = threading.Event(), threading.Event()
 
     def wait_for_gate(task):
@@ -108,7 +108,7 @@ def test_a_future_that_runs_is_cancelled_through_its_task():
             future.result(PATIENCE_S)
 
 
-def test_all_tasks_under_way_are_cancelled_at_once():
+def test_all_running_tasks_are_cancelled_at_once():
     tasks = SnapshotTasks()
     done, prepared = RecordedTask(), RecordedTask()
     done.run()
@@ -118,6 +118,6 @@ def test_all_tasks_under_way_are_cancelled_at_once():
     assert (done.state, prepared.state) == (SnapshotTaskState.DONE, SnapshotTaskState.CANCELLED)
 
 
-def test_what_has_ended_has_no_way_on():
+def test_an_ended_task_has_no_transition():
     ended = {SnapshotTaskState.DONE, SnapshotTaskState.CANCELLED, SnapshotTaskState.FAILED}
     assert not ended & {state for state, _ in TRANSITIONS}

@@ -1,4 +1,4 @@
-"""The compatibility of a restored state and a descriptor, as in Flink's ``StateSerializerProviderTest``."""
+"""Compatibility of a restored state and a descriptor, as in Flink's ``StateSerializerProviderTest``."""
 
 import attrs
 import pytest
@@ -50,7 +50,7 @@ def judged(old, new, namespace=VOID_NAMESPACE_SERIALIZER, new_namespace=VOID_NAM
 
 
 @EVERY_CASE
-def test_the_compatibility_on_values_says_which_serializer_is_in_use(old, new, kind, in_use):
+def test_the_result_of_values_decides_the_serializer_in_use(old, new, kind, in_use):
     for make, role in (
         (lambda serializer: ValueStateDescriptor("state", serializer), "value"),
         (lambda serializer: ListStateDescriptor("state", serializer), "element"),
@@ -64,7 +64,7 @@ def test_the_compatibility_on_values_says_which_serializer_is_in_use(old, new, k
 
 
 @EVERY_CASE
-def test_what_decides_where_an_entry_lies_may_be_reconfigured_and_never_migrated(old, new, kind, in_use):
+def test_address_serializers_may_be_reconfigured_but_not_migrated(old, new, kind, in_use):
     expected = INCOMPATIBLE if kind is AFTER_MIGRATION else kind
     value, queue = ValueStateDescriptor("state", int), PriorityQueueDescriptor
     compatibilities = {
@@ -81,7 +81,7 @@ def test_what_decides_where_an_entry_lies_may_be_reconfigured_and_never_migrated
             assert in_use in compatibility.serializers.values()
 
 
-def test_the_worst_of_all_parts_decides():
+def test_the_worst_part_decides():
     old = MapStateDescriptor("state", OLD_WORDS, flight_v1())
     kinds = {
         (words, flight): judged(old, MapStateDescriptor("state", words, flight)).kind
@@ -98,7 +98,7 @@ def test_the_worst_of_all_parts_decides():
     assert set(migrated.serializers.values()) >= {SERVING_BOTH, flight_v2()}
 
 
-def test_another_kind_of_state_has_no_serializers_to_use():
+def test_another_kind_of_state_has_no_serializers():
     compatibility = judged(ValueStateDescriptor("state", int), ListStateDescriptor("state", int))
     assert (compatibility.kind, compatibility.serializers) == (INCOMPATIBLE, {})
 
@@ -109,7 +109,7 @@ EVERY_BACKEND = pytest.mark.parametrize(
 
 
 @EVERY_BACKEND
-def test_after_a_rejection_there_is_no_state_until_a_descriptor_fits_and_then_no_other(tmp_path, state_backend):
+def test_after_a_rejection_there_is_no_state_until_a_compatible_descriptor_is_registered(tmp_path, state_backend):
     harness = BackendHarness(str(tmp_path))
     old, new = ValueStateDescriptor("flight", flight_v1()), ValueStateDescriptor("flight", flight_v2())
     backend = harness.open(state_backend)
@@ -136,7 +136,7 @@ def test_after_a_rejection_there_is_no_state_until_a_descriptor_fits_and_then_no
 
 
 @EVERY_BACKEND
-def test_a_converter_from_values_that_may_be_null_is_given_the_nulls_of_a_map(tmp_path, state_backend):
+def test_a_converter_of_nullable_values_gets_the_nulls_of_a_map(tmp_path, state_backend):
     harness = BackendHarness(str(tmp_path))
     old_value = NullableSerializer(LongSerializer())
     backend = harness.open(state_backend)
@@ -170,7 +170,7 @@ class JudgingSerializerSnapshot(SimpleTypeSerializerSnapshot):
 
 @EVERY_BACKEND
 @pytest.mark.parametrize("has_time_to_live", [False, True])
-def test_what_was_judged_once_is_migrated_without_being_judged_again(tmp_path, state_backend, has_time_to_live):
+def test_a_checked_state_is_migrated_without_another_check(tmp_path, state_backend, has_time_to_live):
     harness = BackendHarness(str(tmp_path))
     harness.clock = ManualClock(1_000)
     backend = harness.open(state_backend)
@@ -193,7 +193,7 @@ def compatibility_of(name, old, new):
     return check_state(restored, ValueStateDescriptor(name, new), VOID_NAMESPACE_SERIALIZER)
 
 
-def test_no_way_of_reading_a_report_misses_that_the_keys_are_rejected():
+def test_no_accessor_of_a_report_hides_rejected_keys():
     key = check_key_serializer(LongSerializer().snapshot_configuration(), StringSerializer())
     states = compatibility_of("kept", int, int), compatibility_of("changed", int, str)
     report = SchemaReport("operator", key, states)
@@ -208,7 +208,7 @@ def test_no_way_of_reading_a_report_misses_that_the_keys_are_rejected():
     assert "'kept'" not in message
 
 
-def test_a_report_says_of_states_only_what_is_theirs_where_the_keys_stay():
+def test_a_report_of_states_has_only_their_issues_if_keys_are_unchanged():
     key = check_key_serializer(LongSerializer().snapshot_configuration(), LongSerializer())
     report = SchemaReport("operator", key, (compatibility_of("kept", int, int), compatibility_of("changed", int, str)))
     assert [compatibility.kind for compatibility in report.compatibilities] == [
@@ -221,13 +221,13 @@ def test_a_report_says_of_states_only_what_is_theirs_where_the_keys_stay():
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
 @pytest.mark.parametrize("name", ["\0", "a\0b", "", "x" * 201])
-def test_a_name_that_a_backend_could_not_store_is_rejected_by_every_one(descriptor, name):
+def test_an_unstorable_name_is_rejected_by_every_backend(descriptor, name):
     with pytest.raises(StateRegistrationError, match="name"):
         descriptor(name, int)
     assert descriptor("x" * 200, int).name == "x" * 200
 
 
-def test_what_is_said_of_keys_that_are_reconfigured_hides_no_state_that_is_rejected():
+def test_reconfigured_keys_hide_no_rejected_state():
     reordered = PojoSerializer(Inherited, registered_subclasses=[First, Second])
     key = check_key_serializer(
         PojoSerializer(Inherited, registered_subclasses=[Second]).snapshot_configuration(), reordered

@@ -1,4 +1,4 @@
-"""Kills and full disks: the last completed checkpoint restores exactly, nothing is half-applied, the file is named."""
+"""Kills and full disks: the last completed checkpoint restores exactly, and the file is named."""
 
 import contextlib
 import ctypes
@@ -38,7 +38,7 @@ def harness(tmp_path):
 
 
 def stop_at(path, number, connection):
-    """Has this process stop for ever at the n-th call of a function, and say so through a pipe."""
+    """Stop this process at the n-th call of a function, and report it through a pipe."""
     module, _, path = path.partition(":")
     *owners, name = path.split(".")
     owner = importlib.import_module(module)
@@ -67,7 +67,7 @@ def stop_at(path, number, connection):
 
 
 def handle_and_next_epoch(name, directory, handle, parallelism, keys, point, connection):
-    """Restores, writes an epoch and takes a snapshot, its asynchronous part on a thread; stops at the point."""
+    """Restore, write an epoch and take a snapshot with its asynchronous part on a thread; stop at the given point."""
     harness = BackendHarness(directory)
     stop_at(*point, connection)
     backend = harness.open(state_backend(name), handle, local="local", parallelism=parallelism)
@@ -129,7 +129,7 @@ def first_handle(harness, name, local, keys=KEYS):
 
 
 def check_everything_goes_on(harness, name, handle, parallelism=1, keys=None):
-    """The next attempt finds exactly the handle's state, and its own snapshot restores exactly."""
+    """Check that the next attempt finds the handle's state, and that its snapshot restores exactly."""
     keys = keys or (KEYS if parallelism == 1 else LOWER)
     backend = harness.open(state_backend(name), handle, local="local", parallelism=parallelism)
     assert contents(harness, backend) == filled(keys, 0)
@@ -167,7 +167,7 @@ def test_a_kill_while_a_snapshot_is_restored(harness, name, point, parallelism):
 
 
 class FullStorage:
-    """A local store with room for so many files."""
+    """A local store with space for so many files."""
 
     def __init__(self, storage, room_files):
         self.storage, self.room_files = storage, room_files
@@ -192,7 +192,7 @@ class FullStorage:
 @pytest.mark.parametrize("parallelism", [1, 2], ids=["increments", "bases"])
 @pytest.mark.parametrize("room_files", [0, 1, 2])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_store_without_room(harness, name, room_files, parallelism):
+def test_a_store_without_space(harness, name, room_files, parallelism):
     handle = first_handle(harness, name, "elsewhere")
     keys = KEYS if parallelism == 1 else LOWER
     before = set(harness.file_system.list_files(""))
@@ -220,7 +220,7 @@ BALLAST_BYTES = 1 << 20
 
 
 def mount_small_disk(directory):
-    """Mounts a small disk in a mount namespace of this process alone; whether that is permitted."""
+    """Mount a small disk in a private mount namespace; returns whether that is permitted."""
     library = ctypes.CDLL(None, use_errno=True)
     return (
         library.unshare(CLONE_NEWNS) == 0
@@ -230,7 +230,7 @@ def mount_small_disk(directory):
 
 
 def write_until_the_disk_is_full(name, directory, place, connection):
-    """Writes epochs until the small disk is full; then makes room and restores what was completed last."""
+    """Write epochs until the small disk is full; then free space and restore the last completed one."""
     harness = BackendHarness(directory)
     disk = os.path.join(directory, place)
     os.makedirs(disk)

@@ -1,4 +1,4 @@
-"""Which files of a state are merged: neighbouring increments, and never the base."""
+"""Which files of a state are merged: adjacent increments, never the base."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def files(*sizes_bytes: int) -> StateFiles:
 
 
 @pytest.mark.parametrize("base_bytes", [0, 1, 1 << 40])
-def test_a_base_is_no_part_of_a_merge_however_small_it_is(base_bytes: int) -> None:
+def test_a_base_is_never_merged_however_small(base_bytes: int) -> None:
     assert files(base_bytes, *[100] * MAX_FILES).increments_to_merge() == range(1, 1 + MERGED_AT_ONCE)
 
 
-def test_the_neighbours_that_are_smallest_together_are_merged_the_last_ones_included() -> None:
+def test_the_smallest_neighbours_are_merged_including_the_last_ones() -> None:
     increments = [100] * (MAX_FILES - MERGED_AT_ONCE) + [1] * MERGED_AT_ONCE
     found = files(1000, *increments).increments_to_merge()
     assert found == range(MAX_FILES + 1 - MERGED_AT_ONCE, MAX_FILES + 1)
 
 
-def test_few_files_are_left_alone() -> None:
+def test_few_files_are_not_merged() -> None:
     assert files(*[1] * MAX_FILES).increments_to_merge() is None
     assert files(*[1] * (MAX_FILES + 1)).increments_to_merge() is not None
     pending = files(*[1] * MERGED_AT_ONCE)
@@ -46,7 +46,7 @@ def test_few_files_are_left_alone() -> None:
     assert pending.increments_to_merge() is None
 
 
-def test_a_base_is_worth_its_bytes_only_where_there_are_too_many_files_and_it_is_small() -> None:
+def test_a_base_is_written_only_if_there_are_too_many_files_and_it_is_small() -> None:
     increment, is_few = 1000, [1000] * (MAX_FILES - 1)
     assert not files(1, *is_few).is_mostly_gone
     assert files(1, *is_few, increment).is_mostly_gone
@@ -59,7 +59,7 @@ def test_a_base_is_worth_its_bytes_only_where_there_are_too_many_files_and_it_is
     assert pending.is_mostly_gone
 
 
-def test_increments_are_borne_up_to_the_patience_and_while_they_are_small() -> None:
+def test_increments_are_kept_up_to_the_limit_and_while_small() -> None:
     assert not files(0, MIN_MERGE_BYTES).has_outgrown(1)
     assert files(0, MIN_MERGE_BYTES + 1).has_outgrown(1)
     assert not files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2).has_outgrown(1.5)
@@ -68,7 +68,7 @@ def test_increments_are_borne_up_to_the_patience_and_while_they_are_small() -> N
 
 
 @pytest.mark.parametrize("width", [1, 4])
-def test_neighbours_have_different_patience_between_one_and_two(width: int) -> None:
+def test_neighbours_have_different_limits_between_one_and_two(width: int) -> None:
     known = [patience_of(KeyGroupRange(start, start + width - 1)) for start in range(0, 64 * width, width)]
     assert all(1 <= one < 2 for one in known)
     assert len(set(known)) == len(known)

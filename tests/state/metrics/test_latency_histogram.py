@@ -1,4 +1,4 @@
-"""Latency histograms: known to an eighth, merged without loss, never below what was recorded."""
+"""Latency histograms: exact to an eighth, mergeable, never below a recorded value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def histogram_of(latencies: list[int]) -> LatencyHistogram:
 
 
 @given(LATENCIES.filter(bool), st.floats(0.1, 100))
-def test_a_percentile_is_the_exact_one_or_up_to_an_eighth_above(latencies: list[int], percent: float) -> None:
+def test_a_percentile_is_exact_or_up_to_an_eighth_above(latencies: list[int], percent: float) -> None:
     histogram = histogram_of(latencies)
     wanted = len(latencies) * percent / 100
     exact = next(latency for rank, latency in enumerate(sorted(latencies), 1) if rank >= wanted)
@@ -32,21 +32,21 @@ def test_a_percentile_is_the_exact_one_or_up_to_an_eighth_above(latencies: list[
 
 
 @given(LATENCIES, LATENCIES)
-def test_two_merged_are_one_of_all(first: list[int], second: list[int]) -> None:
+def test_merged_histograms_equal_one_of_all_values(first: list[int], second: list[int]) -> None:
     one, other = histogram_of(first), histogram_of(second)
     assert one.merged_with(other) == histogram_of(first + second) == other.merged_with(one)
     assert (one, other) == (histogram_of(first), histogram_of(second))
 
 
 @given(LATENCIES)
-def test_a_histogram_survives_json(latencies: list[int]) -> None:
+def test_a_histogram_round_trips_through_json(latencies: list[int]) -> None:
     histogram = histogram_of(latencies)
     again = LatencyHistogram.from_json(json.loads(json.dumps(histogram.to_json())))
     assert again == histogram
     assert again.count == len(latencies)
 
 
-def test_an_empty_histogram_and_odd_latencies() -> None:
+def test_an_empty_histogram_and_extreme_latencies() -> None:
     empty = LatencyHistogram()
     assert (empty.percentile_ns(50), empty.mean_ns, empty.count) == (0, 0.0, 0)
     odd = histogram_of([-5, 2**80])
@@ -64,7 +64,7 @@ def test_a_percentage_out_of_range_is_rejected(percent: float) -> None:
 @pytest.mark.parametrize(
     "value", [None, 5, [], [1, 2], [1, 2, 3], [1, 2, [[1, 0]]], [1, 2, [[-1, 1]]], [-1, 2, []], [1, 2, [[10**9, 1]]]]
 )
-def test_what_is_no_histogram_is_rejected(value: object) -> None:
+def test_an_invalid_histogram_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="no latency histogram"):
         LatencyHistogram.from_json(value)
 

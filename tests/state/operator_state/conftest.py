@@ -1,4 +1,4 @@
-"""The operator that the tests start, snapshot and restore."""
+"""The operator of these tests."""
 
 import pytest
 from operator_under_test import OperatorUnderTest

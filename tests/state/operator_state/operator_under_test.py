@@ -1,4 +1,4 @@
-"""An operator of several subtasks that is started, snapshotted and restored as a runtime would do it."""
+"""An operator of several subtasks that is started, snapshotted and restored as in a runtime."""
 
 import itertools
 
@@ -21,7 +21,7 @@ class OperatorUnderTest:
         self.numbers = itertools.count(1)
 
     def start(self, parts=(), parallelism=1, source=None):
-        """The backends of all subtasks, fresh or restored from the operator parts of all subtasks."""
+        """The backends of all subtasks, new or restored from the operator parts."""
         restored = (
             restored_operator_state(parts, source or self.file_system, parallelism) if parts else (None,) * parallelism
         )
@@ -43,14 +43,14 @@ class OperatorUnderTest:
         return [encode_operator_state(backend.snapshot(number, f"snapshot-{number}").handle) for backend in backends]
 
     def restart(self, backends, parallelism=None):
-        """A snapshot of all subtasks, restored at a parallelism."""
+        """A snapshot of all subtasks, restored with a parallelism."""
         parts = self.snapshot(backends)
         for backend in backends:
             backend.close()
         return self.start(parts, parallelism or len(backends))
 
     def savepoint(self, parts):
-        """The operator parts of a savepoint, and the store that it is in."""
+        """The operator parts of a savepoint, and its store."""
         target = CheckpointFileSystem.from_uri(self.directory / f"savepoint-{next(self.numbers)}")
         exported = []
         for index, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Keys of a broadcast state that become equal because two constants of an enum became one."""
+"""Keys of a broadcast state that become equal because two enum constants were merged."""
 
 import enum
 
@@ -22,12 +22,12 @@ def restored(operator, entries):
     return restored
 
 
-def test_entries_are_found_under_the_constant_that_is_left(operator):
+def test_entries_are_found_under_the_remaining_constant(operator):
     state = restored(operator, {FIRST.CRIMSON: "dark", FIRST.BLUE: "cold"}).get_state(descriptor(SECOND))
     assert dict(state.items()) == {SECOND.RED: "dark", SECOND.BLUE: "cold"}
 
 
-def test_keys_that_become_equal_stop_the_restore_and_are_named(operator):
+def test_keys_that_become_equal_fail_the_restore_and_are_named(operator):
     backend = restored(operator, {FIRST.RED: "light", FIRST.CRIMSON: "dark"})
     with pytest.raises(
         (StateMigrationException, StateRestoreError), match=r"Colour\.RED: 1.* and .*Colour\.CRIMSON: 2"

@@ -27,12 +27,12 @@ RULES = BroadcastStateDescriptor("rules", str, Rule)
 TABLE = BroadcastStateDescriptor("table", int, str)
 
 
-def test_a_fresh_backend_has_no_states(operator):
+def test_a_new_backend_has_no_states(operator):
     (backend,) = operator.start()
     assert backend.state_names() == ()
 
 
-def test_nothing_registered_leaves_no_part_and_is_restored(operator):
+def test_a_backend_without_states_has_no_part_and_is_restored(operator):
     (backend,) = operator.start()
     assert backend.snapshot(1, "snapshot-1").handle.states == ()
     assert operator.snapshot([backend]) == [None]
@@ -40,7 +40,7 @@ def test_nothing_registered_leaves_no_part_and_is_restored(operator):
     assert restored.state_names() == ()
 
 
-def test_states_are_registered_once_and_give_the_same_content(operator):
+def test_states_are_registered_once_and_share_content(operator):
     (backend,) = operator.start()
     for name in ("first", "second", "third"):
         state = backend.get_state(SplitListStateDescriptor(name, int))
@@ -70,7 +70,7 @@ def test_another_serializer_under_the_same_name_is_rejected(operator):
         backend.get_state(SplitListStateDescriptor("numbers", str))
 
 
-def test_a_name_must_be_given():
+def test_a_name_is_required():
     with pytest.raises(StateRegistrationError, match="1 to 200 characters"):
         SplitListStateDescriptor("", int)
 
@@ -115,7 +115,7 @@ def test_lists_and_broadcast_states_are_restored_in_order_with_empty_ones_among_
     assert restored.unregistered_names() == ()
 
 
-def test_what_a_caller_does_to_its_own_objects_does_not_reach_the_state(operator):
+def test_callers_changing_their_objects_do_not_change_the_state(operator):
     (backend,) = operator.start()
     rules, given = backend.get_state(RULES), Rule("late", [15])
     elements = backend.get_state(SplitListStateDescriptor("elements", Rule))
@@ -130,7 +130,7 @@ def test_what_a_caller_does_to_its_own_objects_does_not_reach_the_state(operator
     assert elements.get() == [Rule("late", [15])]
 
 
-def test_a_list_takes_all_elements_or_none(operator):
+def test_a_list_accepts_all_elements_or_none(operator):
     (backend,) = operator.start()
     numbers = backend.get_state(NUMBERS)
     numbers.add(1)
@@ -144,7 +144,7 @@ def test_a_list_takes_all_elements_or_none(operator):
     assert numbers.get() == []
 
 
-def test_a_broadcast_state_takes_all_entries_or_none(operator):
+def test_a_broadcast_state_accepts_all_entries_or_none(operator):
     (backend,) = operator.start()
     table = backend.get_state(TABLE)
     table.put(1, "one")
@@ -183,7 +183,7 @@ def test_broadcast_entries_may_be_changed_while_iterating(operator):
     assert sorted(table.keys()) == [10, 11, 12, 13, 14]
 
 
-def test_keys_without_equal_bytes_for_equal_values_are_told_apart_by_their_bytes(operator):
+def test_keys_whose_equality_differs_from_their_bytes_are_distinguished_by_bytes(operator):
     descriptor = BroadcastStateDescriptor("by limits", list[int], float)
     backends = operator.start()
     state = backends[0].get_state(descriptor)
@@ -195,7 +195,7 @@ def test_keys_without_equal_bytes_for_equal_values_are_told_apart_by_their_bytes
     assert restored.get_state(descriptor).get([2, 1]) == 3.0
 
 
-def test_a_read_only_view_shows_the_state_and_has_no_way_to_change_it(operator):
+def test_a_read_only_view_shows_the_state_and_cannot_change_it(operator):
     (backend,) = operator.start()
     table = backend.get_state(TABLE)
     view = table.read_only()

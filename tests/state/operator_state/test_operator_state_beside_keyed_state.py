@@ -1,4 +1,4 @@
-"""Keyed and operator state of one operator beside each other, through a checkpoint's metadata, on both backends."""
+"""Keyed and operator state of one operator, through a checkpoint's metadata, on both backends."""
 
 import pytest
 
@@ -133,7 +133,7 @@ def test_both_are_restored_from_a_checkpoint_and_from_a_savepoint(tmp_path, back
     operator.harness.close()
 
 
-def test_a_file_may_be_shared_by_the_states_of_several_subtasks(tmp_path):
+def test_a_file_can_be_shared_by_the_states_of_several_subtasks(tmp_path):
     operator = OperatorWithBoth(tmp_path, "heap")
     subtasks = operator.start([], 1)
     keyed, own = subtasks[0]

@@ -1,4 +1,4 @@
-"""Rows that their serializer did not write are rejected at registration, not at a read."""
+"""Rows of other bytes are rejected at registration, not at a read."""
 
 import attrs
 import pytest
@@ -15,7 +15,7 @@ from statebackend.testing.backends.evolving_records import FlightV1, LegV1, flig
 
 
 def with_rows(operator, handle, change):
-    """The handle of the same state, whose keys and values have other bytes under a checksum of their own."""
+    """The handle of the same state with other keys and values, and a valid checksum."""
     (state,) = decode_operator_state(handle).states
     (part,) = state.parts
     rows = [change(*row) for row in read_slices(operator.file_system, part.slices)]
@@ -38,7 +38,7 @@ def with_rows(operator, handle, change):
     ],
     ids=["mutable", "immutable", "migrated mutable", "migrated immutable"],
 )
-def test_bytes_that_do_not_fit_are_rejected_at_registration(operator, old, new, record, error, is_broadcast, change):
+def test_invalid_bytes_are_rejected_at_registration(operator, old, new, record, error, is_broadcast, change):
     def descriptor(of):
         if is_broadcast:
             return BroadcastStateDescriptor("state", str, of)
@@ -60,7 +60,7 @@ def test_bytes_that_do_not_fit_are_rejected_at_registration(operator, old, new, 
 
 
 @pytest.mark.parametrize("row", [(b"key", b"value"), (b"key", None), (None, None)])
-def test_a_row_that_is_not_one_of_a_list_is_rejected(operator, row):
+def test_a_row_of_another_kind_is_rejected_in_a_list(operator, row):
     (backend,) = operator.start()
     backend.get_state(SplitListStateDescriptor("state", bytes)).add(b"value")
     (handle,) = operator.snapshot([backend])
@@ -69,7 +69,7 @@ def test_a_row_that_is_not_one_of_a_list_is_rejected(operator, row):
         damaged.get_state(SplitListStateDescriptor("state", bytes))
 
 
-def test_a_row_that_is_not_one_of_a_broadcast_state_is_rejected(operator):
+def test_a_row_of_another_kind_is_rejected_in_a_broadcast_state(operator):
     descriptor = BroadcastStateDescriptor("state", bytes, bytes)
     (backend,) = operator.start()
     backend.get_state(descriptor).put(b"key", b"value")

@@ -94,7 +94,7 @@ def test_without_state_there_is_no_part():
         ((state(slices=[FileSlice(FIRST_FILE, -1, 3)]),), "rows -1 to 3"),
     ],
 )
-def test_what_breaks_an_invariant_is_not_written(states, what):
+def test_invalid_operator_state_is_not_written(states, what):
     with pytest.raises(StateRestoreError, match=what):
         encode_operator_state(OperatorStateHandle(states))
 
@@ -139,7 +139,7 @@ def part_of(*, mark=b"", version=3, states=1, mode="union", index=0, first=0, la
         ({"first": -1}, "rows -1 to 5"),
     ],
 )
-def test_what_breaks_an_invariant_is_not_read(changes, what):
+def test_invalid_operator_state_is_not_read(changes, what):
     assert decode_operator_state(part_of()).state("offsets") is not None
     with pytest.raises(StateRestoreError, match=f"(?s){what}"):
         decode_operator_state(part_of(**changes))
@@ -154,7 +154,7 @@ def test_every_truncation_and_every_extra_byte_is_rejected():
         decode_operator_state(attrs.evolve(part, meta=part.meta + b"\0"))
 
 
-def test_state_whose_serializer_nobody_knows_travels_on(operator):
+def test_state_of_an_unknown_serializer_is_kept(operator):
     numbers = SplitListStateDescriptor("numbers", int)
     backends = operator.start()
     backends[0].get_state(numbers).add_all([1, 2, 3])

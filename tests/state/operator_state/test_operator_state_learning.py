@@ -1,4 +1,4 @@
-"""Operator state of serializers that learn while they write: a restore knows what any subtask has learned."""
+"""Operator state of serializers that learn while writing: a restore knows what any subtask has learned."""
 
 from typing import Annotated
 
@@ -53,7 +53,7 @@ class NewColour(NewSign):
 
 
 def met_by_two_subtasks(operator, descriptor):
-    """The handles of two subtasks, each of which has met a class that the other has not."""
+    """The handles of two subtasks, each of which has seen a class that the other has not."""
     backends = operator.start(parallelism=2)
     for backend, places in zip(backends, (PLACES, PORTS), strict=True):
         backend.get_state(descriptor(places_v1())).add_all(places)
@@ -62,7 +62,7 @@ def met_by_two_subtasks(operator, descriptor):
 
 @pytest.mark.parametrize("mode", LISTS)
 @pytest.mark.parametrize("is_savepoint", [False, True])
-def test_subclasses_that_were_met_while_writing_are_migrated(operator, mode, is_savepoint):
+def test_subclasses_seen_while_writing_are_migrated(operator, mode, is_savepoint):
     handles = met_by_two_subtasks(operator, lambda serializer: mode("places", serializer))
     source = None
     if is_savepoint:
@@ -72,7 +72,7 @@ def test_subclasses_that_were_met_while_writing_are_migrated(operator, mode, is_
 
 
 @pytest.mark.parametrize("mode", LISTS)
-def test_what_several_subtasks_have_met_is_known_to_the_one_that_takes_over(operator, mode):
+def test_a_restored_subtask_knows_what_several_subtasks_have_seen(operator, mode):
     handles = met_by_two_subtasks(operator, lambda serializer: mode("places", serializer))
     (backend,) = operator.start(handles, 1)
     state = backend.get_state(mode("places", places_v1()))
@@ -82,7 +82,7 @@ def test_what_several_subtasks_have_met_is_known_to_the_one_that_takes_over(oper
     assert again.get_state(mode("places", places_v2())).get() == [*MIGRATED, PlaceV2(8)]
 
 
-def test_broadcast_entries_know_what_was_met(operator):
+def test_broadcast_entries_know_what_was_seen(operator):
     (backend,) = operator.start()
     state = backend.get_state(BroadcastStateDescriptor("places", str, places_v1()))
     state.put("town", PLACES[1])
@@ -96,7 +96,7 @@ def test_broadcast_entries_know_what_was_met(operator):
     }
 
 
-def test_a_subclass_is_read_as_it_was_written_where_its_serializer_must_be_reconfigured(operator):
+def test_a_subclass_is_read_as_written_if_its_serializer_is_reconfigured(operator):
     backends = operator.start(parallelism=2)
     first, second = ([Colour("green"), Colour("red")], [Sign()])
     for backend, signs in zip(backends, (first, second), strict=True):

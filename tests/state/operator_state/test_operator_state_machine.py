@@ -1,4 +1,4 @@
-"""Every mode of operator state against a model, with restarts, rescaling, savepoints and schema changes in between."""
+"""Every mode of operator state against a model, with restarts, rescaling, savepoints and schema changes."""
 
 import pathlib
 import tempfile
@@ -27,7 +27,7 @@ def flight(number, version):
 
 
 class OperatorStateMachine(RuleBasedStateMachine):
-    """The model holds numbers: what each subtask would write of a list, and the one broadcast map."""
+    """The model has numbers: the list content of each subtask, and the one broadcast map."""
 
     @initialize(parallelism=st.integers(1, 4))
     def begin(self, parallelism):

@@ -52,7 +52,7 @@ LISTS = [SplitListStateDescriptor, UnionListStateDescriptor]
 
 
 def written(operator, descriptor, content):
-    """The handles of two subtasks, of which the first holds the content."""
+    """The handles of two subtasks, of which the first has the content."""
     backends = operator.start(parallelism=2)
     for index, backend in enumerate(backends):
         state = backend.get_state(descriptor)
@@ -64,7 +64,7 @@ def written(operator, descriptor, content):
 
 
 def schema_of(handle, name, role, *known):
-    """What is stored of a state's serializer, restored with the classes of those that are known."""
+    """The stored schema of a state's serializer, restored with known classes."""
     (part,) = decode_operator_state(handle).state(name).parts
     return restored_with(snapshot_from_bytes(part.envelopes[role]), *known)
 
@@ -191,7 +191,7 @@ def test_broadcast_keys_that_become_equal_are_rejected_because_an_entry_would_be
     assert dict(backend.get_state(BroadcastStateDescriptor("routes", old, int)).items()) == content
 
 
-def test_a_reconfigured_broadcast_value_serializer_is_the_one_in_use(operator):
+def test_the_reconfigured_broadcast_value_serializer_is_used(operator):
     handles = written(operator, BroadcastStateDescriptor("words", int, OLD_WORDS), {1: "red", 2: "green"})
     (backend,) = operator.start(handles, 1)
     state = backend.get_state(BroadcastStateDescriptor("words", int, NEW_WORDS))
@@ -203,7 +203,7 @@ def test_a_reconfigured_broadcast_value_serializer_is_the_one_in_use(operator):
     assert restored.get_state(BroadcastStateDescriptor("words", int, NEW_WORDS)).get(3) == "blue"
 
 
-def test_a_reconfigured_broadcast_key_serializer_is_the_one_in_use(operator):
+def test_the_reconfigured_broadcast_key_serializer_is_used(operator):
     handles = written(operator, BroadcastStateDescriptor("words", OLD_WORDS, int), {"red": 1, "green": 2})
     (backend,) = operator.start(handles, 1)
     state = backend.get_state(BroadcastStateDescriptor("words", NEW_WORDS, int))
@@ -260,7 +260,7 @@ def test_restored_state_is_rejected_under_another_mode(operator, old, new):
     assert backend.get_state(old).get() == [1, 2]
 
 
-def test_a_value_that_a_migration_makes_unfit_is_named_and_nothing_is_changed(operator):
+def test_an_invalid_migrated_value_is_named_and_nothing_is_changed(operator):
     handles = written(operator, SplitListStateDescriptor("longs", UncheckedLongSerializer()), [1, -2])
     backends = operator.start(handles, 2)
     with pytest.raises(StateMigrationException, match=r"operator-under-test.*'longs', row 2.*store/state/.*unchanged"):
@@ -290,7 +290,7 @@ def test_progress_is_reported_while_migrating(operator):
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)
-def test_a_state_that_only_some_subtasks_migrated_is_read_under_each_of_its_schemas(operator, list_descriptor):
+def test_a_state_that_only_some_subtasks_migrated_is_read_in_each_schema(operator, list_descriptor):
     backends = operator.start(parallelism=2)
     for index, backend in enumerate(backends):
         backend.get_state(list_descriptor("flights", flight_v1())).add(FLIGHTS[index])
@@ -308,7 +308,7 @@ def test_a_state_that_only_some_subtasks_migrated_is_read_under_each_of_its_sche
     assert len(again.state("flights").parts) == 1
 
 
-def test_each_schema_of_a_state_has_a_file_of_its_own_in_a_savepoint(operator):
+def test_each_schema_of_a_state_has_its_own_file_in_a_savepoint(operator):
     backends = operator.start(parallelism=2)
     for index, backend in enumerate(backends):
         backend.get_state(SplitListStateDescriptor("flights", flight_v1())).add(FLIGHTS[index])
@@ -325,7 +325,7 @@ def test_each_schema_of_a_state_has_a_file_of_its_own_in_a_savepoint(operator):
     assert state.get() == [migrated_flight(flight) for flight in FLIGHTS[:2]]
 
 
-def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_rejected(operator):
+def test_subtasks_with_different_reconfigurations_share_one_serializer_or_are_rejected(operator):
     def restored_from(first, second):
         backends = operator.start(parallelism=2)
         for backend, words in zip(backends, (first, second), strict=True):
@@ -339,7 +339,7 @@ def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_
         rejected.get_state(SplitListStateDescriptor("words", NEW_WORDS))
 
 
-def test_descriptors_can_be_judged_before_anything_is_touched(operator):
+def test_descriptors_can_be_checked_before_anything_changes(operator):
     handles = written(operator, SplitListStateDescriptor("flights", flight_v1()), FLIGHTS)
     (meta,) = operator_state_metas([decode_operator_state(handle) for handle in handles])
     judged = [
@@ -363,7 +363,7 @@ def test_descriptors_can_be_judged_before_anything_is_touched(operator):
     ids=["migrated", "incompatible"],
 )
 @pytest.mark.parametrize("is_old_first", [True, False])
-def test_the_compatibility_is_the_worst_over_all_schemas_in_whatever_order(operator, new, record, kind, is_old_first):
+def test_the_compatibility_is_the_worst_over_all_schemas_in_any_order(operator, new, record, kind, is_old_first):
     backends = operator.start(parallelism=2)
     contents = [(flight_v1(), FLIGHTS[0]), (new, record)]
     for backend, (serializer, content) in zip(backends, contents if is_old_first else contents[::-1], strict=True):

@@ -1,4 +1,4 @@
-"""Redistribution loses nothing and invents nothing, and is fair: Flink's case 30, on thousands of random states."""
+"""Redistribution keeps every element once, evenly: Flink's case 30, on thousands of random states."""
 
 import collections
 
@@ -70,7 +70,7 @@ def jobs(draw):
 
 
 def rows(parts):
-    """Every row by where it is, with the schema that it was written under."""
+    """Every row by position, with its schema."""
     return [
         (one.file.path, row, tuple(part.envelopes.items()))
         for part in parts
@@ -85,7 +85,7 @@ def old_parts(handles, name):
 
 @settings(max_examples=200)
 @given(jobs(), st.integers(1, 7))
-def test_nothing_is_lost_nothing_is_invented_and_the_load_is_even(handles, parallelism):
+def test_every_element_is_kept_once_and_the_load_is_even(handles, parallelism):
     assigned = redistribute(handles, parallelism)
     assert len(assigned) == parallelism
     names = {state.name: state.mode for handle in handles for state in handle.states}
@@ -122,7 +122,7 @@ def test_nothing_is_lost_nothing_is_invented_and_the_load_is_even(handles, paral
 
 @settings(max_examples=200)
 @given(jobs())
-def test_at_the_same_parallelism_slices_stay_as_they_are(handles):
+def test_at_the_same_parallelism_slices_are_unchanged(handles):
     for handle, assigned in zip(handles, redistribute(handles, len(handles)), strict=True):
         for state in assigned:
             old = handle.state(state.name)
@@ -130,7 +130,7 @@ def test_at_the_same_parallelism_slices_stay_as_they_are(handles):
                 assert state.carried == old.parts
 
 
-def test_slices_that_continue_each_other_become_one(operator):
+def test_adjacent_slices_become_one(operator):
     numbers = SplitListStateDescriptor("numbers", int)
     backends = operator.start()
     backends[0].get_state(numbers).add_all(range(10))
@@ -152,7 +152,7 @@ def test_a_state_of_different_modes_in_different_subtasks_is_rejected():
 
 
 @pytest.mark.parametrize("parallelism", [0, -1])
-def test_there_must_be_a_subtask(parallelism):
+def test_at_least_one_subtask_is_required(parallelism):
     with pytest.raises(ValueError, match="at least 1"):
         redistribute([], parallelism)
 
@@ -182,7 +182,7 @@ def test_real_state_at_another_parallelism(operator, parallelism, is_registered_
         assert dict(backend.get_state(table).items()) == {"a": 1, "b": 2}
 
 
-def test_a_union_list_that_nobody_registers_is_not_multiplied(operator):
+def test_an_unregistered_union_list_is_not_multiplied(operator):
     names = UnionListStateDescriptor("names", str)
     backends = operator.start(parallelism=3)
     for index, backend in enumerate(backends):
@@ -192,7 +192,7 @@ def test_a_union_list_that_nobody_registers_is_not_multiplied(operator):
     assert backends[3].get_state(names).get() == ["name 0", "name 1", "name 2"]
 
 
-def test_a_union_list_whose_subtasks_choose_their_own_stays_as_it_is(operator):
+def test_a_union_list_of_chosen_elements_is_unchanged(operator):
     offsets = UnionListStateDescriptor("offsets", tuple[int, int])
     backends = operator.start(parallelism=4)
     for partition in range(12):
@@ -220,7 +220,7 @@ def rows_of(file, *ranges):
     ],
     ids=["neighbours", "gap", "turned round", "overlap"],
 )
-def test_pieces_of_one_file_are_one_only_where_nothing_lies_between_them(pieces, expected):
+def test_pieces_of_one_file_are_joined_only_if_adjacent(pieces, expected):
     file = FileHandle("one file", 1, CHECKSUM)
     handles = [
         OperatorStateHandle((OperatorStateMeta("state", UNION, (rows_of(file, *ranges),)),)) for ranges in pieces
@@ -230,7 +230,7 @@ def test_pieces_of_one_file_are_one_only_where_nothing_lies_between_them(pieces,
     assert found == expected
 
 
-def test_pieces_of_two_files_stay_two_though_their_numbers_continue():
+def test_pieces_of_two_files_are_not_joined():
     handles = [
         OperatorStateHandle((OperatorStateMeta("state", SPLIT, (StatePart(envelopes(SPLIT, 1), (piece,)),)),))
         for piece in (FileSlice(FileHandle("a", 1, CHECKSUM), 0, 2), FileSlice(FileHandle("b", 1, CHECKSUM), 2, 4))
@@ -240,7 +240,7 @@ def test_pieces_of_two_files_stay_two_though_their_numbers_continue():
     assert found == [("a", 0, 2), ("b", 2, 4)]
 
 
-def test_only_files_of_checkpoints_are_referred_to_and_of_no_savepoint_among_them(tmp_path):
+def test_only_files_of_checkpoints_are_referenced_and_not_of_savepoints(tmp_path):
     fs = CheckpointFileSystem.from_uri(tmp_path)
 
     def operator(path):

@@ -1,4 +1,4 @@
-"""Which files a snapshot of operator state refers to instead of writing the same rows again."""
+"""Files that a snapshot of operator state references instead of writing the same rows."""
 
 import pytest
 from operator_under_test import OperatorUnderTest
@@ -30,7 +30,7 @@ def snapshot_after_restore(operator, handles, source, is_registered):
 
 
 @REGISTERED
-def test_files_of_a_savepoint_in_the_store_of_the_job_itself_are_not_referred_to(operator, is_registered):
+def test_files_of_a_savepoint_in_the_store_of_the_job_are_not_referenced(operator, is_registered):
     store = operator.file_system
     (handle,) = handles_of_numbers(operator)
     exported, _ = export_operator_state(handle, store, store, "savepoint", "part-00000")
@@ -42,7 +42,7 @@ def test_files_of_a_savepoint_in_the_store_of_the_job_itself_are_not_referred_to
 
 
 @REGISTERED
-def test_files_of_a_checkpoint_in_another_store_are_not_referred_to(operator, tmp_path, is_registered):
+def test_files_of_a_checkpoint_in_another_store_are_not_referenced(operator, tmp_path, is_registered):
     former = OperatorUnderTest(tmp_path / "former")
     handles = handles_of_numbers(former)
     snapshot = snapshot_after_restore(operator, handles, former.file_system, is_registered)
@@ -51,7 +51,7 @@ def test_files_of_a_checkpoint_in_another_store_are_not_referred_to(operator, tm
     assert restored.get_state(NUMBERS).get() == [1, 2]
 
 
-def test_each_of_several_checkpoints_may_complete_after_the_next_was_written(operator):
+def test_several_checkpoints_may_complete_after_the_next_was_written(operator):
     (backend,) = operator.start()
     numbers = backend.get_state(NUMBERS)
     for checkpoint_id in (1, 2):
@@ -104,7 +104,7 @@ def test_a_broadcast_state_that_has_changed_since_the_checkpoint_is_written_agai
     assert dict(restored.get_state(TABLE).items()) == dict(table.items()) != {1: 1, 2: 2}
 
 
-def test_files_of_a_checkpoint_before_the_newest_complete_one_are_not_referred_to(operator):
+def test_files_of_a_checkpoint_before_the_newest_complete_one_are_not_referenced(operator):
     (backend,) = operator.start()
     backend.get_state(NUMBERS).add(1)
     backend.snapshot(1, "snapshot-1")
@@ -115,7 +115,7 @@ def test_files_of_a_checkpoint_before_the_newest_complete_one_are_not_referred_t
     assert backend.snapshot(3, "snapshot-3").handle.files == second.handle.files
 
 
-def test_a_missing_file_is_found_before_anybody_registers_the_state(operator):
+def test_a_missing_file_is_found_before_the_state_is_registered(operator):
     handles = handles_of_numbers(operator)
     (file,) = decode_operator_state(handles[0]).files
     operator.file_system.delete(file.path)
@@ -123,7 +123,7 @@ def test_a_missing_file_is_found_before_anybody_registers_the_state(operator):
         operator.start(handles)
 
 
-def test_migrated_state_is_written_anew_although_nobody_has_changed_it(operator):
+def test_migrated_state_is_written_again_even_if_unchanged(operator):
     (backend,) = operator.start()
     backend.get_state(SplitListStateDescriptor("flights", flight_v1())).add(FlightV1(1, 10, "UA"))
     (backend,) = operator.restart([backend])

@@ -1,4 +1,4 @@
-"""Rows of operator state go to their file and come back in batches that are bounded by number and by bytes."""
+"""Rows of operator state are written and read in batches bounded by number and by bytes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_state_rows, "BATCH_ROWS", 3)
 
 
-def test_a_batch_has_neither_too_many_rows_nor_too_many_bytes() -> None:
+def test_a_batch_is_bounded_in_rows_and_bytes() -> None:
     sizes = [[len(row[1] or b"") + len(row[0] or b"") for row in batch] for batch in batches(ROWS)]
     assert sizes == [[5, 5], [1], [40], [0, 0, 10], [10], [3]]
     assert [len(batch) for batch in batches([(None, b"")] * 7)] == [3, 3, 1]
     assert list(batches([])) == []
 
 
-def test_row_groups_are_bounded_alike_and_the_rows_come_back(tmp_path: Path) -> None:
+def test_row_groups_have_the_same_bounds_and_the_rows_round_trip(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     data = encoded_rows(iter(ROWS))
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata

@@ -22,7 +22,7 @@ TABLE = BroadcastStateDescriptor("table", int, list[int])
 
 
 class GateSerializer(LongSerializer):
-    """Writes nothing before it is let."""
+    """Blocks each write until it is released."""
 
     def __init__(self, reached=None, gate=None):
         super().__init__()
@@ -36,7 +36,7 @@ class GateSerializer(LongSerializer):
 
 
 def content_of(operator, snapshot):
-    """What the snapshot restores to."""
+    """The restored content of the snapshot."""
     (backend,) = operator.start([encode_operator_state(snapshot.handle)])
     lists = {
         descriptor.name: backend.get_state(descriptor).get()
@@ -72,7 +72,7 @@ def clear_everything(backend):
 
 
 @pytest.mark.parametrize("change", [change_everything, clear_everything])
-def test_what_happens_after_the_synchronous_part_is_not_in_the_snapshot(operator, change):
+def test_changes_after_the_synchronous_part_are_not_in_the_snapshot(operator, change):
     backend = filled(operator)
     task = backend.prepare_snapshot(1, "snapshot-1")
     change(backend)
@@ -81,7 +81,7 @@ def test_what_happens_after_the_synchronous_part_is_not_in_the_snapshot(operator
     assert content_of(operator, snapshot) == BEFORE
 
 
-def test_the_state_goes_on_while_another_thread_writes(operator):
+def test_the_state_changes_while_another_thread_writes(operator):
     reached, gate = threading.Event(), threading.Event()
     descriptor = SplitListStateDescriptor("gated", GateSerializer(reached, gate))
     (backend,) = operator.start()
@@ -101,7 +101,7 @@ def test_the_state_goes_on_while_another_thread_writes(operator):
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_a_snapshot_that_is_cancelled_while_it_writes_leaves_no_file(operator, end):
+def test_a_snapshot_cancelled_during_the_write_leaves_no_file(operator, end):
     reached, gate = threading.Event(), threading.Event()
     (backend,) = operator.start()
     backend.get_state(NUMBERS).add(1)
@@ -125,7 +125,7 @@ def test_a_snapshot_that_is_cancelled_while_it_writes_leaves_no_file(operator, e
     assert operator.file_system.list_files() == ()
 
 
-def test_a_snapshot_that_is_cancelled_before_it_begins_never_writes(operator):
+def test_a_snapshot_cancelled_before_its_start_never_writes(operator):
     backend = filled(operator)
     task = backend.prepare_snapshot(1, "snapshot-1")
     assert task.cancel()
@@ -145,14 +145,14 @@ def test_a_snapshot_is_written_once_and_cannot_be_cancelled_afterwards(operator)
     assert content_of(operator, snapshot) == BEFORE
 
 
-def test_ended_tasks_have_no_way_on():
+def test_ended_tasks_have_no_transition():
     for (state, _), following in TRANSITIONS.items():
         assert state in (SnapshotTaskState.PREPARED, SnapshotTaskState.RUNNING)
         assert following is not state
     assert (SnapshotTaskState.PREPARED, SnapshotEvent.WRITTEN) not in TRANSITIONS
 
 
-def test_a_snapshot_that_fails_leaves_no_file_and_the_state_as_it_was(operator, monkeypatch):
+def test_a_failed_snapshot_leaves_no_file_and_the_state_unchanged(operator, monkeypatch):
     backend = filled(operator)
     write_file, written = operator.file_system.write_file, []
 
@@ -173,14 +173,14 @@ def test_a_snapshot_that_fails_leaves_no_file_and_the_state_as_it_was(operator, 
     assert content_of(operator, backend.snapshot(2, "snapshot-2")) == BEFORE
 
 
-def test_the_digest_tells_contents_apart_and_attempts_not(operator):
+def test_the_digest_depends_on_content_and_not_on_attempts(operator):
     first, second, other = filled(operator), filled(operator), filled(operator)
     other.get_state(LISTS).add([2])
     digests = [backend.snapshot(1, f"attempt-{number}").digest for number, backend in enumerate((first, second, other))]
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_order_of_a_list_is_in_the_digest_and_that_of_a_map_is_not(operator):
+def test_the_digest_depends_on_the_order_of_a_list_and_not_of_a_map(operator):
     def digest(numbers, keys):
         (backend,) = operator.start()
         backend.get_state(NUMBERS).add_all(numbers)
@@ -192,13 +192,13 @@ def test_the_order_of_a_list_is_in_the_digest_and_that_of_a_map_is_not(operator)
 
 
 class RawSerializer(BytesSerializer):
-    """Writes what it is given, and no length before it."""
+    """Writes the bytes without a length."""
 
     def to_bytes(self, value):
         return value
 
 
-def test_bytes_that_move_from_one_row_or_column_to_the_next_change_the_digest(operator):
+def test_moving_bytes_between_rows_or_columns_changes_the_digest(operator):
     def digest_of_list(*elements):
         (backend,) = operator.start()
         backend.get_state(SplitListStateDescriptor("raw", RawSerializer())).add_all(elements)
@@ -214,7 +214,7 @@ def test_bytes_that_move_from_one_row_or_column_to_the_next_change_the_digest(op
     assert digest_of_entry(b"a", None) != digest_of_entry(b"a", b"\xff")
 
 
-def test_state_that_nobody_reads_is_told_apart_by_what_is_referred_to(operator):
+def test_unread_state_has_a_digest_of_its_references(operator):
     backends = [filled(operator) for _ in range(2)]
     backends[1].get_state(NUMBERS).add(3)
     handles = [encode_operator_state(one.snapshot(1, f"snapshot-{index}").handle) for index, one in enumerate(backends)]
@@ -225,7 +225,7 @@ def test_state_that_nobody_reads_is_told_apart_by_what_is_referred_to(operator):
     assert len(set(digests[0])) == 3
 
 
-def test_state_that_is_referred_to_has_the_digest_of_the_same_state_written_again(operator):
+def test_referenced_state_has_the_digest_of_written_state(operator):
     backend = filled(operator)
     first = backend.snapshot(1, "snapshot-1")
     backend.notify_checkpoint_complete(1)
@@ -245,7 +245,7 @@ def test_state_that_is_referred_to_has_the_digest_of_the_same_state_written_agai
 
 
 @pytest.mark.parametrize("is_touched", [False, True])
-def test_state_that_was_dealt_out_has_the_same_digest_referred_to_or_written(operator, is_touched):
+def test_redistributed_state_has_the_same_digest_referenced_or_written(operator, is_touched):
     handles = [encode_operator_state(filled(operator).snapshot(1, f"snapshot-{index}").handle) for index in range(2)]
     digests = set()
     for attempt in range(2):
@@ -258,7 +258,7 @@ def test_state_that_was_dealt_out_has_the_same_digest_referred_to_or_written(ope
     assert len(digests) == 1
 
 
-def test_a_digest_that_was_taken_once_is_kept_with_the_state(operator):
+def test_a_computed_digest_is_kept_with_the_state(operator):
     handles = [encode_operator_state(filled(operator).snapshot(1, f"snapshot-{index}").handle) for index in range(2)]
     backend, *_ = operator.start(handles, 3)
     (state,) = [one for one in backend.snapshot(2, "unread").handle.states if one.name == "numbers"]
@@ -290,7 +290,7 @@ def test_unchanged_state_is_written_again_only_until_its_checkpoint_is_complete(
     backend.notify_checkpoint_complete(5)
 
 
-def test_a_change_back_and_forth_during_a_snapshot_is_written_again(operator):
+def test_a_reverted_change_during_a_snapshot_is_written_again(operator):
     backend = filled(operator)
     task = backend.prepare_snapshot(1, "snapshot-1")
     backend.get_state(NUMBERS).add(3)
@@ -301,7 +301,7 @@ def test_a_change_back_and_forth_during_a_snapshot_is_written_again(operator):
     assert content_of(operator, snapshot)[1]["numbers"] == [1, 2, 3]
 
 
-def test_restored_state_refers_to_its_files_until_it_changes(operator):
+def test_restored_state_references_its_files_until_it_changes(operator):
     handles = operator.snapshot([filled(operator)])
     (backend,) = operator.start(handles)
     assert backend.snapshot(7, "snapshot-7").handle == decode_operator_state(handles[0])
@@ -313,7 +313,7 @@ def test_restored_state_refers_to_its_files_until_it_changes(operator):
 
 
 @pytest.mark.parametrize("is_registered", [True, False])
-def test_a_state_in_shreds_is_written_anew(operator, is_registered):
+def test_a_fragmented_state_is_written_again(operator, is_registered):
     backends = operator.start(parallelism=MAX_SLICES)
     for index, backend in enumerate(backends):
         backend.get_state(NUMBERS).add(index)
@@ -330,7 +330,7 @@ def test_a_state_in_shreds_is_written_anew(operator, is_registered):
 
 
 @pytest.mark.parametrize("is_registered", [True, False])
-def test_a_savepoint_stands_alone_and_its_files_are_never_referred_to(operator, is_registered):
+def test_a_savepoint_is_self_contained_and_its_files_are_never_referenced(operator, is_registered):
     handles, source = operator.savepoint(operator.snapshot([filled(operator)]))
     assert [file.path for file in decode_operator_state(handles[0]).files] == [
         "operator/operator=split/numbers/part-00000.parquet",
@@ -351,7 +351,7 @@ def test_a_savepoint_stands_alone_and_its_files_are_never_referred_to(operator, 
     assert content_of(operator, backend.snapshot(2, "snapshot-2")) == BEFORE
 
 
-def test_files_of_a_savepoint_are_not_referred_to_after_a_late_registration(operator):
+def test_files_of_a_savepoint_are_not_referenced_after_a_late_registration(operator):
     handles, source = operator.savepoint(operator.snapshot([filled(operator)]))
     (backend,) = operator.start(handles, source=source)
     backend.snapshot(1, "snapshot-1")
@@ -360,7 +360,7 @@ def test_files_of_a_savepoint_are_not_referred_to_after_a_late_registration(oper
     assert content_of(operator, backend.snapshot(2, "snapshot-2")) == BEFORE
 
 
-def test_names_that_are_no_file_names_are_exported(operator):
+def test_names_that_are_not_file_names_are_exported(operator):
     (backend,) = operator.start()
     names = ["..", ".", "a/b", "é" * 200, "é" * 199 + "x", "numbers=1"]
     for name in names:
@@ -401,7 +401,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(operator, damage, error)
     assert backend.get_state(NUMBERS).get() == [1, 2]
 
 
-def test_a_file_that_is_something_else_is_rejected(operator):
+def test_a_file_of_another_format_is_rejected(operator):
     handles = operator.snapshot([filled(operator)])
     state = decode_operator_state(handles[0]).state("table")
     (part,) = state.parts
@@ -416,7 +416,7 @@ def test_a_file_that_is_something_else_is_rejected(operator):
             backend.get_state(TABLE)
 
 
-def test_a_snapshot_that_is_cancelled_between_two_states_writes_no_more(operator, monkeypatch):
+def test_a_snapshot_cancelled_between_two_states_writes_no_more(operator, monkeypatch):
     backend = operator.start()[0]
     for name in ("first", "second"):
         backend.get_state(SplitListStateDescriptor(name, int)).add(1)
@@ -434,7 +434,7 @@ def test_a_snapshot_that_is_cancelled_between_two_states_writes_no_more(operator
     assert len(written) == 1
 
 
-def test_a_cancellation_is_noticed_after_so_many_rows(operator, monkeypatch):
+def test_a_cancellation_is_detected_after_a_number_of_rows(operator, monkeypatch):
     monkeypatch.setattr(operator_snapshot_task, "_CANCEL_CHECK_ROWS", 2)
     task, seen = operator.start()[0].prepare_snapshot(1, "cancelled"), []
 

@@ -1,4 +1,4 @@
-"""Operator state rejects files of something else and values that do not fit, names them, and changes nothing."""
+"""Operator state rejects foreign files and invalid values, names them, and changes nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SEVEN = LongSerializer().to_bytes(7)
 KEY = StringSerializer().to_bytes("key")
 
 
-def test_a_key_that_is_there_twice_is_rejected_since_an_entry_would_be_lost() -> None:
+def test_a_duplicate_key_is_rejected() -> None:
     table = TABLES[OperatorStateMode.BROADCAST]("things", {"key": StringSerializer(), "value": LongSerializer()})
     with pytest.raises(StateRestoreError, match="operator state 'things', row 2: key 'key': it is there twice"):
         table.load_rows([(KEY, SEVEN), (KEY, None)], {})
 
 
-def test_a_mutable_value_that_does_not_fit_names_the_state_and_changes_nothing(operator: Any) -> None:
+def test_an_invalid_mutable_value_names_the_state_and_changes_nothing(operator: Any) -> None:
     (backend,) = operator.start()
     state = backend.get_state(BroadcastStateDescriptor("legs", str, leg_v1()))
     with pytest.raises(SerializationError, match="operator state 'legs'"):
@@ -55,7 +55,7 @@ def test_a_mutable_value_that_does_not_fit_names_the_state_and_changes_nothing(o
     ],
     ids=["no format", "another format", "other columns", "another order"],
 )
-def test_a_file_of_something_else_is_rejected_by_its_place(tmp_path: Path, schema: pa.Schema) -> None:
+def test_a_foreign_file_is_rejected_with_its_path(tmp_path: Path, schema: pa.Schema) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path)
     written = pa.BufferOutputStream()
     pq.write_table(pa.table([pa.array([SEVEN])] * 2, schema=schema), written)
@@ -64,7 +64,7 @@ def test_a_file_of_something_else_is_rejected_by_its_place(tmp_path: Path, schem
         list(read_slice(store, FileSlice(file, 0, 1)))
 
 
-def test_a_slice_beyond_the_rows_of_its_file_is_rejected_with_both_numbers(tmp_path: Path) -> None:
+def test_a_slice_beyond_its_file_is_rejected_with_both_numbers(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path)
     file = store.write_file("rows", encoded_rows([(None, SEVEN)] * 3))
     with pytest.raises(StateRestoreError, match="has 3 rows, but rows up to 4 are referred to"):

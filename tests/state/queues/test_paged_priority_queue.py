@@ -1,4 +1,4 @@
-"""When a paged priority queue reads: nothing at opening, pages in order, and never more than it may keep."""
+"""When a paged priority queue reads: nothing at opening, pages in order, never more than the limit."""
 
 import bisect
 import random
@@ -17,7 +17,7 @@ KEY_GROUPS = KeyGroupRange(3, 5)
 
 
 class ListedQueue(PagedPriorityQueue):
-    """Its store is a sorted list per key group; remembers every page that was read."""
+    """Its store is a sorted list per key group; records every page read."""
 
     def __init__(self, max_changes=1 << 30):
         super().__init__("timers", TIMERS.element_serializer, KEY_GROUPS, max_changes)
@@ -63,7 +63,7 @@ def test_opening_reads_nothing_and_the_first_use_a_page_of_each_key_group():
     assert len(queue.pages) == 3
 
 
-def test_pages_grow_with_what_was_polled_up_to_a_limit():
+def test_pages_grow_with_polled_elements_up_to_a_limit():
     queue = stored(10_000)
     assert sum(1 for _ in queue.poll_while(lambda element: element.timestamp < 9_000)) == 27_000
     sizes = [size for group, size in queue.pages if group == 4]
@@ -72,7 +72,7 @@ def test_pages_grow_with_what_was_polled_up_to_a_limit():
     assert sum(sizes) < 9_000 + 2 * LARGEST_PAGE
 
 
-def test_what_was_not_read_is_added_and_removed_without_asking():
+def test_unread_elements_are_added_and_removed_without_a_read():
     queue = stored(1_000)
     queue.peek()
     before = len(queue.pages)
@@ -87,7 +87,7 @@ def test_what_was_not_read_is_added_and_removed_without_asking():
     assert polled == expected
 
 
-def test_a_removed_frontier_still_says_that_more_may_follow():
+def test_a_removed_frontier_still_marks_unread_elements():
     queue = stored(100)
     for group in KEY_GROUPS:
         for number in reversed(range(FIRST_PAGE)):
@@ -96,7 +96,7 @@ def test_a_removed_frontier_still_says_that_more_may_follow():
     assert sum(1 for _ in queue.poll_while(lambda element: True)) == 3 * (100 - FIRST_PAGE)
 
 
-def test_a_frontier_that_was_removed_before_it_was_read_leads_on_too():
+def test_a_frontier_removed_before_it_was_read_still_continues():
     queue = stored(1_000)
     last_of_second_page = FIRST_PAGE + 64 - 1
     for group in KEY_GROUPS:
@@ -105,7 +105,7 @@ def test_a_frontier_that_was_removed_before_it_was_read_leads_on_too():
     assert polled == [number for number in range(1_000) if number != last_of_second_page for _ in KEY_GROUPS]
 
 
-def test_a_heap_freed_of_the_dead_still_knows_its_frontiers():
+def test_a_compacted_heap_still_knows_its_frontiers():
     queue = stored(100)
     for group in KEY_GROUPS:
         queue.remove(timer(FIRST_PAGE - 1, group), group)
@@ -118,7 +118,7 @@ def test_a_heap_freed_of_the_dead_still_knows_its_frontiers():
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x80", TIMERS.element_serializer.to_bytes(timer(1)) + b"\x00"])
-def test_a_damaged_element_is_named_and_stays(damaged):
+def test_a_damaged_element_is_named_and_kept(damaged):
     queue = stored(3)
     bisect.insort(queue.stored[4], damaged)
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_a_damaged_element_is_named_and_stays(damaged):
     assert damaged in queue.stored[4]
 
 
-def test_changes_are_written_back_when_there_are_too_many():
+def test_changes_are_flushed_when_there_are_too_many():
     generator = random.Random(1)
     queue = ListedQueue(max_changes=10)
     model = QueueModel(queue)
@@ -142,7 +142,7 @@ def test_changes_are_written_back_when_there_are_too_many():
     model.check()
 
 
-def test_what_is_written_back_is_no_longer_held():
+def test_flushed_changes_are_released():
     queue = ListedQueue(max_changes=100)
     for number in range(5_000):
         queue.add(timer(number), 3)
@@ -150,7 +150,7 @@ def test_what_is_written_back_is_no_longer_held():
     assert queue.size() == 5_000
 
 
-def test_the_heap_does_not_grow_with_what_was_removed(tmp_path):
+def test_removals_do_not_grow_the_heap(tmp_path):
     harness = BackendHarness(str(tmp_path))
     heap_queue = harness.open(HeapStateBackend()).get_priority_queue(TIMERS)
     for queue, heap in ((ListedQueue(), lambda queue: queue._heap), (heap_queue, lambda queue: queue._table.heap)):

@@ -1,4 +1,4 @@
-"""Epochs of a subtask that finds its state in a local directory, and the content of that directory."""
+"""Epochs of a subtask with state in a local directory, and the content of that directory."""
 
 import os
 
@@ -10,7 +10,7 @@ KEYS = range(20)
 
 
 def epoch(harness, handle, offset, local="local"):
-    """Runs one epoch in the local directory as a task would; returns the handle and whether it was opened as it was."""
+    """Run one epoch in the local directory as a task would; returns the handle and whether it was reused."""
     backend = harness.open(ROCKSDB, *([handle] if handle else []), local=local)
     fill(harness, backend, KEYS, offset)
     snapshot = harness.snapshot(backend)

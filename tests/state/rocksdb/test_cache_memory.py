@@ -1,4 +1,4 @@
-"""The share of a backend in what the caches of its process may hold."""
+"""The share of a backend in the cache memory of its process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_share_is_at_least_a_byte_and_grows_when_others_close() -> None:
     close_cache_memory(ours[2])
 
 
-def test_a_backend_that_nobody_has_any_more_takes_no_share() -> None:
+def test_a_collected_backend_has_no_share() -> None:
     kept = open_cache_memory(1000)
     lost = open_cache_memory(1000)
     assert kept.limit_bytes == 500

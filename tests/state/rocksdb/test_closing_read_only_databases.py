@@ -1,4 +1,4 @@
-"""What a read-only database reports before it is closed, and how it is closed."""
+"""Metrics of a read-only database before it is closed, and closing it."""
 
 import os
 
@@ -20,7 +20,7 @@ def harness(tmp_path):
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_what_is_asked_of_a_closed_backend_does_not_open_what_another_may_have_now(harness, is_read):
+def test_queries_of_a_closed_backend_do_not_open_a_database_of_another(harness, is_read):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS)
     backend.get_priority_queue(TIMERS).add(timer(1, 1), 1)
@@ -45,7 +45,7 @@ def test_what_is_asked_of_a_closed_backend_does_not_open_what_another_may_have_n
     assert again.is_local
 
 
-def test_metrics_count_what_is_kept_for_what_it_makes_of_the_rows_on_the_disk(harness, monkeypatch):
+def test_metrics_count_the_overlay_by_its_effect_on_rows_on_the_disk(harness, monkeypatch):
     monkeypatch.setattr(read_only_database, "MAX_KEPT_ROWS", 3)
 
     def entries_after(values):

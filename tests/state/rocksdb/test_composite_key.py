@@ -1,4 +1,4 @@
-"""The raw keys of RocksDB: they can be taken apart again, none begins another, and they are ordered by key groups."""
+"""Raw keys of RocksDB: decodable, prefix-free, and ordered by key group."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ PARTS = {
 @pytest.mark.parametrize("key", list(PARTS))
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_raw_key_is_the_group_and_what_the_serializers_write_and_is_taken_apart_again(key, namespace, data):
+def test_a_raw_key_is_the_group_and_the_serialized_parts_and_can_be_decoded(key, namespace, data):
     key_serializer, keys = PARTS[key]
     namespace_serializer, namespaces = (VOID, None) if namespace is None else PARTS[namespace]
     raw_keys = RawKeys(key_serializer, namespace_serializer, GROUPS, namespaces is not None)
@@ -61,14 +61,14 @@ def test_a_foreign_key_group_is_rejected(serializer):
 
 
 @pytest.mark.parametrize(("serializer", "misfits"), [(LongSerializer(), [2**63, "1", 1.5]), (StringSerializer(), [1])])
-def test_a_key_that_does_not_fit_is_rejected(serializer, misfits):
+def test_an_invalid_key_is_rejected(serializer, misfits):
     raw_keys = RawKeys(serializer, VOID, GROUPS, is_namespaced=False)
     for misfit in misfits:
         with pytest.raises(SerializationError, match="the current key"):
             raw_keys.prefix(misfit, 5)
 
 
-def test_keys_whose_equality_is_not_that_of_their_bytes_come_as_bytes():
+def test_keys_whose_equality_differs_from_their_bytes_are_bytes():
     serializer = DoubleSerializer()
     raw_keys = RawKeys(serializer, serializer, GROUPS, is_namespaced=True)
     first, second = (serializer.to_bytes(number) for number in (math.nan, -0.0))

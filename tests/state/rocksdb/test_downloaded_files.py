@@ -1,4 +1,4 @@
-"""A rescale downloads each old file once per host, however many of its subtasks read a range of it."""
+"""A rescale downloads each old file once per host, for all subtasks that read a range of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def harness(tmp_path: Path) -> Iterator[BackendHarness]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many bytes were read of each file of the store."""
+    """The number of bytes read of each file of the store."""
     counted: Counter[str] = Counter()
     download = CheckpointFileSystem.download
 
@@ -66,7 +66,7 @@ def check(harness: BackendHarness, subtasks: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("is_canonical", [False, True], ids=["checkpoint", "savepoint"])
-def test_four_subtasks_read_the_files_of_one_once(
+def test_four_subtasks_download_the_files_of_one_once(
     harness: BackendHarness, read: Counter[str], tmp_path: Path, is_canonical: bool
 ) -> None:
     backend = filled(harness)
@@ -89,7 +89,7 @@ def test_four_subtasks_read_the_files_of_one_once(
     assert not brought.exists()
 
 
-def test_two_subtasks_that_become_one_bring_nothing_for_others(
+def test_two_merged_subtasks_download_nothing_for_others(
     harness: BackendHarness, read: Counter[str], tmp_path: Path
 ) -> None:
     handle = harness.snapshot(filled(harness)).handle
@@ -102,7 +102,7 @@ def test_two_subtasks_that_become_one_bring_nothing_for_others(
     assert not (tmp_path / "local" / "brought").exists()
 
 
-def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_downloaded_again(
+def test_files_that_are_removed_or_of_another_boot_are_downloaded_again(
     read: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
@@ -127,7 +127,7 @@ def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_downloaded
         assert (tmp_path / f"target-{number}").read_bytes() == b"content"
 
 
-def test_what_is_taken_away_while_it_is_downloaded_is_downloaded_again(
+def test_files_removed_during_the_download_are_downloaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
@@ -149,7 +149,7 @@ def test_what_is_taken_away_while_it_is_downloaded_is_downloaded_again(
         downloads.download(store, handle, str(tmp_path / "another"))
 
 
-def test_a_damaged_file_is_not_kept_for_the_others(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_shared(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     handle = store.write_file("file", b"content")
     (tmp_path / "store" / "file").write_bytes(b"CONTENT")
@@ -179,7 +179,7 @@ def _bring(directory: str, number: int, begin: Any, counted: Any) -> None:
 CONTENT = "xxh3:" + "0" * 32
 
 
-def test_processes_that_need_a_file_at_once_wait_for_the_one_that_brings_it(tmp_path: Path) -> None:
+def test_processes_that_need_a_file_wait_for_the_downloading_one(tmp_path: Path) -> None:
     global CONTENT
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     CONTENT = store.write_file("file", b"content").checksum

@@ -1,4 +1,4 @@
-"""Which changes of an epoch are written, and how they change the digest of the content."""
+"""Which changes of an epoch are written, and how they change the content digest."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ SEED = 7
 
 
 class Family:
-    """A column family that notes what it is asked for."""
+    """A column family that records its calls."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -30,7 +30,7 @@ def effect(drained, rows=(), expired=None):
     return written, digest.since(0), family.asked
 
 
-def test_changes_in_any_order_are_written_in_that_of_their_keys():
+def test_changes_in_any_order_are_written_in_key_order():
     drained = Drained([b"c", b"a", b"b"], [b"3", b"1", None], [None, b"0", b"2"])
     written, digest, asked = effect(drained)
     assert written == ([b"a", b"b", b"c"], [b"1", None, b"3"])
@@ -38,7 +38,7 @@ def test_changes_in_any_order_are_written_in_that_of_their_keys():
     assert effect(Drained([b"a", b"b", b"c"], [b"1", None, b"3"], [b"0", b"2", None]))[:2] == (written, digest)
 
 
-def test_only_what_nobody_has_looked_up_is_looked_up_and_in_order():
+def test_only_unknown_rows_are_looked_up_in_order():
     drained = Drained([b"c", b"a", b"b"], [b"3", b"1", b"2"], [UNKNOWN, UNKNOWN, b"0"])
     written, digest, asked = effect(drained, {b"a": b"9", b"b": b"not asked for"})
     assert written == ([b"a", b"b", b"c"], [b"1", b"2", b"3"])
@@ -47,17 +47,17 @@ def test_only_what_nobody_has_looked_up_is_looked_up_and_in_order():
     assert effect(known)[:2] == (written, digest)
 
 
-def test_the_deletion_of_what_is_not_there_is_no_change():
+def test_deleting_a_missing_row_is_no_change():
     written, digest, _ = effect(Drained([b"b", b"a"], [None, None], [UNKNOWN, None]))
     assert (written, digest) == (([], []), effect(Drained())[1])
 
 
-def test_a_row_that_is_written_as_it_was_is_written_and_leaves_the_digest_alone():
+def test_an_unchanged_row_is_written_and_leaves_the_digest_unchanged():
     written, digest, _ = effect(Drained([b"a"], [b"1"], [b"1"]))
     assert (written, digest) == (([b"a"], [b"1"]), effect(Drained())[1])
 
 
-def test_a_row_that_has_expired_counts_as_one_that_is_not_there():
+def test_an_expired_row_counts_as_missing():
     def expired(value):
         return None if value.startswith(b"old") else value
 
@@ -65,12 +65,12 @@ def test_a_row_that_has_expired_counts_as_one_that_is_not_there():
     assert effect(swept, expired=expired)[1] == effect(Drained([b"b"], [b"2"], [None]))[1]
 
 
-def test_a_digest_that_a_state_has_worked_out_is_taken_over():
+def test_a_digest_computed_by_a_state_is_reused():
     written, digest, asked = effect(Drained([b"b", b"a"], [None, b"1"], [UNKNOWN, UNKNOWN], digest=5))
     assert (written, digest, asked) == (([b"a", b"b"], [b"1", None]), f"{5:016x}", [])
 
 
-def test_a_row_that_cannot_be_looked_up_is_an_error_of_the_column_family():
+def test_a_failed_look_up_is_an_error_of_the_column_family():
     def broken(keys):
         raise OSError("gone")
 

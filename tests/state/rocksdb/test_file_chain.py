@@ -1,4 +1,4 @@
-"""Local files of changes between two snapshots: who owns them, and when they go."""
+"""Local files of changes between two snapshots: their owners, and their removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STORED: list[Any] = ["in the store"]
 
 
 class Chain(FileChain):
-    """A chain whose files are made as they are added."""
+    """A chain whose files are created as they are added."""
 
     def add(self, directory: Path, *names: str) -> None:
         for name in names:
@@ -26,7 +26,7 @@ def left(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_a_completed_snapshot_holds_is_not_written_again(tmp_path: Path) -> None:
+def test_changes_in_a_completed_snapshot_are_not_written_again(tmp_path: Path) -> None:
     chain = Chain(needs_base=True)
     chain.add(tmp_path, "a", "b")
     frozen = chain.freeze(0)
@@ -38,7 +38,7 @@ def test_what_a_completed_snapshot_holds_is_not_written_again(tmp_path: Path) ->
     assert left(tmp_path) == ["c"]
 
 
-def test_a_snapshot_that_failed_leaves_all_for_the_next(tmp_path: Path) -> None:
+def test_a_failed_snapshot_leaves_all_changes_for_the_next(tmp_path: Path) -> None:
     chain = Chain()
     chain.add(tmp_path, "a")
     chain.thaw(chain.freeze(0))
@@ -66,7 +66,7 @@ def test_snapshots_may_end_in_any_order(tmp_path: Path, is_older_first: bool) ->
     assert (chain.stored, chain.pending, left(tmp_path)) == (STORED, [], [])
 
 
-def test_files_of_one_tier_that_no_snapshot_reads_are_merged(tmp_path: Path) -> None:
+def test_unread_files_of_one_tier_are_merged(tmp_path: Path) -> None:
     chain = Chain()
     names = [f"{number}" for number in range(MERGED_AT_ONCE)]
     chain.add(tmp_path, *names[:-1])

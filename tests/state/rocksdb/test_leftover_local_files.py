@@ -1,4 +1,4 @@
-"""Leftovers in a local directory: files of killed attempts, undeletable files, invalid versions."""
+"""Remains in a local directory: files of killed attempts, undeletable files, invalid versions."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def harness(tmp_path):
 
 
 def test_damage_that_is_met_before_a_row_is_read_is_restored(harness, monkeypatch):
-    """Where a database is found to be damaged is the library's affair."""
+    """The library decides where it detects damage."""
 
     def reject(family, name):
         monkeypatch.undo()
@@ -35,7 +35,7 @@ def test_damage_that_is_met_before_a_row_is_read_is_restored(harness, monkeypatc
     assert not backend.is_local
 
 
-def test_a_database_that_could_not_be_looked_into_is_left_to_the_next_backend(harness, monkeypatch):
+def test_a_database_that_cannot_be_inspected_is_left_to_the_next_backend(harness, monkeypatch):
     def reject(family, name):
         monkeypatch.undo()
         raise MemoryError
@@ -51,7 +51,7 @@ def test_a_database_that_could_not_be_looked_into_is_left_to_the_next_backend(ha
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
-def test_files_of_killed_attempts_at_an_epoch_of_few_changes_do_not_pile_up(harness):
+def test_remains_of_killed_attempts_of_small_epochs_do_not_accumulate(harness):
     handle, _ = epoch(harness, None, 0)
     files = os.path.join(harness.directory, "local", "local", "files")
     os.makedirs(os.path.join(files, "scratch"))
@@ -70,7 +70,7 @@ def test_files_of_killed_attempts_at_an_epoch_of_few_changes_do_not_pile_up(harn
     assert content(harness, again, VALUE)[1] == 99
 
 
-def test_rows_of_a_database_that_could_not_be_removed_are_not_taken_for_those_of_the_snapshot(harness, monkeypatch):
+def test_rows_of_an_undeletable_database_are_not_mixed_with_those_of_the_snapshot(harness, monkeypatch):
     monkeypatch.setattr("statebackend.state.rocksdb.read_only_database.MAX_KEPT_ROWS", 0)
 
     def epoch_of(key, *restore):
@@ -107,7 +107,7 @@ def test_rows_of_a_database_that_could_not_be_removed_are_not_taken_for_those_of
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_version_that_this_release_would_not_write_is_none(harness, change):
+def test_an_unknown_local_version_is_ignored(harness, change):
     handle, _ = epoch(harness, None, 0)
     with open(version_path(harness), "rb") as file:
         version = json.loads(file.read()[9:])
@@ -121,7 +121,7 @@ def test_a_version_that_this_release_would_not_write_is_none(harness, change):
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
-def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version_to_it(harness):
+def test_a_forked_child_that_changes_the_database_leaves_the_version_to_its_parent(harness):
     handle, _ = epoch(harness, None, 0)
     backend = harness.open(ROCKSDB, handle, local="local")
     state = backend.get_state(VALUE)
@@ -149,7 +149,7 @@ def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version
     assert harness.open(ROCKSDB, handle, local="local").is_local
 
 
-def test_what_came_from_another_store_is_restored_so_that_no_snapshot_refers_to_files_there(harness, tmp_path):
+def test_files_of_another_store_are_restored_so_that_no_snapshot_references_them(harness, tmp_path):
     handle, _ = epoch(harness, None, 0)
     moved = BackendHarness(str(tmp_path / "moved"))
     shutil.copytree(os.path.join(harness.directory, "store"), os.path.join(moved.directory, "store"))

@@ -1,4 +1,4 @@
-"""Many small epochs: files are merged, at the cost of what changed and not of the whole state, and nothing is lost."""
+"""Many small epochs: files are merged at the cost of the changes, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = 8
 
 
 class Job:
-    """A subtask that is opened for each epoch, with a dict beside it that knows what must be there."""
+    """A subtask opened for each epoch, with a model dict."""
 
     def __init__(self, backend: str, directory: Path) -> None:
         self._backend = state_backend(backend)
@@ -53,7 +53,7 @@ class Job:
         )
 
     def epoch(self, number: int, keys: list[int], draw: random.Random) -> int:
-        """Changes the keys at random; returns the bytes that were uploaded."""
+        """Change the keys at random; returns the uploaded bytes."""
         with self.open("local") as backend:
             value, table, numbers = states_of(backend)
             for key in keys:
@@ -100,7 +100,7 @@ def states_of(backend: KeyedStateBackend) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_many_small_epochs_never_upload_the_whole_state_and_lose_nothing(tmp_path: Path, backend: str) -> None:
+def test_many_small_epochs_never_upload_the_complete_state_and_lose_nothing(tmp_path: Path, backend: str) -> None:
     job = Job(backend, tmp_path)
     draw = random.Random(20131)
     whole = job.epoch(0, list(range(KEYS)), draw)

@@ -26,7 +26,7 @@ def harness(tmp_path):
     harness.close()
 
 
-def test_a_database_of_which_nothing_is_asked_is_not_opened_and_holds_the_next_snapshot_too(harness, monkeypatch):
+def test_an_unused_database_is_not_opened_and_is_valid_for_the_next_snapshot(harness, monkeypatch):
     def reject(*arguments):
         raise AssertionError("opened")
 
@@ -90,7 +90,7 @@ def test_the_first_element_of_a_queue_is_known_without_the_database(harness):
 
 
 def changed(harness, handle, change, local="local"):
-    """Runs one epoch that changes the value state; returns the handle and whether the database was opened to write."""
+    """Run one epoch that changes the value state; returns the handle and whether the database was opened to write."""
     backend = harness.open(ROCKSDB, *([handle] if handle else []), local=local)
     change(backend, backend.get_state(VALUE))
     handle = harness.snapshot(backend).handle
@@ -100,7 +100,7 @@ def changed(harness, handle, change, local="local"):
 
 
 def updates(harness, values):
-    """A change that gives these keys these values, None for none, and reads each before and after."""
+    """A change that sets these keys to these values, None to clear, and reads each before and after."""
 
     def change(backend, state):
         for key, value in values.items():
@@ -119,7 +119,7 @@ def values_at(harness, handle, local=None):
     return found
 
 
-def test_few_changes_leave_the_database_as_it_is_and_are_there_in_the_next_epoch(harness):
+def test_few_changes_leave_the_database_unchanged_and_are_in_the_next_epoch(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, 3: 3}))
     database = os.path.join(harness.directory, "local", "local", "db")
     lying = sorted(os.listdir(database))
@@ -144,7 +144,7 @@ def test_few_changes_leave_the_database_as_it_is_and_are_there_in_the_next_epoch
     ("bound", "limit", "fitting"),
     [("MAX_KEPT_ROWS", 3, 3), ("MAX_KEPT_BYTES", 4 * (11 + 8), 4), ("MAX_KEPT_ROWS", 0, 0)],
 )
-def test_more_changes_than_may_be_kept_are_moved_into_the_database_with_what_is_kept(
+def test_changes_beyond_the_overlay_limit_are_moved_into_the_database_with_the_overlay(
     harness, monkeypatch, bound, limit, fitting
 ):
     monkeypatch.setattr(read_only_database, bound, limit)
@@ -166,7 +166,7 @@ def test_more_changes_than_may_be_kept_are_moved_into_the_database_with_what_is_
 
 
 @pytest.mark.parametrize(("bound", "limit"), [("MAX_KEPT_ROWS", 3), ("MAX_KEPT_BYTES", 3 * (11 + 8))])
-def test_what_all_states_of_a_subtask_may_keep_is_bounded_together(harness, monkeypatch, bound, limit):
+def test_the_overlays_of_all_states_of_a_subtask_are_bounded_together(harness, monkeypatch, bound, limit):
     monkeypatch.setattr(read_only_database, bound, limit)
     others = ValueStateDescriptor("other", int)
 
@@ -189,7 +189,7 @@ def test_what_all_states_of_a_subtask_may_keep_is_bounded_together(harness, monk
         backend.close()
 
 
-def test_a_row_whose_deletion_is_kept_stays_deleted_when_increments_are_merged(harness):
+def test_a_row_deleted_in_the_overlay_stays_deleted_when_increments_are_merged(harness):
     # So many that the increments do not outgrow them.
     many = dict.fromkeys(range(3, 5_000), 3)
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, **many}))
@@ -201,7 +201,7 @@ def test_a_row_whose_deletion_is_kept_stays_deleted_when_increments_are_merged(h
     assert values_at(harness, handle) == {2: MAX_FILES - 1, **many}
 
 
-def test_rows_are_looked_up_together_among_what_is_kept_and_what_lies_on_the_disk(harness):
+def test_rows_are_looked_up_in_the_overlay_and_on_the_disk_together(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, 3: 3}))
     handle, _ = changed(harness, handle, updates(harness, {1: 10, 3: None}))
     backend = harness.open(ROCKSDB, handle, local="local", metrics=StateMetricsConfig())
@@ -225,7 +225,7 @@ def test_rows_are_looked_up_together_among_what_is_kept_and_what_lies_on_the_dis
         assert backend._store.database.is_open
 
 
-def test_what_was_open_to_be_read_is_closed_with_the_backend(harness):
+def test_a_database_opened_for_reading_is_closed_with_the_backend(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1}))
     backend = harness.open(ROCKSDB, handle, local="local")
     state = backend.get_state(VALUE)
@@ -249,7 +249,7 @@ def test_one_epoch_of_many_changes_is_moved_into_the_database(harness):
 
 
 def test_where_much_was_changed_the_first_look_opens_the_database_for_writing_and_where_little_was_it_does_not(harness):
-    """Two openings cost more than one, and epochs are like the one before more often than not."""
+    """Two openings cost more than one, and an epoch usually resembles the one before."""
     many = dict.fromkeys(range(read_only_database.MAX_KEPT_ROWS + 1), 5)
     handle, _ = changed(harness, None, updates(harness, many))
     openings = []
@@ -260,7 +260,7 @@ def test_where_much_was_changed_the_first_look_opens_the_database_for_writing_an
     assert values_at(harness, handle, "local") == {**many, 1: 6}
 
 
-def test_what_ends_before_its_snapshot_leaves_what_it_found(harness):
+def test_a_backend_closed_before_its_snapshot_leaves_its_local_state_unchanged(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1}))
     handle, _ = changed(harness, handle, updates(harness, {2: 2}))
     backend = harness.open(ROCKSDB, handle, local="local")
@@ -274,7 +274,7 @@ def test_what_ends_before_its_snapshot_leaves_what_it_found(harness):
 
 
 @pytest.mark.parametrize(("wanted", "value"), [(0, 1), (1, 2)])
-def test_changes_behind_the_snapshot_are_not_taken_for_its_own(harness, wanted, value):
+def test_changes_after_the_snapshot_are_not_part_of_it(harness, wanted, value):
     first, _ = changed(harness, None, updates(harness, {1: 1}))
     backend = harness.open(ROCKSDB, first, local="local")
     state = backend.get_state(VALUE)
@@ -298,7 +298,7 @@ def die_before_the_snapshot(harness, handle, connection):
     connection.recv()
 
 
-def test_a_killed_attempt_that_changed_little_leaves_what_it_found(harness):
+def test_a_killed_attempt_with_few_changes_leaves_its_local_state_unchanged(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1}))
     handle, _ = changed(harness, handle, updates(harness, {2: 2}))
     context = multiprocessing.get_context("forkserver")
@@ -313,7 +313,7 @@ def test_a_killed_attempt_that_changed_little_leaves_what_it_found(harness):
     assert content(harness, again, VALUE) == {1: 1, 2: 2}
 
 
-def test_what_is_kept_comes_on_top_of_a_database_that_is_filled_anew(harness):
+def test_the_overlay_is_applied_to_a_rebuilt_database(harness):
     first, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, 3: 3}))
     second, _ = changed(harness, first, updates(harness, {1: 10, 2: None}))
     damage(harness)
@@ -336,7 +336,7 @@ def test_what_is_kept_comes_on_top_of_a_database_that_is_filled_anew(harness):
 
 
 @pytest.mark.parametrize("reads_one", [True, False])
-def test_a_database_whose_row_cannot_be_read_is_rebuilt(harness, reads_one):
+def test_a_database_with_an_unreadable_row_is_rebuilt(harness, reads_one):
     asked = []
 
     def reject(key):
@@ -372,7 +372,7 @@ def test_a_database_whose_row_cannot_be_read_is_rebuilt(harness, reads_one):
     assert values_at(harness, handle) == {1: 10, 3: 3}
 
 
-def test_a_database_that_can_be_neither_read_nor_rebuilt_is_not_used_again(harness):
+def test_a_database_that_can_neither_be_read_nor_rebuilt_is_not_reused(harness):
     def reject(*arguments):
         raise RocksDBError("block checksum mismatch")
 
@@ -389,7 +389,7 @@ def test_a_database_that_can_be_neither_read_nor_rebuilt_is_not_used_again(harne
     assert not harness.open(ROCKSDB, handle, local="local").is_local
 
 
-def test_a_forked_child_is_rejected_what_is_kept_and_what_lies_on_the_disk(harness):
+def test_a_forked_child_can_read_neither_overlay_nor_disk(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2}))
     handle, _ = changed(harness, handle, updates(harness, {2: 20}))
     for is_read_before in (False, True):
@@ -423,7 +423,7 @@ def test_a_forked_child_is_rejected_what_is_kept_and_what_lies_on_the_disk(harne
     assert values_at(harness, handle, "local") == {1: 1, 2: 20}
 
 
-def test_a_version_of_which_a_byte_is_another_is_no_version(harness):
+def test_a_version_with_a_changed_byte_is_invalid(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1}))
     handle, _ = changed(harness, handle, updates(harness, {2: 2}))
     with open(version_path(harness), "rb") as file:
@@ -442,7 +442,7 @@ def test_a_version_of_which_a_byte_is_another_is_no_version(harness):
         assert directory.read_version() is None
 
 
-def test_a_database_that_is_only_read_rejects_writes_and_needs_its_column_families(tmp_path):
+def test_a_read_only_database_rejects_writes_and_needs_its_column_families(tmp_path):
     path = str(tmp_path / "db")
     store = RocksDBEngine(path)
     store.column_family("a")

@@ -1,4 +1,4 @@
-"""Epochs with all kinds of changes, with any overlay and any end, return the same.
+"""Epochs with all kinds of changes return the same with any overlay and any end.
 
 Another attempt at each epoch restores from the handles. A driver compares the two by their digests.
 """
@@ -34,7 +34,7 @@ EPOCHS = st.lists(
 
 
 class Model:
-    """What states hold; `play` does the same to both and compares what is read."""
+    """The content of states; `play` applies changes to both and compares reads."""
 
     def __init__(self):
         self.values, self.maps, self.lists, self.timers = {}, {}, {}, set()
@@ -94,7 +94,7 @@ class Model:
 
 
 def check_epochs(epochs, max_rows):
-    """Runs epochs in one local directory, with so much kept beside the database; returns how many left it at rest."""
+    """Run epochs in one local directory with this overlay limit; returns how many left the database read-only."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patched:
         patched.setattr(read_only_database, "MAX_KEPT_ROWS", max_rows)
         harness = BackendHarness(directory)
@@ -122,13 +122,13 @@ def check_epochs(epochs, max_rows):
 
 
 @given(EPOCHS, st.sampled_from([0, 1, 4, 256]))
-def test_any_epochs_give_the_same_on_the_disk_and_from_the_handles(epochs, max_rows):
+def test_any_epochs_return_the_same_from_the_disk_and_from_the_handles(epochs, max_rows):
     check_epochs(epochs, max_rows)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_epochs_that_mostly_leave_the_database_read_only_give_the_same(seed):
-    """Few of the others do: one operation that scans is enough to open it."""
+    """Few of the others do: one scan is enough to open the database."""
     choice = random.Random(seed).choice
 
     def operation(scans):

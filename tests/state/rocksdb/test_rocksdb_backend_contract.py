@@ -1,4 +1,4 @@
-"""The whole backend contract on RocksDB. Each backend has its own file, so that they run in parallel."""
+"""The backend contract on RocksDB. Each backend has its own file, so that they run in parallel."""
 
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_backend import StateBackend

@@ -1,4 +1,4 @@
-"""The restoring parts of the backend contract, on RocksDB backends that find their state on the local disk."""
+"""The restore tests of the backend contract, on RocksDB backends that find their state on the local disk."""
 
 import os
 
@@ -29,7 +29,7 @@ from statebackend.testing.backends.value_state_contract import ValueStateContrac
 
 
 class FoundOnTheDisk(RocksDBStateBackend):
-    """What a backend of one handle would restore is in its local directory already."""
+    """The state of a single handle is already in the local directory."""
 
     def create_keyed_state_backend(self, parameters):
         if len(parameters.restore) == 1 and not os.path.exists(os.path.join(parameters.local_directory, "VERSION")):

@@ -1,4 +1,4 @@
-"""The local database of a subtask: when it may be used as it is, and what keeps two attempts apart."""
+"""The local database of a subtask: when it is reused, and how two attempts are separated."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ def harness(tmp_path):
     harness.close()
 
 
-def test_the_database_that_holds_the_wanted_version_is_opened_as_it_is(harness):
+def test_the_database_of_the_wanted_version_is_reused(harness):
     handle, _ = epoch(harness, None, 0)
     for offset in (1, 2):
         handle, is_local = epoch(harness, handle, offset)
@@ -39,7 +39,7 @@ def test_a_local_database_needs_no_file_of_the_store(harness):
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
-def test_the_scans_of_a_queue_begin_where_its_elements_do(harness):
+def test_the_scans_of_a_queue_start_at_its_first_element(harness):
     def opened(handle):
         backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
         assert backend.is_local is (handle is not None)
@@ -86,7 +86,7 @@ def test_any_other_version_is_restored_from_its_handle(harness, offset):
     assert contents(harness, backend) == filled(KEYS, *range(offset + 1))
 
 
-def test_a_database_is_without_version_while_it_is_open(harness):
+def test_a_database_has_no_version_while_it_is_open(harness):
     handle, _ = epoch(harness, None, 0)
     assert os.path.exists(version_path(harness))
     backend = harness.open(ROCKSDB, handle, local="local")
@@ -116,7 +116,7 @@ def test_a_version_of_another_boot_is_not_trusted(harness, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"state_id": 1, "boot_id": null}'])
-def test_a_damaged_version_is_no_version(harness, content):
+def test_a_damaged_version_is_invalid(harness, content):
     handle, _ = epoch(harness, None, 0)
     with open(version_path(harness), "w") as stream:
         stream.write(content)
@@ -132,7 +132,7 @@ def test_another_parallelism_restores(harness):
     assert contents(harness, backend) == filled([key for key in KEYS if key % 10 < 5], 0)
 
 
-def test_a_zombie_keeps_its_directory_and_the_next_attempt_works_beside_it(harness):
+def test_a_zombie_keeps_its_directory_and_the_next_attempt_uses_another(harness):
     handle, _ = epoch(harness, None, 0)
     zombie = harness.open(ROCKSDB, handle, local="local")
     fill(harness, zombie, KEYS, 7)
@@ -148,7 +148,7 @@ def test_a_zombie_keeps_its_directory_and_the_next_attempt_works_beside_it(harne
     assert contents(harness, harness.open(ROCKSDB, newer, local="local")) == filled(KEYS, 0, 1)
 
 
-def test_a_directory_that_was_wiped_has_no_version_though_a_database_is_begun_in_it(tmp_path):
+def test_a_wiped_directory_has_no_version_even_with_a_new_database(tmp_path):
     directory = LocalStateDirectory(str(tmp_path / "local"))
     os.makedirs(directory.database_path)
     directory.write_version(LocalVersion("state-1", {}))
@@ -172,7 +172,7 @@ def test_a_directory_can_be_locked_again_once_it_is_closed(tmp_path):
         directory.close()
 
 
-def test_files_on_their_way_go_when_the_directory_is_closed(tmp_path):
+def test_files_in_progress_are_removed_when_the_directory_is_closed(tmp_path):
     path = str(tmp_path / "subtask")
     directory = LocalStateDirectory(path)
     with open(directory.new_file(".sst"), "w") as file:
@@ -189,7 +189,7 @@ def die_in_the_middle_of_an_epoch(harness, handle, connection):
     connection.recv()
 
 
-def test_an_attempt_that_was_killed_leaves_no_version(harness):
+def test_a_killed_attempt_leaves_no_version(harness):
     handle, _ = epoch(harness, None, 0)
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
@@ -207,7 +207,7 @@ def test_an_attempt_that_was_killed_leaves_no_version(harness):
     assert backend.get_state(VALUE) is not None
 
 
-def test_what_a_killed_attempt_was_working_on_is_removed(tmp_path):
+def test_files_in_progress_of_a_killed_attempt_are_removed(tmp_path):
     path = str(tmp_path / "subtask")
     directory = LocalStateDirectory(path)
     with directory.scratch() as scratch:
@@ -221,7 +221,7 @@ def test_what_a_killed_attempt_was_working_on_is_removed(tmp_path):
     assert os.listdir(path) == ["lock"]
 
 
-def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are_not(tmp_path):
+def test_only_unused_private_directories_of_killed_attempts_are_removed(tmp_path):
     path = str(tmp_path / "subtask")
     zombie = LocalStateDirectory(path)
     in_use = LocalStateDirectory(path)
@@ -241,7 +241,7 @@ def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are
     assert sorted(os.listdir(tmp_path)) == sorted(["subtask", *others])
 
 
-def test_deleting_a_value_and_writing_the_byte_of_a_dash_have_different_digests(harness):
+def test_deleting_a_value_and_writing_a_dash_byte_have_different_digests(harness):
     digests = set()
     for value in (ord("-"), None):
         backend = harness.open(ROCKSDB)

@@ -1,4 +1,4 @@
-"""One budget for what RocksDB holds in memory, shared by all states and stores of a process.
+"""One memory budget for RocksDB, shared by all states and stores of a process.
 
 The budget of a process never shrinks, so each test runs in a process of its own.
 """
@@ -35,7 +35,7 @@ def filled_store(path, budget, families):
 
 
 def usage_of_many_states(directory):
-    """Reads five times the budget through six states of two stores; tells what RocksDB says of its memory."""
+    """Read five times the budget through six states of two stores; returns RocksDB's memory metrics."""
     stores = [filled_store(f"{directory}/{name}", BUDGET, 3) for name in "ab"]
     families = [store.column_family(name) for store in stores for name in store.column_family_names]
     for family in families:
@@ -69,7 +69,7 @@ def budgets_in_force(directory):
     return result
 
 
-def test_the_largest_budget_that_was_asked_for_is_in_force(tmp_path):
+def test_the_largest_requested_budget_applies(tmp_path):
     assert in_a_process_of_its_own(budgets_in_force, str(tmp_path)) == [
         BUDGET,
         BUDGET,
@@ -90,7 +90,7 @@ def budget_of_a_backend(directory, *budget):
     return shared_memory().budget_bytes
 
 
-def test_a_backend_asks_for_the_budget_of_its_configuration(tmp_path):
+def test_a_backend_requests_the_budget_of_its_configuration(tmp_path):
     # A snapshot and the merging of files must not ask for more.
     assert in_a_process_of_its_own(budget_of_a_backend, str(tmp_path), BUDGET) == BUDGET
     assert in_a_process_of_its_own(budget_of_a_backend, str(tmp_path)) == DEFAULT_MEMORY_BUDGET_BYTES

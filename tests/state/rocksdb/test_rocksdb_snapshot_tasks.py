@@ -56,7 +56,7 @@ def restored(harness, snapshot):
 
 
 @pytest.mark.parametrize("state_backend", [ROCKSDB, HeapStateBackend()], ids=lambda backend: backend.name)
-def test_a_digest_tells_what_snapshots_that_were_not_completed_have_left_to_it(harness, state_backend):
+def test_a_digest_includes_changes_of_incomplete_snapshots(harness, state_backend):
     snapshots = []
     for offset in (0, 1, 1):
         backend = harness.open(state_backend)
@@ -96,7 +96,7 @@ def test_tasks_may_end_in_any_order(harness, order):
 
 
 @pytest.mark.parametrize("end", ["cancelled before it ran", "failed", "cancelled while it ran"])
-def test_what_a_snapshot_did_not_write_the_next_one_writes(harness, end, monkeypatch):
+def test_changes_that_a_snapshot_did_not_write_are_in_the_next_one(harness, end, monkeypatch):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, KEYS, 0)
     first = harness.snapshot(backend)
@@ -131,7 +131,7 @@ def test_what_a_snapshot_did_not_write_the_next_one_writes(harness, end, monkeyp
     assert restored(harness, first) == filled(KEYS, 0)
 
 
-def test_a_base_shows_the_barrier_though_the_database_has_moved_on(harness):
+def test_a_base_has_the_content_of_the_barrier_after_later_changes(harness):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, KEYS, 0)
     restored_backend = harness.open(ROCKSDB, harness.export(backend))
@@ -154,7 +154,7 @@ def test_a_base_shows_the_barrier_though_the_database_has_moved_on(harness):
         assert contents(harness, again) == expected[number]
 
 
-def test_a_base_is_written_again_if_the_one_under_way_is_cancelled(harness):
+def test_a_base_is_written_again_if_the_running_one_is_cancelled(harness):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, KEYS, 0)
     whole = harness.snapshot(backend)
@@ -167,7 +167,7 @@ def test_a_base_is_written_again_if_the_one_under_way_is_cancelled(harness):
     assert contents(harness, again) == filled(lower, 0)
 
 
-def test_a_migration_does_not_touch_a_snapshot_under_way(harness):
+def test_a_migration_does_not_affect_a_running_snapshot(harness):
     backend = harness.open(ROCKSDB)
     old, new = ValueStateDescriptor("leg", leg_v1()), ValueStateDescriptor("leg", leg_v2())
     harness.at(backend, 1)
@@ -184,7 +184,7 @@ def test_a_migration_does_not_touch_a_snapshot_under_way(harness):
         assert again.get_state(descriptor).value() == expected
 
 
-def test_a_migration_that_cannot_be_taken_in_leaves_the_state_as_it_was(harness, monkeypatch):
+def test_a_migration_that_cannot_be_ingested_leaves_the_state_unchanged(harness, monkeypatch):
     backend = harness.open(ROCKSDB)
     old, new = ValueStateDescriptor("leg", leg_v1()), ValueStateDescriptor("leg", leg_v2())
     harness.at(backend, 1)
@@ -206,7 +206,7 @@ def test_a_migration_that_cannot_be_taken_in_leaves_the_state_as_it_was(harness,
         assert one.get_state(new).value() == LegV2("EWR", 1.0)
 
 
-def test_closing_waits_for_a_task_that_is_on_its_way_out(harness, monkeypatch):
+def test_closing_waits_for_a_task_that_is_ending(harness, monkeypatch):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS)
     task = prepare(harness, backend)
@@ -255,7 +255,7 @@ def reopened_local(harness, backend, handle):
     return again.is_local
 
 
-def test_a_version_names_a_snapshot_that_was_completed(harness):
+def test_a_version_names_a_completed_snapshot(harness):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS)
     first, second = prepare(harness, backend), prepare(harness, backend)
@@ -266,7 +266,7 @@ def test_a_version_names_a_snapshot_that_was_completed(harness):
 
 
 @pytest.mark.parametrize("change", ["write", "register", "migrate"])
-def test_a_database_that_has_changed_since_has_no_version(harness, change):
+def test_a_changed_database_has_no_version(harness, change):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS)
     old, new = ValueStateDescriptor("leg", leg_v1()), ValueStateDescriptor("leg", leg_v2())
@@ -294,7 +294,7 @@ def test_a_database_that_has_changed_since_has_no_version(harness, change):
 
 
 @pytest.mark.parametrize("has_expired", [False, True])
-def test_a_base_that_leaves_out_what_expired_is_not_what_the_database_holds(harness, has_expired):
+def test_a_base_without_expired_rows_does_not_equal_the_database(harness, has_expired):
     ttl = StateTtlConfig(100, visibility=TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
     descriptor = ValueStateDescriptor("timed", int, ttl=ttl)
     harness.clock = ManualClock(0)
@@ -314,7 +314,7 @@ def test_a_base_that_leaves_out_what_expired_is_not_what_the_database_holds(harn
         assert again.get_state(descriptor).value() == (None if has_expired else 7)
 
 
-def test_the_synchronous_part_reads_and_writes_what_changed_alone(harness, monkeypatch):
+def test_the_synchronous_part_accesses_only_changed_rows(harness, monkeypatch):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, range(2000), 0)
     harness.snapshot(backend)
@@ -364,7 +364,7 @@ def test_many_spills_leave_few_files_and_few_handles(harness):
         assert state.value() == value
 
 
-def test_a_backend_that_could_not_write_out_its_changes_gives_no_snapshot(harness, monkeypatch):
+def test_a_backend_that_cannot_flush_its_changes_returns_no_snapshot(harness, monkeypatch):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, KEYS, 0)
     handle = harness.snapshot(backend).handle
@@ -383,7 +383,7 @@ def test_a_backend_that_could_not_write_out_its_changes_gives_no_snapshot(harnes
     assert contents(harness, harness.open(ROCKSDB, handle)) == filled(KEYS, 0)
 
 
-def test_a_queue_whose_removals_could_not_be_written_out_is_restored(harness, monkeypatch):
+def test_a_queue_whose_removals_cannot_be_flushed_is_restored(harness, monkeypatch):
     backend = harness.open(ROCKSDB, local="local")
     numbers = PriorityQueueDescriptor("numbers", int)
     queue = backend.get_priority_queue(numbers)
@@ -405,7 +405,7 @@ def test_a_queue_whose_removals_could_not_be_written_out_is_restored(harness, mo
     assert [queue.poll() for _ in range(21)] == [*range(20), None]
 
 
-def test_an_older_snapshot_that_ends_later_does_not_cost_the_newer_its_version(harness):
+def test_an_older_snapshot_that_ends_later_keeps_the_version_of_the_newer(harness):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS, 0)
     older = prepare(harness, backend)
@@ -433,7 +433,7 @@ def test_frozen_files_are_not_merged_and_stay_until_they_are_thawed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_snapshot_of_a_few_changes_makes_no_directory_for_them(harness, monkeypatch):
+def test_a_small_snapshot_creates_no_directory(harness, monkeypatch):
     backend = harness.open(ROCKSDB, local="local")
     fill(harness, backend, KEYS)
     first = harness.snapshot(backend)

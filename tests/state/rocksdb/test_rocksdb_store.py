@@ -1,4 +1,4 @@
-"""The traps of rocksdict, each with what our store does about it."""
+"""Pitfalls of rocksdict, and how our store avoids them."""
 
 import contextlib
 import os
@@ -31,12 +31,12 @@ def store(tmp_path):
     store.close()
 
 
-def test_a_scan_begins_where_it_is_told_and_goes_to_the_end(store):
+def test_a_scan_starts_at_the_given_key_and_goes_to_the_end(store):
     assert list(store.column_family("a").scan(b"k03")) == ENTRIES[3:]
     assert list(store.column_family("a").scan(b"k025")) == ENTRIES[3:]
 
 
-def test_a_prefix_scan_holds_the_prefix_and_nothing_else(store, tmp_path):
+def test_a_prefix_scan_has_only_keys_with_the_prefix(store, tmp_path):
     neighbours = [(b"k0", b"0"), (b"k0\xff", b"1"), (b"k1", b"2"), (b"l", b"3")]
     store.column_family("a").ingest(written_file(tmp_path / "more.sst", neighbours))
     assert list(store.column_family("a").scan_prefix(b"k0")) == [(b"k0", b"0"), *ENTRIES, (b"k0\xff", b"1")]
@@ -49,7 +49,7 @@ def test_a_later_file_overrides_an_earlier_one_and_deletes(store, tmp_path):
     assert (family.get(b"k01"), family.get(b"k02"), family.get(b"k03")) == (None, b"new", b"v3")
 
 
-def test_a_scan_shows_what_was_there_when_it_was_begun(store, tmp_path):
+def test_a_scan_shows_the_content_of_its_start(store, tmp_path):
     family = store.column_family("a")
     scan, dropped = family.scan(b""), family.scan_prefix(b"k")
     read = []
@@ -115,7 +115,7 @@ def test_a_second_store_on_the_same_directory_is_rejected_by_name(store):
 
 
 def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_cause(store):
-    """An error that is its own cause is one that whoever follows causes never comes to an end of."""
+    """A cyclic cause would make error handlers loop forever."""
 
     def no_space(*names):
         try:
@@ -136,7 +136,7 @@ def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_
         assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_a_dropped_column_family_is_gone_and_its_name_can_be_used_again(store):
+def test_a_dropped_column_family_is_gone_and_its_name_can_be_reused(store):
     family = store.column_family("a")
     store.drop("a")
     with pytest.raises(RocksDBError):
@@ -158,7 +158,7 @@ def test_keys_out_of_order_are_an_error_that_names_the_file(tmp_path):
         writer.write([(b"b", b""), (b"a", b"")])
 
 
-def test_all_entries_are_written_at_once_in_order_or_rejected_by_the_name_of_the_file(store, tmp_path):
+def test_all_entries_are_written_at_once_in_order_or_rejected_with_the_file_name(store, tmp_path):
     writer = SstWriter(str(tmp_path / "all.sst"))
     writer.put_all([b"x", b"y"], [b"1", b""])
     writer.finish()
@@ -170,7 +170,7 @@ def test_all_entries_are_written_at_once_in_order_or_rejected_by_the_name_of_the
 
 
 @pytest.mark.parametrize("values", [[b"1", None, b"3"], [None, None, None], [b"1", b"2", b"3"]])
-def test_deletions_are_written_among_values_and_by_themselves(store, tmp_path, values):
+def test_deletions_are_written_with_values_and_alone(store, tmp_path, values):
     family, keys = store.column_family("a"), [b"x", b"y", b"z"]
     for number, content in enumerate(([b"old"] * 3, values)):
         writer = SstWriter(str(tmp_path / f"{number}.sst"))
@@ -183,7 +183,7 @@ def test_deletions_are_written_among_values_and_by_themselves(store, tmp_path, v
 
 
 @pytest.mark.parametrize("damage", ["unfinished", "truncated", "flipped", "missing"])
-def test_a_file_that_is_no_sorted_file_is_rejected_by_name(store, tmp_path, damage):
+def test_a_file_that_is_not_sorted_is_rejected_by_name(store, tmp_path, damage):
     path = tmp_path / "damaged.sst"
     if damage == "unfinished":
         SstWriter(str(path)).write(ENTRIES)
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_sorted_file_is_rejected_by_name(store, tmp_path, dama
     assert list(store.column_family("a").scan(b"")) == ENTRIES
 
 
-def test_an_error_about_the_entries_is_not_taken_for_one_of_the_library(tmp_path):
+def test_an_error_of_the_entries_is_not_reported_as_one_of_the_library(tmp_path):
     class StorageFullError(RocksDBError):
         pass
 
@@ -210,7 +210,7 @@ def test_an_error_about_the_entries_is_not_taken_for_one_of_the_library(tmp_path
 
 
 def in_child(function):
-    """What the function returns, or the name of the exception it raises, in a forked child."""
+    """The result of the function, or the name of its exception, in a forked child."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -239,7 +239,7 @@ def test_a_forked_child_can_neither_read_nor_write_nor_close(store, tmp_path):
     assert list(family.scan(b"")) == ENTRIES
 
 
-def test_a_forked_child_of_a_backend_leaves_its_directory_alone(tmp_path):
+def test_a_forked_child_of_a_backend_leaves_its_directory_unchanged(tmp_path):
     harness = BackendHarness(str(tmp_path))
     backend = harness.open(RocksDBStateBackend(), local="shared")
     fill(harness, backend, range(10))
@@ -254,7 +254,7 @@ def test_a_forked_child_of_a_backend_leaves_its_directory_alone(tmp_path):
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_a_forked_child_leaves_files_on_their_way_to_its_parent(tmp_path, is_private):
+def test_a_forked_child_leaves_files_in_progress_to_its_parent(tmp_path, is_private):
     with contextlib.ExitStack() as stack:
         for _ in range(1 + is_private):
             directory = LocalStateDirectory(str(tmp_path / "local"))
@@ -279,7 +279,7 @@ def test_a_forked_child_does_not_open_what_its_parent_has_not_opened(tmp_path):
     harness.close()
 
 
-def test_the_cache_is_written_out_early_when_it_is_full_and_nobody_notices(tmp_path):
+def test_a_full_cache_is_flushed_early_without_visible_effect(tmp_path):
     harness = BackendHarness(str(tmp_path))
     small = RocksDBStateBackend(cache_entries=3)
     backend = harness.open(small)
@@ -295,7 +295,7 @@ def test_the_cache_is_written_out_early_when_it_is_full_and_nobody_notices(tmp_p
     harness.close()
 
 
-def test_a_cache_that_holds_nothing_is_rejected():
+def test_a_cache_without_capacity_is_rejected():
     with pytest.raises(ValueError, match="at least one must fit"):
         RocksDBStateBackend(cache_entries=0)
     with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it is a whole number"):

@@ -35,7 +35,7 @@ def harness(tmp_path):
 
 
 @pytest.mark.parametrize("newer_ends_first", [False, True])
-def test_a_base_shows_what_there_was_though_keys_are_cleared_and_a_newer_snapshot_ends_first(harness, newer_ends_first):
+def test_a_base_has_the_former_content_after_clears_and_a_newer_snapshot(harness, newer_ends_first):
     backend = harness.open(HEAP)
     fill(harness, backend, KEYS)
     restored = harness.open(HEAP, harness.export(backend))
@@ -61,7 +61,7 @@ def test_a_base_shows_what_there_was_though_keys_are_cleared_and_a_newer_snapsho
     assert contents(harness, harness.open(HEAP, third.handle)) == filled(range(3), 1)
 
 
-def test_a_snapshot_beside_a_prepared_task_leaves_what_that_has_to_write(harness):
+def test_a_snapshot_leaves_the_changes_of_another_prepared_task(harness):
     backend = harness.open(HEAP)
     fill(harness, backend, KEYS)
     prepared = harness.prepare(backend)
@@ -99,7 +99,7 @@ def _noise(size, seed):
 
 
 @pytest.mark.parametrize("state_backend", [HEAP, RocksDBStateBackend()], ids=lambda backend: backend.name)
-def test_a_clock_that_went_back_renews_nothing(harness, state_backend):
+def test_a_clock_that_goes_back_renews_nothing(harness, state_backend):
     harness.clock = clock = ManualClock()
     clock.now_ms = 1000
     ttl = StateTtlConfig(100, update_type=TtlUpdateType.ON_READ_AND_WRITE, incremental_cleanup=None)
@@ -116,7 +116,7 @@ def test_a_clock_that_went_back_renews_nothing(harness, state_backend):
     assert state.value() == 7
 
 
-def test_passes_of_a_cleanup_begin_again_when_their_rest_is_over(harness):
+def test_cleanup_passes_start_again_after_their_pause(harness):
     harness.clock = clock = ManualClock()
     clock.now_ms = 0
     ttl = StateTtlConfig(1000, incremental_cleanup=IncrementalCleanup(entries_per_access=10))
@@ -135,7 +135,7 @@ def test_passes_of_a_cleanup_begin_again_when_their_rest_is_over(harness):
     assert between.pop() * len(passes) == pytest.approx(1000, abs=200)
 
 
-def test_maps_are_cleared_in_parts_of_so_many_bytes(harness, monkeypatch):
+def test_maps_are_cleared_in_parts_of_limited_bytes(harness, monkeypatch):
     monkeypatch.setattr(map_state, "DELETED_BYTES_AT_ONCE", 90)
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)

@@ -34,7 +34,7 @@ KEYS = st.integers(0, 3)
 
 
 def walk(change):
-    """Walks through a map, changing one entry in the middle of it; what it gives from there on must be up to date."""
+    """Iterate a map, changing an entry midway; later items must be current."""
 
     def read(state):
         seen = []
@@ -102,7 +102,7 @@ NAMESPACES = ["red", "green"]
 
 
 class Subject:
-    """A backend with a cache of some size, and the log of everything that it answered."""
+    """A backend with a cache of some size, and the log of all results."""
 
     def __init__(self, size, directory):
         self.backend_of = RocksDBStateBackend(cache_entries=size)
@@ -126,7 +126,7 @@ class Subject:
 
 @given(st.lists(operations(), min_size=5, max_size=40))
 @settings(max_examples=60)
-def test_every_size_of_the_cache_gives_the_same_answers(sequence):
+def test_every_cache_size_returns_the_same_results(sequence):
     directory = tempfile.mkdtemp()
     subjects = [Subject(size, directory) for size in SIZES]
     try:
@@ -148,7 +148,7 @@ def harness(tmp_path):
 
 
 def spills_of(backend, monkeypatch):
-    """The numbers of changes that are written out from now on, as they come."""
+    """The sizes of later flushes in order."""
     spilled = []
     ingest = backend._store.database.ingest_changes
 
@@ -160,7 +160,7 @@ def spills_of(backend, monkeypatch):
     return spilled
 
 
-def test_a_map_with_many_entries_under_one_key_is_written_out_early(harness, monkeypatch):
+def test_a_large_map_of_one_key_is_flushed_early(harness, monkeypatch):
     backend = harness.open(RocksDBStateBackend(cache_entries=100))
     spilled = spills_of(backend, monkeypatch)
     harness.at(backend, 1)
@@ -176,7 +176,7 @@ def test_a_map_with_many_entries_under_one_key_is_written_out_early(harness, mon
     assert len(state._entries[1].entries) <= 100
 
 
-def test_a_list_appended_to_in_one_epoch_is_written_out_early(harness, monkeypatch):
+def test_a_list_appended_to_in_one_epoch_is_flushed_early(harness, monkeypatch):
     backend = harness.open(RocksDBStateBackend(cache_entries=100))
     spilled = spills_of(backend, monkeypatch)
     harness.at(backend, 1)
@@ -231,7 +231,7 @@ def test_iterating_a_large_map_does_not_fill_the_cache(harness):
     assert len(state._entries[1].entries) == 2
 
 
-def test_an_iteration_goes_on_over_a_barrier_and_a_clear(harness):
+def test_an_iteration_continues_after_a_barrier_and_a_clear(harness):
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)
     state = backend.get_state(MAP)
@@ -250,7 +250,7 @@ def test_an_iteration_goes_on_over_a_barrier_and_a_clear(harness):
     backend.close()
 
 
-def test_an_iteration_does_not_pass_for_complete_when_the_backend_is_closed(harness):
+def test_an_iteration_of_a_closed_backend_is_not_reported_as_complete(harness):
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)
     state = backend.get_state(MAP)
@@ -264,7 +264,7 @@ def test_an_iteration_does_not_pass_for_complete_when_the_backend_is_closed(harn
 
 
 @pytest.mark.parametrize("cache_entries", [DEFAULT_CACHE_ENTRIES, 3])
-def test_reading_ahead_is_seen_by_nobody_but_the_store(tmp_path, cache_entries):
+def test_read_ahead_is_visible_only_in_the_store(tmp_path, cache_entries):
     harness = BackendHarness(tmp_path)
     backend = harness.open(RocksDBStateBackend(cache_entries=cache_entries))
     total, set_key = backend.get_state(TOTAL), backend.key_setter()

@@ -1,4 +1,4 @@
-"""The traps of rocksdict that are sprung by damage, by another process, or by using what must not be used.
+"""Pitfalls of rocksdict with damage, other processes, or forbidden use.
 
 Those of bounds, closing, unfinished files and forks are in `test_rocksdb_store`.
 """
@@ -32,7 +32,7 @@ MIDDLE = b"k10000"
 
 
 def written_store(path):
-    """A store of one column family in one file of some two megabytes; closed."""
+    """A closed store of one column family in one file of about two megabytes."""
     store = RocksDBEngine(str(path))
     writer = SstWriter(str(path) + ".sst")
     writer.write((b"k%05d" % row, os.urandom(100)) for row in range(ROWS))
@@ -43,7 +43,7 @@ def written_store(path):
 
 
 def damage(database, start=0.45, stop=0.55):
-    """Flips bits in that part of every sorted file; returns the names of the files."""
+    """Flip bits in that part of every SST file; returns the file names."""
     names = [name for name in os.listdir(database) if name.endswith(".sst")]
     for name in names:
         path = pathlib.Path(database, name)
@@ -54,7 +54,7 @@ def damage(database, start=0.45, stop=0.55):
     return names
 
 
-def test_the_library_ends_an_iteration_over_damage_as_if_there_were_no_more(tmp_path):
+def test_the_library_ends_an_iteration_at_damage_without_an_error(tmp_path):
     # If this fails, the library has learned to tell, and the store need not look twice.
     path = written_store(tmp_path / "db")
     damage(path)
@@ -64,7 +64,7 @@ def test_the_library_ends_an_iteration_over_damage_as_if_there_were_no_more(tmp_
     assert 0 < found < ROWS
 
 
-def test_a_scan_that_meets_damage_is_an_error_and_not_the_end(tmp_path):
+def test_a_scan_over_damage_is_an_error_and_not_the_end(tmp_path):
     path = written_store(tmp_path / "db")
     (name,) = damage(path)
     store = RocksDBEngine(path)
@@ -82,7 +82,7 @@ def test_a_scan_that_meets_damage_is_an_error_and_not_the_end(tmp_path):
     store.close()
 
 
-def test_an_error_that_is_kept_does_not_keep_the_database_open(tmp_path):
+def test_a_kept_error_does_not_keep_the_database_open(tmp_path):
     path = written_store(tmp_path / "db")
     damage(path)
     store = RocksDBEngine(path)
@@ -176,7 +176,7 @@ def test_iterating_a_large_map_stops_at_damage_with_an_error(tmp_path):
 
 @pytest.mark.parametrize("only_read", [None, ["a"]])
 @pytest.mark.parametrize("content", [None, "garbage", '{"raw_mode": false, "prefix_extractors": {}}'])
-def test_the_configuration_file_of_the_library_does_not_decide_how_entries_are_read(tmp_path, content, only_read):
+def test_the_configuration_file_of_the_library_does_not_change_how_entries_are_read(tmp_path, content, only_read):
     path = written_store(tmp_path / "db")
     configuration = pathlib.Path(path, "rocksdict-config.json")
     if content is None:
@@ -230,7 +230,7 @@ TRAPPED_NAMES = {
 }
 
 
-def test_one_module_writes_with_the_library_and_uses_nothing_that_is_trapped():
+def test_only_one_module_writes_with_the_library_and_unsafe_parts_are_unused():
     importing = set()
     for package in PACKAGES:
         sources = list((ROOT / package).rglob("*.py"))

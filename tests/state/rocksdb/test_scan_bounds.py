@@ -1,4 +1,4 @@
-"""A scan of a table ends after its key groups, whatever else the database holds."""
+"""A scan of a table ends after its key groups, for any other content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statebackend.testing.backends.harness import VALUE, BackendHarness
 
 
 @pytest.mark.parametrize("subtask", [0, 1])
-def test_rows_behind_the_key_groups_of_a_subtask_are_none_of_its_own(tmp_path: Path, subtask: int) -> None:
+def test_rows_after_the_key_groups_of_a_subtask_are_not_read(tmp_path: Path, subtask: int) -> None:
     harness = BackendHarness(str(tmp_path))
     backend: Any = harness.open(RocksDBStateBackend(), subtask=subtask, parallelism=2)
     groups, state = backend.parameters.key_group_range, backend.get_state(VALUE)

@@ -1,4 +1,4 @@
-"""A local database that turns out to be unusable when it is opened for writing, and its rebuild."""
+"""A local database that cannot be opened for writing, and its rebuild."""
 
 import os
 from dataclasses import make_dataclass
@@ -38,7 +38,7 @@ def test_a_damaged_database_is_restored(harness):
 
 
 def record(**fields):
-    """A record class of these fields; another one of the same name takes its place."""
+    """A record class with these fields; another one of the same name replaces it."""
     made = make_dataclass("Record", [(name, int, default) for name, default in fields.items()])
     made.__module__ = __name__
     globals()["Record"] = made
@@ -46,7 +46,7 @@ def record(**fields):
 
 
 def evolved(harness):
-    """A handle whose database was migrated, so that its rows lie elsewhere than in a new one; a state and its value."""
+    """A handle whose database was migrated, so that its rows have another place; a state and its value."""
     backend = harness.open(ROCKSDB, local="local")
     before = record(first=0)
     values, numbers = backend.get_state(ValueStateDescriptor("records", before)), backend.get_state(NUMBERS)
@@ -77,7 +77,7 @@ def test_a_migrated_database_that_is_damaged_is_restored_before_its_first_row_is
     assert not backend.is_local
 
 
-def test_what_is_written_first_to_a_damaged_database_is_there_beside_what_is_restored(harness):
+def test_the_first_writes_to_a_damaged_database_are_kept_with_the_restored_rows(harness):
     handle, evolved_state, value = evolved(harness)
     damage(harness)
     backend = harness.open(ROCKSDB, handle, local="local")
@@ -109,7 +109,7 @@ def test_a_database_of_many_files_is_restored(harness, monkeypatch):
     assert not backend.is_local
 
 
-def test_no_files_pile_up_where_each_has_keys_behind_all_others(harness, monkeypatch):
+def test_files_do_not_accumulate_where_each_has_later_keys_than_all_others(harness, monkeypatch):
     monkeypatch.setattr("statebackend.state.rocksdb.read_only_database.MAX_KEPT_ROWS", 0)
     most = MAX_FILES + 12
     monkeypatch.setattr("statebackend.state.rocksdb.local_database.MAX_SMALL_FILES", most)
@@ -136,7 +136,7 @@ def test_no_files_pile_up_where_each_has_keys_behind_all_others(harness, monkeyp
     backend.close()
 
 
-def test_a_database_that_can_neither_be_opened_nor_filled_anew_is_an_error_each_time_and_has_no_version(harness):
+def test_a_database_that_can_be_neither_opened_nor_rebuilt_is_an_error_each_time_without_version(harness):
     handle, _ = epoch(harness, None, 0)
     damage(harness)
     os.unlink(harness.store_path(handle.files[0].path))

@@ -1,4 +1,4 @@
-"""When a sweep begins a pass and when it rests, under a clock that a test sets."""
+"""When a sweep starts a pass and when it pauses, with a test clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REST_MS = 250
 
 
 class World:
-    """A state of ten places, two of which a call looks at; notes when passes begin, and what is visited."""
+    """A state of ten entries, two of which a call visits; records passes and visits."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -43,7 +43,7 @@ class World:
             raise self.error
 
     def at(self, now_ms: int, calls: int = 1) -> int:
-        """Calls the sweep at that time; how many places were visited."""
+        """Call the sweep at that time; returns the number of visited entries."""
         self.clock.now_ms = now_ms
         before = len(self.visited)
         for _ in range(calls):
@@ -51,7 +51,7 @@ class World:
         return len(self.visited) - before
 
 
-def test_a_sweep_rests_from_the_beginning_of_its_pass_until_a_quarter_of_the_life_is_over() -> None:
+def test_a_sweep_pauses_from_the_start_of_its_pass_for_a_quarter_of_the_ttl() -> None:
     world = World()
     assert world.at(0) == 2
     # Whatever the pass takes, the next one is due a quarter behind where this began.
@@ -62,7 +62,7 @@ def test_a_sweep_rests_from_the_beginning_of_its_pass_until_a_quarter_of_the_lif
     assert world.begun == [0, REST_MS]
 
 
-def test_a_pass_goes_on_though_the_clock_goes_back_and_then_rests_as_much_longer() -> None:
+def test_a_pass_continues_after_the_clock_goes_back_and_then_pauses_longer() -> None:
     world = World()
     world.at(0, calls=10)
     assert world.at(REST_MS) == 2
@@ -73,14 +73,14 @@ def test_a_pass_goes_on_though_the_clock_goes_back_and_then_rests_as_much_longer
     assert world.at(2 * REST_MS) == 2
 
 
-def test_without_a_current_key_nothing_is_begun() -> None:
+def test_without_a_current_key_no_pass_starts() -> None:
     world = World()
     world.context.has_key = False
     assert world.at(0, calls=3) == 0
     assert world.begun == []
 
 
-def test_key_and_namespace_are_put_back_though_a_removal_fails() -> None:
+def test_key_and_namespace_are_restored_even_if_a_removal_fails() -> None:
     world = World()
     world.error = ArithmeticError("as it must")
     try:
@@ -93,7 +93,7 @@ def test_key_and_namespace_are_put_back_though_a_removal_fails() -> None:
     assert world.state.key_context.namespace == "here"
 
 
-def test_a_life_shorter_than_its_passes_rests_for_a_millisecond() -> None:
+def test_a_ttl_shorter_than_its_passes_pauses_for_a_millisecond() -> None:
     world = World()
     world.state.lifetime.ttl_ms = 1
     world.sweep = ExpirySweep(world.context, world.state, world.begin_pass, 100)

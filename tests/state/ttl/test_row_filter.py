@@ -32,7 +32,7 @@ def test_a_value_is_kept_until_the_millisecond_at_which_it_expires() -> None:
     assert row_filter(TEXTS.to_bytes(EXPIRED)) is None
 
 
-def test_a_list_loses_its_expired_elements_and_is_gone_with_the_last() -> None:
+def test_a_list_drops_its_expired_elements_and_is_removed_with_the_last() -> None:
     row_filter = a_filter(LIST)
     assert row_filter(a_chunk(EXPIRED, ALIVE, EXPIRED)) == a_chunk(ALIVE)
     assert row_filter(a_chunk(ALIVE, ALIVE)) == a_chunk(ALIVE, ALIVE)
@@ -40,7 +40,7 @@ def test_a_list_loses_its_expired_elements_and_is_gone_with_the_last() -> None:
 
 
 @pytest.mark.parametrize("chunk", [a_chunk(ALIVE) + b"\0", a_chunk(ALIVE)[:-1], b"\0\0\0\1", b""], ids=bytes.hex)
-def test_a_list_that_ends_elsewhere_than_its_bytes_is_rejected(chunk: bytes) -> None:
+def test_a_list_with_other_bytes_at_its_end_is_rejected(chunk: bytes) -> None:
     with pytest.raises(StateRestoreError, match="a stored value cannot be read by TtlSerializer"):
         a_filter(LIST)(chunk)
 
@@ -51,7 +51,7 @@ def test_a_row_too_short_for_a_time_is_rejected(kind: StateKind) -> None:
         a_filter(kind)(b"\0\0")
 
 
-def test_batches_keep_what_is_alive_and_are_dropped_when_nothing_is() -> None:
+def test_batches_keep_live_rows_and_are_dropped_when_empty() -> None:
     alive, expired = TEXTS.to_bytes(ALIVE), TEXTS.to_bytes(EXPIRED)
 
     def batch(*values: bytes) -> CanonicalBatch:
@@ -64,7 +64,7 @@ def test_batches_keep_what_is_alive_and_are_dropped_when_nothing_is() -> None:
     assert list(kept_batches(None, given)) == given
 
 
-def test_a_filter_of_long_values_looks_at_the_time_alone() -> None:
+def test_a_filter_of_long_values_reads_the_time_only() -> None:
     longs = TtlSerializer(LongSerializer())
     row_filter = expired_row_filter(VALUE, longs, TTL_MS, NOW_MS)
     assert row_filter(longs.to_bytes(TtlValue(-1, 901))) is not None

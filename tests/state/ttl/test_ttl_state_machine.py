@@ -1,4 +1,4 @@
-"""Random events on state with time-to-live, on heap and RocksDB side by side, against plain dicts.
+"""Random events on state with TTL, on heap and RocksDB, against plain dicts.
 
 Time moves, snapshots, crashes, rescaling, savepoints from one backend into the other, and upgrades that give states a
 time-to-live, take it away or change it, together with the schema.
@@ -92,7 +92,7 @@ class Entry:
 
 
 class Model:
-    """What one side holds: per state and key a list of entries, or a dict of them for a map."""
+    """The content of one side: per state and key a list of entries, or a dict of them for a map."""
 
     def __init__(self):
         self.states = {name: {} for name in NAMES}
@@ -110,7 +110,7 @@ class Model:
                     entry.is_doomed |= entry.accessed_ms + ttl.ttl_ms <= now_ms
 
     def alive(self, name, key):
-        """The entries of a key that can be seen."""
+        """The visible entries of a key."""
         entries = self.states[name].get(key, {} if name == "map" else [])
         if name == "map":
             return {user_key: entry for user_key, entry in entries.items() if not entry.is_doomed}
@@ -123,7 +123,7 @@ class Model:
                 entry.accessed_ms = now_ms
 
     def read(self, name, key, now_ms):
-        """What a read of everything under the key returns, and does."""
+        """The result and effect of reading everything under the key."""
         alive = self.alive(name, key)
         if name == "map":
             self.renew(name, alive.values(), now_ms)
@@ -135,7 +135,7 @@ class Model:
         return made(alive[0].number) if alive else None
 
     def adopt(self, name, key, found):
-        """Makes the entries what was found after an upgrade; what is not doomed must be among it, in its place."""
+        """Take over the entries found after an upgrade; those that are not doomed must be among them, in place."""
         entries = self.states[name].pop(key, {} if name == "map" else [])
         if name == "map":
             assert set(found) <= set(entries)
@@ -172,7 +172,7 @@ READERS = {
 
 
 class Side:
-    """All subtasks of the operator on one backend, and what they should hold."""
+    """All subtasks of the operator on one backend, and their model."""
 
     def __init__(self, backend, directory, clock):
         self.backend = backend
@@ -207,7 +207,7 @@ class Side:
         return backend.get_state(self.descriptors[name])
 
     def register_all(self):
-        """Registers every state in every subtask, whose descriptors are others each time, as in other processes."""
+        """Register every state in every subtask, with new descriptors each time, as in other processes."""
         for backend in self.subtasks:
             self.descriptors = descriptors(self.model.version, self.model.ttls)
             for descriptor in self.descriptors.values():
@@ -391,7 +391,7 @@ class TtlStateMachine(RuleBasedStateMachine):
         self.barrier()
 
     def judge_found(self, model, name, key, before, found):
-        """Which of the doomed entries of a key were still there after the upgrade, and what reading has done."""
+        """Which doomed entries of a key survived the upgrade, and the effect of the read."""
         now_ms, ttl = self.clock.now_ms, model.ttls[name]
         entries = model.states[name].get(key, {} if name == "map" else [])
         for entry in list(entries.values() if name == "map" else entries):
@@ -431,5 +431,5 @@ class TtlStateMachine(RuleBasedStateMachine):
 SETTINGS = settings(max_examples=16, stateful_step_count=30)
 
 
-def test_both_backends_let_state_live_as_long_as_the_model_does():
+def test_both_backends_expire_state_like_the_model():
     run_state_machine_as_test(TtlStateMachine, settings=SETTINGS)

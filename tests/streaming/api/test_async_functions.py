@@ -1,4 +1,4 @@
-"""When a request is made again, and what is not a strategy for that."""
+"""When a request is retried, and which strategies are invalid."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def delays(strategy: AsyncRetryStrategy, error: Exception) -> list[float | None]
     return [strategy.delay_after_error(attempt, error) for attempt in range(1, 6)]
 
 
-def test_a_fixed_delay_comes_before_each_further_attempt() -> None:
+def test_a_fixed_delay_precedes_each_further_attempt() -> None:
     strategy = AsyncRetryStrategy.fixed_delay(4, "2 seconds")
     assert delays(strategy, OSError()) == [2000, 2000, 2000, None, None]
     assert strategy.delay_after_results(1, []) is None
 
 
-def test_delays_grow_up_to_the_longest() -> None:
+def test_delays_grow_up_to_the_maximum() -> None:
     strategy = AsyncRetryStrategy.exponential_backoff(6, timedelta(milliseconds=100), 500, multiplier=2)
     assert delays(strategy, OSError()) == [100, 200, 400, 500, 500]
 
 
-def test_delays_that_no_float_can_hold_are_the_longest() -> None:
+def test_delays_beyond_float_are_the_maximum() -> None:
     strategy = AsyncRetryStrategy.exponential_backoff(10_000, 1, "1 hour", multiplier=1e30)
     assert strategy.delay_after_error(9_999, OSError()) == 3_600_000
 
@@ -78,12 +78,12 @@ def is_empty(results: Any) -> bool:
         ),
     ],
 )
-def test_what_is_no_strategy_is_rejected(make: Any, reported: str) -> None:
+def test_an_invalid_strategy_is_rejected(make: Any, reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=reported):
         make()
 
 
-def test_a_function_without_async_invoke_cannot_be_made() -> None:
+def test_a_function_without_async_invoke_is_rejected() -> None:
     class Nothing(AsyncFunction[Any, Any]):
         pass
 

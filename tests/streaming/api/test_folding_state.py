@@ -1,4 +1,4 @@
-"""Reducing and aggregating state in a job: registered by its function, checked before the start, restored after it."""
+"""Reducing and aggregating state in a job: registered by its function, checked before the start, and restored."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class FailingMean(MeanAmount):
 
 
 class Failing(HighestAndMean):
-    """Fails in the function of one of its states."""
+    """Raises in the function of one of its states."""
 
     def __init__(self, failing: str, ttl: StateTtlConfig | None) -> None:
         self.failing, self.ttl = failing, ttl

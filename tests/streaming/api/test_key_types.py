@@ -1,4 +1,4 @@
-"""Which columns may be keys, and that a key is the same key in every environment and time zone."""
+"""Which columns may be keys; a key is equal in every environment and time zone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 5, tzinfo=UTC)
         ("interval day", "cast it"),
     ],
 )
-def test_a_type_that_is_no_key_is_rejected_with_what_to_do(column_type: str, advice: str) -> None:
+def test_a_type_that_cannot_be_a_key_is_rejected_with_advice(column_type: str, advice: str) -> None:
     with pytest.raises(JobDefinitionError, match=rf"operator 'op': a column of type .* cannot be a key; .*{advice}"):
         key_serializer_for(["string", column_type], "op")
 
@@ -66,12 +66,12 @@ def test_one_instant_is_one_key_in_any_time_zone_and_epoch(tmp_path: Path, backe
     assert [count for _, count in again] == [3]
 
 
-def test_a_naive_timestamp_is_in_the_time_of_the_process_as_in_pyspark() -> None:
+def test_a_naive_timestamp_is_in_process_time_as_in_pyspark() -> None:
     naive = NOON.astimezone().replace(tzinfo=None)
     assert [count for _, count in counts([NOON, naive])] == [1, 2]
 
 
-def test_a_date_is_a_key_and_a_text_is_no_date() -> None:
+def test_a_date_is_a_key_and_a_text_is_not_a_date() -> None:
     assert counts([NOON.date(), NOON.date()]) == [("2024-02-29", 1), ("2024-02-29", 2)]
     with pytest.raises(RowMismatchError, match=r"column 'key' \(date32.*cannot hold '2024-02-29'"):
         counts(["2024-02-29"], schema="key date")

@@ -1,4 +1,4 @@
-"""A serializer that is registered by nobody but who imports this module."""
+"""A serializer that only importers of this module register."""
 
 from __future__ import annotations
 
