@@ -1,4 +1,4 @@
-"""What all tests of a process share, and none may leave otherwise than it was found.
+"""State shared by all tests of a process, which no test may leave changed.
 
 A test that registers a name, sets a variable or imports a module of its own making decides what later tests see: which
 ones those are hangs on the order in which files come to a process, and so does whether they pass. `tests/conftest.py`
@@ -48,12 +48,12 @@ _for_all: dict[tuple[str, str], Any] = {}
 
 
 def is_lasting(module: ModuleType | None) -> bool:
-    """Whether a module is none that a test has written, or run under the name of another."""
+    """Whether a module is neither written by a test, nor run under the name of another."""
     return (getattr(module, "__file__", None) or "").startswith(LASTING)
 
 
 def _is_of_a_test(known: type) -> bool:
-    """Whether a class comes and goes with a test: is of a module that it has written, or of a function."""
+    """Whether a class belongs to a test: in a module that it has written, or in a function."""
     return "<locals>" in known.__qualname__ or not is_lasting(sys.modules.get(known.__module__))
 
 
@@ -67,18 +67,18 @@ def _modules_of_tests() -> dict[str, ModuleType]:
 
 
 def _declared_modules() -> Things:
-    """Those of names that are not known anyway: where a program's own names are, it says to every task."""
+    """The registered modules without the program's own names, which are sent with every task."""
     declared = permitted_modules._declared_modules.items()
     return {name: module for name, module in declared if not any(name in known for known in CLASSES)}
 
 
 def _context_variables() -> Things:
-    """Those that somebody sets: that of `decimal` is there as soon as it is asked for."""
+    """Context variables that are set; that of `decimal` exists as soon as it is read."""
     return {one.name: value for one, value in copy_context().items() if one.name != "decimal_context"}
 
 
 def _lasting_handlers(logger: logging.Logger) -> tuple[int, ...]:
-    """The handlers without those of pytest, which has its own while it runs a test."""
+    """The handlers without those of pytest during a test."""
     return tuple(id(one) for one in logger.handlers if type(one).__module__ != "_pytest.logging")
 
 
@@ -116,7 +116,7 @@ SHARED: Mapping[str, Callable[[], Things]] = {
 
 
 def surroundings() -> Mapping[str, Things]:
-    """All that tests share, as it is."""
+    """The state shared by all tests."""
     return {kind: look() for kind, look in SHARED.items()}
 
 
@@ -129,14 +129,14 @@ def _changes(before: Mapping[str, Things]) -> Iterator[tuple[str, str, Any, Any]
 
 
 def left_behind(before: Mapping[str, Things]) -> list[str]:
-    """What is otherwise than it was, a line for each."""
+    """The differences, one line each."""
     changes = [one for one in _changes(before) if _for_all.get(one[:2]) != one[3]]
     return [f"{kind} {name}: was {was!r:.200}, is {now!r:.200}" for kind, name, was, now in changes]
 
 
 @contextmanager
 def for_all_tests() -> Iterator[None]:
-    """What becomes otherwise in here is so for all tests that follow, whichever file is the first to need it."""
+    """Changes made here are kept for all following tests, whichever file needs them first."""
     before = surroundings()
     yield
     _for_all.update({(kind, name): now for kind, name, _, now in _changes(before)})
@@ -144,7 +144,7 @@ def for_all_tests() -> Iterator[None]:
 
 @contextmanager
 def own_registrations() -> Iterator[None]:
-    """What a test registers in here, and modules that it has written and imported, are gone behind it."""
+    """Reverts registrations and removes imported modules of a test."""
     classes = [_of_tests(known) for known in CLASSES]
     named = set(envelope._name_by_class)
     declared = [registry.copy() for registry in DECLARED]

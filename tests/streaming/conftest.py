@@ -1,4 +1,4 @@
-"""Puts this directory in the path, as pytest does for one with this file: the tests below import modules of it.
+"""Adds this directory to the path, so that the tests below can import its modules.
 
 The Spark session that they take is the fixture `spark` of `tests/conftest.py`.
 """

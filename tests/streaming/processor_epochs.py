@@ -1,4 +1,4 @@
-"""A stateful processor run epoch by epoch over a real backend, as a runtime does it."""
+"""A stateful processor run epoch by epoch on a real backend, as in a runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UID = "processor"
 
 
 class EpochDrive:
-    """Runs a processor epoch by epoch, as a runtime does: timers that are due, records, the barrier, all again."""
+    """Runs a processor epoch by epoch: due timers, records, the barrier, and again."""
 
     def __init__(
         self,

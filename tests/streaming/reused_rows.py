@@ -1,4 +1,4 @@
-"""Functions that emit one row object again and again, and change it between: with every way to emit there is.
+"""Functions that emit one row object repeatedly, and modify it in between, in every form of output.
 
 The n-th row that comes out has ``n`` and, in ``seen``, the numbers up to n, if each is as it was when it was emitted.
 """
@@ -39,7 +39,7 @@ class Record:
 
 
 class ReusedDict:
-    """Fills one dict again and again."""
+    """Reuses one dict."""
 
     def __init__(self) -> None:
         self.row: Any = {"n": 0, "seen": []}
@@ -51,7 +51,7 @@ class ReusedDict:
 
 
 class ReusedRecord(ReusedDict):
-    """Fills one object with attributes again and again."""
+    """Reuses one object with attributes."""
 
     def __init__(self) -> None:
         self.row = Record(0, [])
@@ -63,7 +63,7 @@ class ReusedRecord(ReusedDict):
 
 
 class ReusedList(ReusedDict):
-    """A tuple for each row; only the list in it is the same object."""
+    """A tuple for each row; only its list is the same object."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -183,7 +183,7 @@ class Rules(BroadcastProcessFunction[Any, Any, Any]):
 
 
 class Asks(AsyncFunction[Any, Any]):
-    """One row for each record."""
+    """One row for each request."""
 
     def __init__(self, reused: ReusedDict) -> None:
         self.reused = reused
@@ -193,7 +193,7 @@ class Asks(AsyncFunction[Any, Any]):
 
 
 class AsksForMany(Asks):
-    """Two rows for each record, one after the other."""
+    """Two rows for each request."""
 
     async def async_invoke(self, value: Any, context: Any) -> Any:
         yield self.reused.next()
@@ -202,7 +202,7 @@ class AsksForMany(Asks):
 
 
 class TimesOut(Asks):
-    """One row for each record, since no request ever ends."""
+    """One row for each record, from timeouts."""
 
     async def async_invoke(self, value: Any, context: Any) -> Any:
         await asyncio.Event().wait()
@@ -212,7 +212,7 @@ class TimesOut(Asks):
 
 
 class Processor:
-    """As a `StatefulProcessor` of PySpark: rows by names, some of them for timers."""
+    """A PySpark `StatefulProcessor`: rows by name, some from timers."""
 
     def __init__(self, list_of: ReusedList) -> None:
         self.reused = list_of
@@ -282,6 +282,6 @@ WAYS_IN_EVENT_TIME: dict[str, Callable[[DataStream, Any], DataStream]] = {
 
 
 def are_as_emitted(rows: Iterable[Any], least: int) -> bool:
-    """Whether each row has the numbers that it was emitted with; there must be ``least`` of them at the least."""
+    """Whether each row has the numbers at its emission; there must be at least ``least`` rows."""
     found = sorted((row["n"], list(row["seen"])) for row in rows)
     return len(found) >= least and found == [(n, list(range(1, n + 1))) for n in range(1, len(found) + 1)]

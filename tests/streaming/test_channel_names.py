@@ -29,7 +29,7 @@ NAMES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "name"), NAMES)
-def test_a_channel_has_a_name_of_its_own(value: Any, name: str) -> None:
+def test_a_channel_has_its_own_name(value: Any, name: str) -> None:
     assert channel_name(value) == name
 
 
@@ -52,13 +52,13 @@ def build(job: HarnessJob) -> None:
 
 
 def time_of(harness: JobTestHarness, now_ms: int) -> int:
-    """The watermark, which the source sends when processing time advances."""
+    """The watermark that the source sends when processing time advances."""
     harness.advance_processing_time(now_ms)
     [watermark_ms] = set(harness.watermarks().values())
     return watermark_ms
 
 
-def test_a_missing_channel_and_an_empty_one_have_their_own_time(tmp_path: Path) -> None:
+def test_missing_and_empty_channel_names_have_separate_watermarks(tmp_path: Path) -> None:
     with JobTestHarness(build) as harness:
         harness.source("source").send_all([(None, 10), ("", 20)])
         assert time_of(harness, 1000) == 9

@@ -1,4 +1,4 @@
-"""Mistakes that a job may contain, and what is said about them."""
+"""Mistakes in a job, and their errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def emitted_by(result: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("record", [("a", 1), ("a", None), (None, 1), Pair("a", 1), {"k": "a", "v": 1}])
-def test_one_record_that_is_returned_is_rejected(record: Any) -> None:
+def test_a_returned_single_record_is_rejected(record: Any) -> None:
     with pytest.raises(
         UserFunctionError, match=r"process_element returned .*, which is one record and not an iterable"
     ):
@@ -62,13 +62,13 @@ def test_one_record_that_is_returned_is_rejected(record: Any) -> None:
 
 
 @pytest.mark.parametrize("result", [[("a", 1)], (("a", 1),), (Pair("a", 1),), ({"k": "a", "v": 1},)])
-def test_a_list_or_tuple_of_records_is_not(result: Any) -> None:
+def test_a_list_or_tuple_of_records_is_accepted(result: Any) -> None:
     assert emitted_by(result) == [("a", 1)]
     assert emitted_by(()) == emitted_by([]) == emitted_by(None) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, 1), (1, True), (False, 0), (0, False), (None, None)])
-def test_the_keys_true_and_1_are_never_one_key(first: Any, second: Any) -> None:
+def test_the_keys_true_and_1_are_distinct(first: Any, second: Any) -> None:
     out: list[Any] = []
 
     def run(*keys: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a function emits is what it was at that time, whatever the function does with the object afterwards."""
+"""An emitted row keeps its values, even if the function modifies the object afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def timed(environment: LocalStreamEnvironment) -> DataStream:
 
 @pytest.mark.parametrize("reused", REUSED)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_is_as_it_was_when_it_was_emitted(way: str, reused: str) -> None:
+def test_a_row_keeps_its_values_at_emission(way: str, reused: str) -> None:
     rows: list[Any] = []
     environment = LocalStreamEnvironment()
     WAYS[way](environment.from_elements(RECORDS, SOURCE), REUSED[reused]()).sink_to(rows)
@@ -48,7 +48,7 @@ def test_a_row_is_as_it_was_when_it_was_emitted(way: str, reused: str) -> None:
 
 @pytest.mark.parametrize("reused", REUSED)
 @pytest.mark.parametrize("way", WAYS | WAYS_IN_EVENT_TIME)
-def test_in_event_time_too(way: str, reused: str) -> None:
+def test_rows_keep_their_values_in_event_time(way: str, reused: str) -> None:
     rows: list[Any] = []
     environment = LocalStreamEnvironment()
     (WAYS | WAYS_IN_EVENT_TIME)[way](timed(environment), REUSED[reused]()).sink_to(rows)
@@ -56,7 +56,7 @@ def test_in_event_time_too(way: str, reused: str) -> None:
     assert are_as_emitted(rows, len(RECORDS))
 
 
-def test_rows_of_a_processor_for_spark_are_as_they_were_emitted() -> None:
+def test_rows_of_a_spark_processor_keep_their_values_at_emission() -> None:
     rows: list[Any] = []
     environment = LocalStreamEnvironment()
     grouped = timed(environment).group_by("k")
@@ -65,7 +65,7 @@ def test_rows_of_a_processor_for_spark_are_as_they_were_emitted() -> None:
     assert are_as_emitted(rows, 2 * len(RECORDS))
 
 
-def test_what_a_stateless_step_returns_is_as_it_was_returned() -> None:
+def test_the_result_of_a_stateless_step_keeps_its_values() -> None:
     rows: list[Any] = []
     one = ReusedDict()
     environment = LocalStreamEnvironment()
@@ -80,7 +80,7 @@ def test_what_a_stateless_step_returns_is_as_it_was_returned() -> None:
     assert are_as_emitted(rows, len(RECORDS))
 
 
-def test_where_a_stream_is_cut_into_epochs_does_not_change_its_rows() -> None:
+def test_the_cut_into_epochs_does_not_change_rows() -> None:
     cut: list[Any] = []
     for epoch_size in (None, 1, 2):
         rows: list[Any] = []
@@ -92,7 +92,7 @@ def test_where_a_stream_is_cut_into_epochs_does_not_change_its_rows() -> None:
     assert cut[0] == cut[1] == cut[2]
 
 
-def test_bytes_and_nested_values_are_as_they_were_emitted() -> None:
+def test_bytes_and_nested_values_keep_their_values_at_emission() -> None:
     class Nested(KeyedProcessFunction[Any, Any, Any]):
         def __init__(self) -> None:
             self.data, self.by_name, self.inside = bytearray(), {"list": [0]}, {"numbers": [0]}
@@ -112,7 +112,7 @@ def test_bytes_and_nested_values_are_as_they_were_emitted() -> None:
     assert [(row.by_name, row.inside.numbers) for row in rows] == [({"list": [at]}, [at]) for at in (1, 2, 3)]
 
 
-def test_a_row_that_does_not_fit_is_an_error_that_names_it() -> None:
+def test_an_invalid_row_is_named_in_the_error() -> None:
     class Unfit(KeyedProcessFunction[Any, Any, Any]):
         def process_element(self, value: Any, context: Any) -> Any:
             yield {"n": value.at, "unknown": 1}
@@ -126,7 +126,7 @@ def test_a_row_that_does_not_fit_is_an_error_that_names_it() -> None:
 
 
 @pytest.mark.spark
-def test_rows_on_spark_are_as_they_were_emitted(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_on_spark_keep_their_values_at_emission(spark: SparkSession, tmp_path: Path) -> None:
     ways = ("yield", "side output", "async generator")
     sinks = [memory_sink() for _ in ways]
 

@@ -1,4 +1,4 @@
-"""Joins by window and by interval, and timers of two inputs, in whole jobs of both environments, against models."""
+"""Joins by window and by interval, and timers of two inputs, in jobs of both environments, against models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pair(ProcessJoinFunction[str, Any, Any, Any]):
 
 
 class Count(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Counts both sides of a key from a record on for a while, by a timer."""
+    """Counts both sides of a key for a period after a record, by a timer."""
 
     def open(self, context: RuntimeContext) -> None:
         self.sides = context.get_list_state(ListStateDescriptor("sides", int))
@@ -78,7 +78,7 @@ class Count(KeyedCoProcessFunction[str, Any, Any, Any]):
 
 
 def build(left: DataStream, right: DataStream, sinks: Sequence[Any]) -> None:
-    """Four operators with two inputs each; windows hand on to the last of them what they make before a watermark."""
+    """Four operators with two inputs each; the last one also gets the output of windows."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     left, right = (stream.assign_timestamps_and_watermarks(strategy) for stream in (left, right))
     windows = left.join(right).where("k").equal_to("who").window(TumblingEventTimeWindows.of(SIZE))
@@ -115,7 +115,7 @@ def counted(lefts: Sequence[tuple[str, int]], rights: Sequence[Right], watermark
 
 
 def modelled(lefts: Sequence[Left], rights: Sequence[Right], watermark: int) -> list[list[Any]]:
-    """What the operators emit until they are at that watermark; nothing is late, since times rise in each stream."""
+    """The output of the operators at that watermark; nothing is late, because times increase in each stream."""
 
     def over(at: int) -> bool:
         return at // SIZE * SIZE + SIZE - 1 <= watermark
@@ -153,7 +153,7 @@ STREAM = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6)), min_size
 
 @settings(max_examples=15)
 @given(STREAM, STREAM, st.integers(1, 15), st.integers(1, 3), st.sampled_from(["heap", "rocksdb"]))
-def test_joins_and_timers_do_not_depend_on_how_both_streams_are_cut(
+def test_joins_and_timers_do_not_depend_on_the_cut_of_the_streams(
     left: list[tuple[str, int]], right: list[tuple[str, int]], size: int, parallelism: int, backend: str
 ) -> None:
     lefts = [Left(*row, place) for place, row in enumerate(left)]
@@ -170,7 +170,7 @@ def test_joins_and_timers_do_not_depend_on_how_both_streams_are_cut(
 
 
 @pytest.mark.spark
-def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_joins_and_timers_of_a_spark_job_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     epochs = [

@@ -272,7 +272,7 @@ def accepted(held: Sequence[Held], rows: Sequence[Any]) -> list[Any]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=3))
-def test_results_are_those_of_the_model_across_epochs_restarts_and_changed_aggregates(runs: list[Run]) -> None:
+def test_results_equal_the_model_across_epochs_restarts_and_changed_aggregates(runs: list[Run]) -> None:
     held: list[Held] = []
     with tempfile.TemporaryDirectory() as directory:
         options: dict[str, Any] = {}
@@ -316,7 +316,7 @@ COLUMNAR = parsed_schema(SCHEMA, "")
 
 @settings(max_examples=60)
 @given(st.lists(ROWS, min_size=1, max_size=20), st.lists(calls(), min_size=1, max_size=4), st.integers(0, 20))
-def test_partial_results_of_arrow_are_those_of_the_model(rows: list[Any], added: list[Call], cut: int) -> None:
+def test_partial_results_of_arrow_equal_the_model(rows: list[Any], added: list[Call], cut: int) -> None:
     exact = [call for call in added if call.kind in ("count", "sum", "avg", "min", "max") and not call.is_ordered]
     held = [Held(f"n{index}", call, {}) for index, call in enumerate([*exact, Call("count", "")])]
     rows = accepted(held, rows)
@@ -395,7 +395,7 @@ class Windows:
 
 @settings(max_examples=30, deadline=None)
 @given(EVENTS, st.sampled_from([0, 7, 20]))
-def test_windows_with_lateness_are_those_of_the_model_across_restarts(events: list[Any], lateness: int) -> None:
+def test_windows_with_lateness_equal_the_model_across_restarts(events: list[Any], lateness: int) -> None:
     held = [Held(f"n{index}", call, {}) for index, call in enumerate(WINDOWED)]
 
     def build(job: HarnessJob) -> None:

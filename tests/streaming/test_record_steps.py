@@ -294,7 +294,7 @@ def test_an_error_of_a_key_function_names_a_later_record() -> None:
         environment.execute()
 
 
-def test_a_row_that_is_no_record_is_rejected_with_its_row() -> None:
+def test_a_row_of_another_record_is_rejected_with_its_row() -> None:
     environment = LocalStreamEnvironment()
     source = environment.from_elements([(None, 1)], "card string, number bigint")
     counted(source.as_records(Line), "c", "card").sink_to([])
@@ -328,7 +328,7 @@ def test_a_row_that_is_no_record_is_rejected_with_its_row() -> None:
         ),
     ],
 )
-def test_a_definition_that_does_not_fit_is_rejected(chain: Any, reason: str) -> None:
+def test_an_invalid_definition_is_rejected(chain: Any, reason: str) -> None:
     def run() -> None:
         environment = LocalStreamEnvironment()
         counted(chain(environment.from_elements([("a",)], "k string")), "c", lambda row: 1).sink_to([])
@@ -357,7 +357,7 @@ class Key(NamedTuple):
         (lambda one: one.as_records(Key).key_by("k"), r"as_records\(\): Key\.k: the stream has no column of that name"),
     ],
 )
-def test_what_spark_must_know_is_named(spark: SparkSession, tmp_path: Path, chain: Any, reason: str) -> None:
+def test_what_spark_needs_is_named(spark: SparkSession, tmp_path: Path, chain: Any, reason: str) -> None:
     from statebackend.spark.frame_sinks import NoopSink
 
     with pytest.raises(JobDefinitionError, match=reason):

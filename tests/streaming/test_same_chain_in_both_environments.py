@@ -1,4 +1,4 @@
-"""One chain of two operators in both environments: the same rows, and for what is wrong the same words.
+"""One chain of two operators in both environments: the same rows, and the same errors.
 
 Spark tells of a failing task by its text, so what is compared is the message that the in-process environment raises:
 Spark's must hold it.
@@ -41,7 +41,7 @@ RECORDS = [
 
 
 class Emits(KeyedProcessFunction[Any, Any, Any]):
-    """Emits what it is told to make of a record."""
+    """Emits the result for a record."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make = make
@@ -55,7 +55,7 @@ class Emits(KeyedProcessFunction[Any, Any, Any]):
 
 
 class Sums(KeyedProcessFunction[Any, Any, Any]):
-    """Reads its records in every way that rows can be read."""
+    """Reads its records in every form of access."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -87,7 +87,7 @@ def chain(
     with_nulls: bool = False,
     first_key: Any = "number",
 ) -> Callable[[DataStream, Any], None]:
-    """Two operators: the first emits what is made of its records, the second sums them up."""
+    """Two operators: the first emits a result for each record, the second sums them."""
 
     def build(stream: DataStream, sink: Any) -> None:
         first = stream.key_by(first_key).process(Emits(make), uid="emits", schema=schema, order_by="number")
@@ -129,7 +129,7 @@ RIGHT: dict[str, Any] = {
 
 
 def once(wrong: Callable[[Any], Any], *more: Any) -> Callable[[Any], Any]:
-    """One record is made wrong, or which of them is told would be a matter of who is first."""
+    """One record is wrong, so that the reported one does not depend on timing."""
     return lambda value: wrong(value) if value.number == 2 else (value.key, value.number, *more)
 
 
@@ -191,7 +191,7 @@ def in_process(build: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_records_between_operators_are_rows_in_process(name: str) -> None:
+def test_records_between_operators_are_rows_in_the_local_runtime(name: str) -> None:
     rows = in_process(RIGHT[name])
     assert [tuple(row)[:2] for row in sorted(rows, key=lambda row: (row.key, row.total))] == [
         ("a", 1),
@@ -201,14 +201,14 @@ def test_records_between_operators_are_rows_in_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_rejected_in_process_by_operator(name: str) -> None:
+def test_errors_in_the_local_runtime_name_the_operator(name: str) -> None:
     with pytest.raises(Exception, match=r"operator '(emits|sums)'"):
         in_process(WRONG[name])
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", RIGHT)
-def test_the_rows_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_rows_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark import MemorySink
 
     build, sink = RIGHT[name], MemorySink()
@@ -220,7 +220,7 @@ def test_the_rows_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, nam
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", WRONG)
-def test_the_words_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_errors_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark import MemorySink
 
     build = WRONG[name]
@@ -232,9 +232,7 @@ def test_the_words_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", WRONG_TIMES)
-def test_columns_of_time_that_do_not_fit_are_rejected_by_source_before_anything_is_touched(
-    tmp_path: Path, name: str
-) -> None:
+def test_invalid_time_columns_are_rejected_by_source_before_anything_changes(tmp_path: Path, name: str) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     WRONG_TIMES[name](environment.from_elements(records(WRONG_TIMES[name]), schema=SOURCE), [])
     with pytest.raises(JobDefinitionError, match="source 'source': with_"):
@@ -244,7 +242,7 @@ def test_columns_of_time_that_do_not_fit_are_rejected_by_source_before_anything_
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", WRONG_TIMES)
-def test_what_is_said_of_columns_of_time_is_the_same_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_errors_of_time_columns_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark import MemorySink
 
     build = WRONG_TIMES[name]
@@ -287,7 +285,7 @@ UNIONS: dict[str, list[tuple[str, list[dict[str, Any]]]]] = {
 
 
 class Nothing(KeyedProcessFunction[Any, Any, Any]):
-    """A job has an operator with state."""
+    """A job needs an operator with state."""
 
     def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
         return iter(())
@@ -308,7 +306,7 @@ def united_in_process(streams: list[tuple[str, list[dict[str, Any]]]]) -> list[A
 
 
 @pytest.mark.parametrize("name", UNIONS)
-def test_the_rows_of_a_union_have_one_form_in_process(name: str) -> None:
+def test_the_rows_of_a_union_have_one_form_in_the_local_runtime(name: str) -> None:
     rows = united_in_process(UNIONS[name])
     first_ddl = UNIONS[name][0][0]
     assert {tuple(row.__fields__) for row in rows} == {tuple(part.split()[0] for part in first_ddl.split(", "))}
@@ -319,7 +317,7 @@ def test_the_rows_of_a_union_have_one_form_in_process(name: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", UNIONS)
-def test_the_rows_of_a_union_are_those_of_spark(spark: SparkSession, name: str) -> None:
+def test_the_rows_of_a_union_equal_those_of_spark(spark: SparkSession, name: str) -> None:
     from functools import reduce
 
     from pyspark.sql import DataFrame
@@ -353,7 +351,7 @@ def test_the_rows_of_a_union_are_those_of_spark(spark: SparkSession, name: str) 
         "decimal(5,1)",
     ],
 )
-def test_a_schema_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
+def test_a_schema_is_parsed_as_by_spark(spark: SparkSession, ddl: str) -> None:
     from pyspark.sql.types import StructField, StructType
 
     from statebackend.spark.columns import to_arrow_schema

@@ -58,7 +58,7 @@ class Forms:
 
 
 class Durations(KeyedProcessFunction[Any, Any, Any]):
-    """Emits a time of day and an interval, and keeps them in state."""
+    """Emits a time of day and an interval, and stores them in state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.clocks = context.get_list_state(ListStateDescriptor("clocks", datetime.time))
@@ -104,7 +104,7 @@ CHAINS: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CHAINS))
-def test_a_chain_emits_what_spark_emits_in_the_local_runtime(name: str) -> None:
+def test_a_chain_emits_the_same_in_the_local_runtime_as_on_spark(name: str) -> None:
     chain, expected = CHAINS[name]
     rows: list[Any] = []
     environment = LocalStreamEnvironment()
@@ -186,7 +186,7 @@ def counted_null(stream: DataStream) -> DataStream:
 
 
 @pytest.mark.parametrize("name", REJECTED_NULLS)
-def test_a_null_where_the_schema_has_none_is_rejected(name: str) -> None:
+def test_a_null_in_a_required_field_is_rejected(name: str) -> None:
     build, message = REJECTED_NULLS[name]
     environment = LocalStreamEnvironment()
     build(environment.from_elements([("a",)], "id string")).sink_to([])
@@ -196,7 +196,7 @@ def test_a_null_where_the_schema_has_none_is_rejected(name: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", REJECTED_NULLS)
-def test_a_null_where_the_schema_has_none_is_rejected_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_a_null_in_a_required_field_is_rejected_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark.frame_sinks import NoopSink
 
     build, message = REJECTED_NULLS[name]
@@ -204,7 +204,7 @@ def test_a_null_where_the_schema_has_none_is_rejected_on_spark(spark: SparkSessi
         run_chain(spark, tmp_path, DDL, [RECORDS], lambda stream: build(stream).sink_to(NoopSink()))
 
 
-def test_rows_with_times_and_intervals_are_kept_in_windows() -> None:
+def test_rows_with_times_and_intervals_are_stored_in_windows() -> None:
     rows: list[Any] = []
     schema = "k string, t time, d interval hour to second"
     elements = [("a", datetime.time(number), datetime.timedelta(hours=number)) for number in (1, 2)]

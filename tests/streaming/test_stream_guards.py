@@ -1,4 +1,4 @@
-"""What a chain, a graph and a session reject, tried from both sides of each bound."""
+"""Rejected chains, graphs and sessions, at both sides of each bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream() -> tuple[StreamGraph, DataStream]:
 
 
 @pytest.mark.parametrize("uid", ["u", "u" * 200, " u ", "../a/b\\c", "..", "日本"])
-def test_a_uid_of_up_to_200_characters_is_taken(uid: str) -> None:
+def test_a_uid_of_up_to_200_characters_is_accepted(uid: str) -> None:
     graph, rows = stream()
     rows.key_by("k").process(Nothing(), uid=uid).sink_to([])
     assert [operator.uid for operator in graph.operators] == [uid]
@@ -45,16 +45,14 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("reported", "uid"), UNUSABLE)
-def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_rejected_in_one_line(
-    reported: str, uid: Any
-) -> None:
+def test_a_missing_long_or_unencodable_uid_is_rejected_in_one_line(reported: str, uid: Any) -> None:
     _, rows = stream()
     with pytest.raises(JobDefinitionError, match=reported) as rejected:
         rows.key_by("k").process(Nothing(), uid=uid)
     assert len(str(rejected.value).splitlines()) == 1
 
 
-def test_a_graph_has_a_sink_distinct_uids_and_no_loose_ends() -> None:
+def test_a_graph_has_a_sink_distinct_uids_and_no_unread_streams() -> None:
     graph, rows = stream()
     with pytest.raises(JobDefinitionError, match="no sink"):
         graph.job()
@@ -78,7 +76,7 @@ def test_a_graph_has_a_sink_distinct_uids_and_no_loose_ends() -> None:
     assert [node.uid for node in graph.job().sinks] == ["sink", "another"]
 
 
-def test_key_by_takes_one_or_more_columns_one_by_one() -> None:
+def test_key_by_accepts_one_or_more_separate_columns() -> None:
     _, rows = stream()
     rows.key_by("a")
     rows.key_by("a", "b")
@@ -89,7 +87,7 @@ def test_key_by_takes_one_or_more_columns_one_by_one() -> None:
             rows.key_by(*lists)
 
 
-def test_process_takes_an_instance() -> None:
+def test_process_needs_an_instance() -> None:
     _, rows = stream()
     for given, what in ((Nothing, "the class Nothing; make an instance"), (len, "<built-in function len>")):
         with pytest.raises(JobDefinitionError, match=what):
@@ -104,7 +102,7 @@ def test_a_null_anywhere_in_a_key_is_rejected(keys: list[Any], is_composite: boo
         check_keys("operator 'u'", keys, is_composite)
 
 
-def test_keys_that_are_false_or_empty_are_no_nulls() -> None:
+def test_false_and_empty_keys_are_not_null() -> None:
     check_keys("u", ["", 0, False, b""], False)
     check_keys("u", [("", 0)], True)
     check_keys("u", [], False)
@@ -122,7 +120,7 @@ def context(**stages: tuple[int, int]) -> Any:
     return SimpleNamespace(_jsc=SimpleNamespace(statusTracker=lambda: tracker))
 
 
-def test_tasks_that_ran_again_are_noticed_whichever_way_they_did() -> None:
+def test_repeated_tasks_are_detected_in_every_form() -> None:
     attempts = ["1.0.0.10", "2.1.0.11"]
     assert not were_tasks_repeated(context(s1=(0, 0), s2=(0, 0)), attempts)
     # Spark forgets old stages.
@@ -134,7 +132,7 @@ def test_tasks_that_ran_again_are_noticed_whichever_way_they_did() -> None:
         assert is_speculative(SimpleNamespace(getConf=lambda given=set_to: {"spark.speculation": given})) is expected  # type: ignore[arg-type]
 
 
-def test_a_reader_rejects_batches_of_other_types_and_takes_other_names() -> None:
+def test_a_reader_rejects_batches_of_other_types_and_accepts_other_names() -> None:
     reader = RowReader(pa.schema([("a", pa.int64())]))
     assert reader.rows(pa.RecordBatch.from_arrays([pa.array([1])], names=["b"])) == [(1,)]
     with pytest.raises(ValueError, match="was given to a reader of"):

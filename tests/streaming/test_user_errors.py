@@ -1,4 +1,4 @@
-"""Messages about what a user's function did, and about records that cannot be processed."""
+"""Errors of user functions, and of records that cannot be processed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 
 
 class Misbehaving(KeyedProcessFunction[str, dict[str, Any], str]):
-    """Fails in the methods that it is told to fail in, but never on the driver."""
+    """Raises in given methods, but never on the driver."""
 
     def __init__(self, **failures: Exception) -> None:
         self.failures = failures
@@ -55,7 +55,7 @@ def run(function: KeyedProcessFunction[Any, Any, Any], **record: Any) -> str:
     return str(failure.value)
 
 
-def test_an_exception_of_several_lines_keeps_operator_key_record_type_and_place_in_one_line() -> None:
+def test_a_multi_line_exception_keeps_operator_key_record_type_and_line_in_one_line() -> None:
     message = run(Misbehaving(process=ValueError("2 problems:\n\n  KeyError: 'a'\n    at b")))
     assert message.startswith("operator 'op', key 'k', record {'key': 'k'}: process_element raised ValueError: ")
     assert "ValueError: 2 problems: | KeyError: 'a' | at b (test_user_errors.py, line" in message
@@ -64,14 +64,14 @@ def test_an_exception_of_several_lines_keeps_operator_key_record_type_and_place_
     assert python_cause(Exception(f"Job aborted\n{worker}\n\tat org.apache.spark.Foo")).endswith(message)
 
 
-def test_a_long_record_is_cut_and_says_so() -> None:
+def test_a_long_record_is_shortened_with_a_mark() -> None:
     message = run(Misbehaving(process=ValueError("no")), text="x" * 1000)
     assert "xxx... (1024 characters): process_element" in message
     assert format_value("x" * 8, 10) == "'xxxxxxxx'"
     assert format_value("x" * 9, 10) == "'xxxxxxxxx... (11 characters)"
 
 
-def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
+def test_an_unprintable_value_or_exception_hides_nothing() -> None:
     class Unshowable(ValueError):
         def __repr__(self) -> str:
             raise RuntimeError
@@ -88,13 +88,13 @@ def test_a_failure_outside_of_records_names_operator_and_method(method: str) -> 
 
 
 @pytest.mark.parametrize("method", ["open", "process"])
-def test_a_close_that_fails_after_a_failure_does_not_hide_it(method: str) -> None:
+def test_a_failed_close_after_a_failure_does_not_hide_it(method: str) -> None:
     message = run(Misbehaving(**{method: OSError("the real one"), "close": KeyError("a follower")}))
     assert "OSError: the real one" in message
     assert "; close() then failed too: operator 'op': close raised KeyError: 'a follower'" in message
 
 
-def test_a_close_that_fails_does_not_hide_that_the_state_does_not_fit() -> None:
+def test_a_failed_close_does_not_hide_incompatible_state() -> None:
     class PutsTextForANumber(Misbehaving):
         def open(self, context: RuntimeContext) -> None:
             super().open(context)
@@ -109,7 +109,7 @@ def test_a_close_that_fails_does_not_hide_that_the_state_does_not_fit() -> None:
     assert "number" in message.partition("close() then")[0]
 
 
-def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
+def test_an_invalid_default_names_operator_class_and_state() -> None:
     class WrongDefault(Misbehaving):
         def open(self, context: RuntimeContext) -> None:
             self.number = context.get_state(ValueStateDescriptor("number", int, default="none"))
@@ -132,7 +132,7 @@ def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
         (pa.array([b"ok", b"\xff"]).view(pa.string()), "utf-8"),
     ],
 )
-def test_a_value_that_python_cannot_hold_names_column_and_record(unreadable: pa.Array, reason: str) -> None:
+def test_a_value_without_python_type_names_column_and_record(unreadable: pa.Array, reason: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["fine", "bad"]), unreadable], names=["name", "odd"])
     reader = RowReader(batch.schema, "operator 'op'")
     with pytest.raises(UnreadableRowError, match=r"operator 'op': column 'odd' \(.*the record: name='bad'") as failure:
@@ -141,7 +141,7 @@ def test_a_value_that_python_cannot_hold_names_column_and_record(unreadable: pa.
     assert len(reader.rows(batch.slice(0, 1))) == 1, reason
 
 
-def test_emitted_rows_leave_in_batches_of_bounded_size() -> None:
+def test_rows_are_emitted_in_batches_of_bounded_size() -> None:
     writer = RowWriter(pa.schema([("text", pa.string())]), max_batch_bytes=10_000)
     rows = [("x" * 100,)] * 5000
     batches = list(writer.batches(rows))
@@ -155,7 +155,7 @@ def test_emitted_rows_leave_in_batches_of_bounded_size() -> None:
     assert list(writer.batches([])) == []
 
 
-def test_small_rows_soon_leave_in_long_batches() -> None:
+def test_small_rows_are_soon_emitted_in_long_batches() -> None:
     writer = RowWriter(pa.schema([("number", pa.int64())]))
     sizes = [batch.num_rows for batch in writer.batches([(number,) for number in range(200_000)])]
     assert sizes[:4] == [1024, 4096, 16_384, 65_536]
@@ -163,7 +163,7 @@ def test_small_rows_soon_leave_in_long_batches() -> None:
     assert sum(sizes) == 200_000
 
 
-def test_more_than_an_arrow_array_holds_leaves_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_an_arrow_array_holds_are_emitted_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     array = pa.array
 
     def small_array(values: Any, *arguments: Any, **options: Any) -> Any:

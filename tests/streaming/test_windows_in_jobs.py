@@ -1,4 +1,4 @@
-"""Windows in jobs in this process, and in subtasks that are given the time of an epoch."""
+"""Windows in local jobs, and in subtasks with a given epoch time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reduced(left: Any, right: Any) -> Any:
     return left.k, left.v + right.v
 
 
-def test_a_window_without_an_end_that_fires_in_intervals_fires_once_more_at_the_end_of_time() -> None:
+def test_an_endless_window_with_interval_triggers_fires_again_at_the_end_of_time() -> None:
     rows: list[Any] = []
 
     class Sizes(ProcessWindowFunction[Any, Any, Any, Any]):
@@ -56,7 +56,7 @@ def test_a_window_without_an_end_that_fires_in_intervals_fires_once_more_at_the_
 
 
 class Times:
-    """A clock that is a step further at each look."""
+    """A clock that advances by a step at each call."""
 
     def __init__(self, *times: int) -> None:
         self._times: Iterator[int] = iter(times)
@@ -67,7 +67,7 @@ class Times:
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("epoch_size", [1, 100])
-def test_count_windows_have_that_many_records_of_a_key(backend: str, epoch_size: int) -> None:
+def test_count_windows_have_the_configured_number_of_records_per_key(backend: str, epoch_size: int) -> None:
     rows: list[Any] = []
     env = LocalStreamEnvironment(backend=backend, parallelism=2, epoch_size=epoch_size)
     keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
@@ -97,7 +97,7 @@ def test_counts_are_rows_of_key_window_and_number(keys: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(("order_by", "expected"), [("v", [("a", 3), ("a", 12)]), ((), [("a", 12), ("a", 3)])])
-def test_records_go_into_windows_in_the_order_that_is_asked_for(order_by: Any, expected: Any) -> None:
+def test_records_enter_windows_in_the_configured_order(order_by: Any, expected: Any) -> None:
     rows: list[Any] = []
     env = LocalStreamEnvironment()
     keyed = env.from_elements([("a", v) for v in (8, 4, 2, 1)], "k string, v bigint").key_by("k")
@@ -119,7 +119,7 @@ class Show(ProcessWindowFunction[Any, Any, Any, Any]):
     ],
     ids=["tumbling", "sessions"],
 )
-def test_windows_of_processing_time_fire_in_the_epoch_in_which_they_are_due(assigner: Any, expected: Any) -> None:
+def test_processing_time_windows_fire_in_the_epoch_in_which_they_are_due(assigner: Any, expected: Any) -> None:
     rows: list[Any] = []
     env = LocalStreamEnvironment(epoch_size=1, clock=Times(0, 3, 7, 13, 16, 40))
     keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
@@ -128,7 +128,7 @@ def test_windows_of_processing_time_fire_in_the_epoch_in_which_they_are_due(assi
     assert sorted(map(tuple, rows), key=lambda row: (row[1], row[0])) == expected
 
 
-def test_what_a_job_lacks_for_windows_is_told() -> None:
+def test_missing_requirements_of_windows_are_reported() -> None:
     env = LocalStreamEnvironment()
     keyed = env.from_elements([{"k": "a", "v": 1}]).key_by("k")
     keyed.count_window(1).process(Show(), uid="w", schema="k string").sink_to([])
@@ -149,7 +149,7 @@ def test_what_a_job_lacks_for_windows_is_told() -> None:
         env.execute()
 
 
-def test_a_join_by_time_is_rejected_where_one_side_has_no_timestamps() -> None:
+def test_an_interval_join_without_timestamps_on_one_side_is_rejected() -> None:
     class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
         def process_element(self, left: Any, right: Any, context: Any) -> None:
             return None
@@ -196,7 +196,7 @@ def summing(accumulators: type) -> Any:
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
 @pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)], ids=repr)
-def test_open_windows_go_on_with_another_accumulator(tmp_path: Path, before: str, after: str, assigner: Any) -> None:
+def test_open_windows_continue_with_another_accumulator(tmp_path: Path, before: str, after: str, assigner: Any) -> None:
     def built_with(accumulators: type, schema: str) -> Any:
         def build(job: HarnessJob) -> None:
             windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
@@ -240,7 +240,7 @@ class Largest(AggregateFunction[Any, int, str]):
         return f"largest {accumulator}"
 
 
-def test_a_result_goes_to_a_plain_function_of_key_window_and_result() -> None:
+def test_a_result_is_passed_to_a_function_of_key_window_and_result() -> None:
     def show(key: str, window: Any, result: Any) -> list[Any]:
         return [(key, window.start, window.end, str(getattr(result, "v", result)))]
 
@@ -268,7 +268,7 @@ def test_a_result_goes_to_a_plain_function_of_key_window_and_result() -> None:
             assert harness.taken_records(f"{name} 1") == []
 
 
-def test_what_is_no_function_of_a_result_is_rejected() -> None:
+def test_other_functions_of_a_result_are_rejected() -> None:
     windows = LocalStreamEnvironment().from_elements([], SCHEMA).key_by("k").window(TumblingEventTimeWindows.of(10))
     for wrong in (Show, 1, "text"):
         with pytest.raises(JobDefinitionError, match="a function over windows must be an instance of a ProcessWindow"):

@@ -1,4 +1,4 @@
-"""Every built-in serializer with values for the contract: edge cases by hand, the rest by hypothesis."""
+"""Every built-in serializer with values for the contract: manual edge cases, the rest by hypothesis."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Circle(Shape):
 
 
 class Shade(enum.Enum):
-    """Has the constants of `Colour` and is another enum."""
+    """Another enum with the constants of `Colour`."""
 
     RED = 1
     GREEN = 2
 
 
 def alike(**attributes: Any) -> object:
-    """What has the attributes of a value, and is none."""
+    """Has the attributes of a value, but is none."""
     return types.SimpleNamespace(**attributes)
 
 
@@ -84,7 +84,7 @@ def trees() -> st.SearchStrategy[Tree]:
 
 
 class Basket:
-    """A class that only pickle knows."""
+    """A class without a serializer other than pickle."""
 
     def __init__(self, *items: str) -> None:
         self.items = items

@@ -1,4 +1,4 @@
-"""Writes the golden files of a release, never twice for one: ``python tests/testing/generate_golden.py 0.2.0``."""
+"""Writes the golden files of a release, once only: ``python tests/testing/generate_golden.py 0.2.0``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "serializers"
 
 
 def generate(version: str) -> None:
-    """Writes the files of every serializer that has none of this version."""
+    """Write the files of every serializer without files of this version."""
     for name, case in contract_cases.CASES.items():
         if not (GOLDEN / name / version).exists():
             GoldenFiles(GOLDEN / name).generate(version, case.make(), case.values)

@@ -1,5 +1,4 @@
-"""Random record classes and random evolutions of them: the compatibility result against what really happens to the
-bytes.
+"""Random record classes and evolutions: the compatibility result equals what happens to the bytes.
 
 A record is a list of fields of random types; an evolution is a list of steps, each of which says what it does to the
 class, to the values, and how severe it is. What comes out is predicted from the steps alone.
@@ -28,7 +27,7 @@ SmallInt = Annotated[int, ts.IntSerializer()]
 
 @attrs.frozen
 class Kind:
-    """A type of fields: its hint, its values, and a wider one with the way to it."""
+    """A field type: its hint, its values, and a wider one with the conversion."""
 
     hint: Any
     values: st.SearchStrategy[Any]
@@ -86,7 +85,7 @@ STEPS = ["rename", "widen", "remove", "add", "add bare", "move", "retype"]
 
 @attrs.define
 class Evolved:
-    """A field on its way: what it was, what it is, and what happens to its values."""
+    """A field during evolution: before, after, and the effect on its values."""
 
     kind: Kind
     old_name: str | None
@@ -98,7 +97,7 @@ class Evolved:
 
 
 def make_class(fields: list[tuple[str, Any, Any, tuple[str, ...]]]) -> Any:
-    """A record class of (name, hint, default, former names); keyword-only, so that defaults may stand anywhere."""
+    """A record class of (name, hint, default, former names); keyword-only, so that defaults may be anywhere."""
     made = {
         name: attrs.field(type=hint, default=default, metadata=former_names(*former))
         for name, hint, default, former in fields
@@ -108,8 +107,7 @@ def make_class(fields: list[tuple[str, Any, Any, tuple[str, ...]]]) -> Any:
 
 @st.composite
 def evolutions(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind]:
-    """An old and a new class, the fields of an old value and of what it becomes, and the compatibility result to
-    expect."""
+    """An old and a new class, the fields of an old value and of its migrated form, and the expected result."""
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5))
     fields = [Evolved(kind, f"f{index}", f"f{index}", kind.hint) for index, kind in enumerate(kinds)]
     old_class = make_class([(item.name, item.hint, attrs.NOTHING, ()) for item in fields])
@@ -146,7 +144,7 @@ def evolutions(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any
 
 
 def expected_compatibility(old_count: int, fields: list[Evolved]) -> CompatibilityKind:
-    """What the fields, as they came out, must be judged as."""
+    """The expected result for the evolved fields."""
     if any(item.hint is RETYPED or (item.old_name is None and item.default is NO_DEFAULT) for item in fields):
         return CompatibilityKind.INCOMPATIBLE
     kept = [item.old_name for item in fields if item.old_name is not None]
@@ -158,7 +156,7 @@ def expected_compatibility(old_count: int, fields: list[Evolved]) -> Compatibili
 
 @settings(max_examples=300)
 @given(evolutions())
-def test_the_compatibility_is_what_happens_to_the_bytes(
+def test_the_compatibility_equals_the_effect_on_the_bytes(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind],
 ) -> None:
     old_class, new_class, old_values, new_values, expected = drawn
@@ -180,7 +178,7 @@ def test_the_compatibility_is_what_happens_to_the_bytes(
 
 @settings(max_examples=100)
 @given(evolutions(), st.data())
-def test_a_migration_of_damaged_bytes_gives_a_value_or_an_error(
+def test_a_migration_of_damaged_bytes_returns_a_value_or_an_error(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind], data: st.DataObject
 ) -> None:
     old_class, new_class, old_values, _, expected = drawn

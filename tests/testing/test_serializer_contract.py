@@ -1,4 +1,4 @@
-"""The serializer contract for every built-in serializer; none may be left out."""
+"""The contract of every built-in serializer; none is left out."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_serializer_with_a_configuration_is_compared_with_others_of_its_cl
 
 
 class Unsaid(ts.CompiledTypeSerializer[Any]):
-    """Says nothing about its configuration: its snapshot does."""
+    """Declares nothing about its configuration: its snapshot does."""
 
     def __init__(self, inner: ts.TypeSerializer[Any]) -> None:
         self.inner = inner
@@ -118,7 +118,7 @@ class UnsaidSnapshot(CompositeTypeSerializerSnapshot[Any, Unsaid]):
 
 
 class Forgetful(Unsaid):
-    """Says that it has none."""
+    """Declares that it has none."""
 
     def configuration(self) -> Any:
         return ()
@@ -173,7 +173,7 @@ def _contract_of(made: ts.TypeSerializer[Any], others: Sequence[ts.TypeSerialize
     return Contract()
 
 
-def test_the_contract_finds_what_configuration_leaves_out() -> None:
+def test_the_contract_detects_missing_configuration() -> None:
     long, string = ts.LongSerializer(), ts.StringSerializer()
     laws = _contract_of(Forgetful(long), [Forgetful(string)])
     with pytest.raises(AssertionError, match="leave a part out"):
@@ -188,12 +188,12 @@ def test_the_contract_finds_what_configuration_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("serializer", [Undemanding(), MoreUndemanding()])
-def test_the_contract_finds_a_snapshot_that_takes_any_version(serializer: ts.TypeSerializer[Any]) -> None:
+def test_the_contract_detects_a_snapshot_that_accepts_any_version(serializer: ts.TypeSerializer[Any]) -> None:
     with pytest.raises(pytest.fail.Exception):
         _contract_of(serializer).test_a_snapshot_of_an_unknown_version_is_rejected()
 
 
-def test_a_composite_that_says_nothing_is_compared_by_its_snapshot() -> None:
+def test_a_composite_without_declaration_is_compared_by_its_snapshot() -> None:
     long = Unsaid(ts.LongSerializer())
     assert long == Unsaid(ts.LongSerializer())
     assert hash(long) == hash(Unsaid(ts.LongSerializer()))
@@ -202,7 +202,7 @@ def test_a_composite_that_says_nothing_is_compared_by_its_snapshot() -> None:
 
 
 class Careless(ts.TypeSerializer[int]):
-    """Breaks laws: writes before it looks, and reads past the end."""
+    """Breaks rules: writes before it checks, and reads past the end."""
 
     def serialize(self, value: int, out: Any) -> None:
         out.write(b"junk")
@@ -219,7 +219,7 @@ class Careless(ts.TypeSerializer[int]):
         return ts.LongSerializer().snapshot_configuration()
 
 
-def test_the_contract_finds_what_is_wrong_with_a_careless_serializer() -> None:
+def test_the_contract_detects_the_errors_of_a_careless_serializer() -> None:
     class Contract(SerializerContract):
         def serializer(self) -> ts.TypeSerializer[Any]:
             return Careless()
@@ -242,7 +242,7 @@ OURS = sorted(name for name, found in registered_names().items() if found.__modu
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_no_snapshot_of_ours_reads_a_version_that_it_does_not_know(name: str) -> None:
+def test_no_built_in_snapshot_reads_an_unknown_version(name: str) -> None:
     snapshot_class = registered_names()[name]
     newest = snapshot_class().current_version
     for version in (-1, 0, newest + 1):

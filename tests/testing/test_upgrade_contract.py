@@ -1,4 +1,4 @@
-"""Upgrades under contract: every serializer over its own golden files, and the ways in which serializers evolve."""
+"""Upgrades under contract: every serializer over its golden files, and all forms of evolution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECONFIGURE, REJECT = CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, Compatibil
 
 
 @pytest.mark.parametrize("name", contract_cases.CASES)
-def test_what_released_versions_wrote_is_as_is(name: str) -> None:
+def test_files_of_released_versions_are_compatible_as_is(name: str) -> None:
     case = contract_cases.CASES[name]
     equal = case.equal or (lambda left, right: left == right or (left != left and right != right))
     versions = list(GoldenFiles(GOLDEN / name).versions())
@@ -134,7 +134,7 @@ def test_golden_files_are_written_once_and_read_by_the_contract(tmp_path: Path) 
         contract.test_files_of_released_versions_have_the_expected_compatibility()
 
 
-def test_the_contract_finds_a_wrong_expectation() -> None:
+def test_the_contract_detects_a_wrong_expectation() -> None:
     class Contract(TestWideningRemovingAndAdding):
         expected = AS_IS
 

@@ -77,13 +77,13 @@ def test_a_date_is_a_key_and_a_text_is_not_a_date() -> None:
         counts(["2024-02-29"], schema="key date")
 
 
-def test_a_declared_type_that_is_no_key_is_rejected_in_process_too() -> None:
+def test_a_declared_type_that_cannot_be_a_key_is_rejected_locally_too() -> None:
     with pytest.raises(JobDefinitionError, match=r"a column of type decimal\(10,2\) cannot be a key"):
         counts([1], schema="other struct<a: int, b: int>, key decimal(10,2), last int")
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-def test_a_key_from_spark_is_to_the_byte_that_of_the_in_process_environment(zone: str) -> None:
+def test_a_key_on_spark_has_the_bytes_of_a_key_in_the_local_runtime(zone: str) -> None:
     (value, null) = key_values(pa.array([NOON, None], pa.timestamp("us", zone)))
     assert (value, value.tzinfo, null) == (NOON, UTC, None)
     in_process = canonical_key("timestamp")
@@ -93,7 +93,7 @@ def test_a_key_from_spark_is_to_the_byte_that_of_the_in_process_environment(zone
 
 
 @pytest.mark.spark
-def test_on_spark_a_timestamp_is_the_same_key_after_the_zone_of_the_session_has_changed(
+def test_on_spark_a_timestamp_is_the_same_key_after_a_change_of_the_session_zone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from statebackend.spark.frame_sinks import MemorySink

@@ -1,4 +1,4 @@
-"""What a chain is rejected for at the line that is wrong, before there is a job."""
+"""Invalid chains are rejected in the line of the program that is wrong."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Both(KeyedMultipleInputFunction[str, Any]):
 
 
 @pytest.mark.parametrize("order_by", ["time", "ab", (), ["time"], ["time", "time", ()]], ids=repr)
-def test_the_orders_of_several_inputs_are_as_many_as_these(order_by: Any) -> None:
+def test_the_number_of_orders_equals_that_of_the_inputs(order_by: Any) -> None:
     first, second = streams()
     connected = first.key_by("k").connect_all(second.key_by("k"))
     with pytest.raises(JobDefinitionError, match=r"order_by of 2 streams is .*; pass one entry for each stream"):
@@ -91,7 +91,7 @@ DURATIONS = [
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_times_of_an_environment_are_durations(name: str) -> None:
+def test_durations_of_an_environment_are_checked(name: str) -> None:
     for given in ("1 second", datetime.timedelta(seconds=1), 1000):
         LocalStreamEnvironment(**{name: given})
     for given in (True, 2.0, "3", -1, "-1 second"):
@@ -101,13 +101,13 @@ def test_times_of_an_environment_are_durations(name: str) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("given", [True, 2.0, "3", datetime.timedelta(seconds=1)], ids=repr)
-def test_numbers_of_an_environment_are_whole(name: str, given: Any) -> None:
+def test_numbers_of_an_environment_are_integers(name: str, given: Any) -> None:
     with pytest.raises(JobDefinitionError, match=rf"^{name} is {re.escape(repr(given))}; it takes a whole number"):
         LocalStreamEnvironment(**{name: given})
 
 
 @pytest.mark.parametrize("epoch_size", [0, -1])
-def test_an_epoch_has_one_element_at_least(epoch_size: int) -> None:
+def test_an_epoch_has_at_least_one_element(epoch_size: int) -> None:
     with pytest.raises(JobDefinitionError, match=f"epoch_size is {epoch_size}; an epoch needs at least one element"):
         LocalStreamEnvironment(epoch_size=epoch_size)
     LocalStreamEnvironment(epoch_size=1)
@@ -128,18 +128,18 @@ def test_an_epoch_has_one_element_at_least(epoch_size: int) -> None:
         ("clock", 5, "5; it takes a function that returns milliseconds"),
     ],
 )
-def test_settings_of_an_environment_are_of_their_types(name: str, given: Any, reported: str) -> None:
+def test_settings_of_an_environment_have_their_types(name: str, given: Any, reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=f"^{name} is {reported}"):
         LocalStreamEnvironment(**{name: given})
 
 
-def test_a_channel_has_room_for_one_element_at_least() -> None:
+def test_a_channel_has_a_capacity_of_at_least_one() -> None:
     with pytest.raises(ValueError, match="the capacity of a channel is 0; it must be at least 1"):
         Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 0)
     Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 1)
 
 
-def test_an_operator_is_made_for_the_classes_of_functions_that_there_are() -> None:
+def test_an_operator_accepts_only_its_function_classes() -> None:
     assert operator_factory(Both()) is OPERATORS[KeyedMultipleInputFunction]
     with pytest.raises(KeyError):
         operator_factory(object())
@@ -148,7 +148,7 @@ def test_an_operator_is_made_for_the_classes_of_functions_that_there_are() -> No
 @pytest.mark.parametrize(
     "descriptor", [ValueStateDescriptor("count", int), SplitListStateDescriptor("counts", int)], ids=repr
 )
-def test_a_function_of_questions_has_no_state_of_either_kind(descriptor: Any) -> None:
+def test_an_async_function_has_no_state_of_either_kind(descriptor: Any) -> None:
     class Keeping(AsyncFunction[Any, Any]):
         def open(self, context: RuntimeContext) -> None:
             ask = context.operator_state if isinstance(descriptor, SplitListStateDescriptor) else context
@@ -179,7 +179,7 @@ class Same(KeyedProcessFunction[Any, Any, Any]):
         yield value
 
 
-def test_what_a_generator_raises_between_records_is_told_with_its_source() -> None:
+def test_an_exception_of_a_generator_between_records_names_its_source() -> None:
     env = LocalStreamEnvironment(epoch_size=1)
     strategy = WatermarkStrategy.for_generator(BrokenByTheClock).with_timestamps("t")
     timed = env.from_elements([("a", 1), ("b", 2)], "k string, t bigint").assign_timestamps_and_watermarks(strategy)
@@ -188,7 +188,7 @@ def test_what_a_generator_raises_between_records_is_told_with_its_source() -> No
         env.execute()
 
 
-def test_rows_in_channels_are_rows_of_the_schema_to_the_last_byte() -> None:
+def test_rows_in_channels_equal_rows_of_the_schema_to_the_last_byte() -> None:
     form = forms_of_operators({"join": [parsed_schema("word string, d decimal(4,1)", "test")]})["join", 0]
     stored = form.to_bytes(form.from_bytes(form.to_bytes(("a", None))))
     assert form.from_bytes(stored) == ("a", None)
@@ -217,7 +217,7 @@ class Counted(KeyedProcessFunction[Any, Any, Any]):
     ],
     ids=["columns", "a function behind", "a function before"],
 )
-def test_keys_have_the_types_that_are_declared_and_those_of_functions_what_they_return(
+def test_keys_have_the_declared_types_or_those_of_the_function(
     tmp_path: Path, keys: tuple[Any, ...], types: tuple[str, ...]
 ) -> None:
     env = LocalStreamEnvironment()
@@ -237,7 +237,7 @@ class Balance(StatefulProcessor):
         return iter(rows)
 
 
-def test_a_processor_that_begins_with_a_frame_needs_spark() -> None:
+def test_a_processor_with_an_initial_frame_needs_spark() -> None:
     env = LocalStreamEnvironment()
     grouped = env.from_elements([("a", 1)], "k string, v bigint").group_by("k")
     given = grouped.transform_with_state(
@@ -261,7 +261,7 @@ class Splitting:
 
 
 @pytest.mark.parametrize("source", [Splitting, 5, None, [("a", 1)]], ids=str)
-def test_a_source_that_is_read_again_is_an_instance_of_one(source: Any) -> None:
+def test_a_replayable_source_must_be_an_instance(source: Any) -> None:
     with pytest.raises(JobDefinitionError, match=r"from_source was given .*, which is not a ReplayableSource"):
         LocalStreamEnvironment().from_source(source, uid="source")
     LocalStreamEnvironment().from_source(Splitting(), uid="source")

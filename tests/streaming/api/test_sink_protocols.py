@@ -1,4 +1,4 @@
-"""What a sink may say of itself beside its two phases."""
+"""Optional members of a sink."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class ReadsOnce:
 
 
 class Derived(ReadsOnce):
-    """May read its frame as often as it likes."""
+    """May read its frame several times."""
 
 
 class Denies:
     reads_once = False
 
 
-def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
+def test_a_class_declares_that_it_reads_a_frame_once() -> None:
     assert reads_once(ReadsOnce())
     assert [reads_once(one) for one in (Derived(), Denies(), object(), [])] == [False] * 4
 
 
-def test_a_sink_that_rolls_back_is_known_by_its_method() -> None:
+def test_a_rollback_sink_is_recognised_by_its_method() -> None:
     assert SinkAdapter(Derived()).can_roll_back
     assert not SinkAdapter(Denies()).can_roll_back
 
@@ -39,6 +39,6 @@ class Identified:
 
 
 @pytest.mark.parametrize("identity", [7, None, b"/out", ["/out"]])
-def test_an_identity_that_is_no_text_is_none_and_the_class_stands_for_it(identity: object) -> None:
+def test_an_identity_that_is_not_a_text_is_replaced_by_the_class(identity: object) -> None:
     assert SinkAdapter(Identified(identity)).identity == f"{__name__}.Identified"
     assert SinkAdapter(Identified("/out")).identity == "/out"

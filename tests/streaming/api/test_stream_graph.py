@@ -30,7 +30,7 @@ def is_topological(job: JobGraph) -> bool:
     return all(places[edge.node] < places[node] for node in job.nodes for edge in node.inputs)
 
 
-def test_a_graph_forks_and_joins_and_each_node_comes_behind_what_it_reads() -> None:
+def test_a_graph_forks_and_joins_in_topological_order() -> None:
     graph = StreamGraph()
     left, right = source(graph, "left"), source(graph, "right")
     first = left.key_by("k").process(Nothing(), uid="first")
@@ -75,7 +75,7 @@ def test_any_graph_is_in_topological_order(data: st.DataObject) -> None:
     assert set(job.operators) == set(graph.operators)
 
 
-def test_what_no_sink_receives_is_no_part_of_the_job() -> None:
+def test_streams_without_a_sink_are_not_part_of_the_job() -> None:
     graph = StreamGraph()
     used, unused = source(graph), source(graph)
     unused.flat_map(list)
@@ -84,7 +84,7 @@ def test_what_no_sink_receives_is_no_part_of_the_job() -> None:
     assert len(graph.job().sources) == 1
 
 
-def test_only_the_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() -> None:
+def test_only_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() -> None:
     graph = StreamGraph()
     streams = [source(graph, uid) for uid in ("flights", "weather")]
     source(graph).flat_map(list)
@@ -108,7 +108,7 @@ def test_only_the_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() ->
         ((7,), "the source has no uid"),
     ],
 )
-def test_uids_of_sources_that_cannot_tell_them_apart_are_rejected(uids: tuple[Any, ...], said: str) -> None:
+def test_ambiguous_source_uids_are_rejected(uids: tuple[Any, ...], said: str) -> None:
     def build() -> None:
         graph = StreamGraph()
         first, *others = [source(graph, uid) for uid in uids]
@@ -119,7 +119,7 @@ def test_uids_of_sources_that_cannot_tell_them_apart_are_rejected(uids: tuple[An
         build()
 
 
-def test_an_operator_of_which_a_side_output_is_read_alone_is_part_of_the_job() -> None:
+def test_an_operator_is_part_of_the_job_if_only_its_side_output_is_read() -> None:
     graph = StreamGraph()
     source(graph).key_by("k").process(Nothing(), uid="u").get_side_output(LATE).sink_to([])
     assert [node.uid for node in graph.job().operators] == ["u"]
@@ -137,7 +137,7 @@ def test_streams_of_two_environments_are_not_joined() -> None:
             read()
 
 
-def test_union_takes_other_streams() -> None:
+def test_union_accepts_other_streams() -> None:
     stream = source(StreamGraph())
     with pytest.raises(JobDefinitionError, match="at least one other stream"):
         stream.union()
@@ -145,7 +145,7 @@ def test_union_takes_other_streams() -> None:
         stream.union([])  # type: ignore[arg-type]
 
 
-def test_a_tag_has_one_schema_in_an_operator_and_a_name_that_can_be_shown() -> None:
+def test_a_tag_has_one_schema_per_operator_and_a_printable_name() -> None:
     graph = StreamGraph()
     first = source(graph, "one").key_by("k").process(Nothing(), uid="first")
     second = source(graph, "two").key_by("k").process(Nothing(), uid="second")

@@ -42,14 +42,14 @@ WHOLE = (
 )
 
 
-def test_a_strategy_says_in_milliseconds_what_it_was_told() -> None:
+def test_a_strategy_stores_its_settings_in_milliseconds() -> None:
     assert WHOLE.out_of_orderness_ms == 600_000
     assert (WHOLE.timestamps, WHOLE.channel) == ("sent", "partition")
     assert (WHOLE.idleness_ms, WHOLE.future_limit_ms, WHOLE.future_tag) == (300_000, 86_400_000, FAR)
     assert WHOLE.alignment == WatermarkAlignment("flights", 30_000)
 
 
-def test_each_step_gives_another_strategy_and_leaves_the_one_before() -> None:
+def test_each_step_returns_a_new_strategy_and_keeps_the_former() -> None:
     first = WatermarkStrategy.for_monotonous_timestamps()
     second = first.with_idleness("1 second")
     assert (first.idleness_ms, second.idleness_ms) == (None, 1_000)
@@ -71,13 +71,13 @@ def test_a_strategy_can_be_pickled(strategy: WatermarkStrategy[Any]) -> None:
     assert type(copy.create_generator()) is type(strategy.create_generator())
 
 
-def test_only_bounded_watermarks_follow_from_the_largest_timestamp() -> None:
+def test_only_bounded_watermarks_depend_on_the_largest_timestamp() -> None:
     assert WatermarkStrategy.for_monotonous_timestamps().out_of_orderness_ms == 0
     assert WatermarkStrategy.no_watermarks().out_of_orderness_ms is None
     assert WatermarkStrategy.for_generator(EveryEvent).out_of_orderness_ms is None
 
 
-def test_runtimes_make_of_a_strategy_what_runs() -> None:
+def test_runtimes_create_generators_from_a_strategy() -> None:
     assert WHOLE.source_time() == SourceTime(out_of_orderness_ms=600_000, idleness_ms=300_000, has_channels=True)
     assert START.source_time() == SourceTime(out_of_orderness_ms=0)
     source = WHOLE.timestamps_and_watermarks(sent_at, lambda record: record["partition"])
@@ -88,12 +88,12 @@ def test_runtimes_make_of_a_strategy_what_runs() -> None:
     assert source.on_periodic_emit(300_002) == (WatermarkStatus.IDLE,)
 
 
-def test_every_source_gets_a_generator_of_its_own() -> None:
+def test_every_source_has_its_own_generator() -> None:
     strategy = WatermarkStrategy.for_generator(EveryEvent)
     assert strategy.create_generator() is not strategy.create_generator()
 
 
-def test_records_of_the_future_have_a_side_output_without_being_asked() -> None:
+def test_records_too_far_in_the_future_have_a_side_output_by_default() -> None:
     assert WatermarkStrategy.no_watermarks().with_future_limit("1 day").future_tag == FUTURE_RECORDS
 
 
@@ -122,6 +122,6 @@ START = WatermarkStrategy.for_monotonous_timestamps()
         (lambda: START.with_watermark_alignment("g", -1), "the drift of with_watermark_alignment is -1"),
     ],
 )
-def test_what_is_wrong_is_rejected_when_it_is_said(wrong: Callable[[], Any], message: str) -> None:
+def test_invalid_settings_are_rejected_at_once(wrong: Callable[[], Any], message: str) -> None:
     with pytest.raises(JobDefinitionError, match=message):
         wrong()

@@ -1,4 +1,4 @@
-"""A job in this process whose state is migrated in its second run, and a recorder that is fed by hand."""
+"""A local job whose state is migrated in its second run, and a recorder for events."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CountVisits(KeyedProcessFunction[str, Any, Any]):
 
 
 class TrackingEvent(JobListener):
-    """Notes what it hears; ``kinds`` are the names of the events, and those of progress apart."""
+    """Records events; ``kinds`` are the names of the events, and those of progress separately."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -88,7 +88,7 @@ def visits_environment(
 
 
 def migrated_job(directory: Path, *listeners: JobListener, **options: Any) -> LocalJob:
-    """A job that goes on from state of an older schema."""
+    """A job that continues from state of an older schema."""
     visits_environment(directory).execute("visits")
     LongerVisit.__qualname__ = LongerVisit.__name__ = "Visit"
     environment = visits_environment(directory, LongerVisit, **options)

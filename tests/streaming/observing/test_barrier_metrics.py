@@ -1,4 +1,4 @@
-"""The duration of barriers: what subtasks acknowledge, and the metrics of a run."""
+"""The duration of barriers: in acknowledgements, and in the metrics of a run."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def acknowledgement(uid: str, index: int, metrics: Any) -> Acknowledgement:
     return Acknowledgement("job", "run", 1, uid, index, "0", "digest", SubtaskState(), metrics=metrics)
 
 
-def test_what_a_subtask_reports_is_read() -> None:
+def test_reported_barrier_metrics_are_read() -> None:
     assert SubtaskBarriers.of(barriers(True, 1, 4).to_metrics()) == barriers(True, 1, 4)
 
 
 @pytest.mark.parametrize("bad", [None, "x", -1, 1.5])
-def test_what_cannot_be_read_is_left_out(bad: Any) -> None:
+def test_unreadable_barrier_metrics_are_ignored(bad: Any) -> None:
     assert SubtaskBarriers.of({**barriers(True, 1, 4).to_metrics(), "barrier_alignment_ms": bad}) is None
     totals = RunBarriers()
     totals.add([acknowledgement("a", 0, {})])
     assert (totals.operators, totals.newest) == ({}, {})
 
 
-def test_a_run_knows_its_newest_checkpoint_and_the_sums_of_all() -> None:
+def test_a_run_has_its_newest_checkpoint_and_sums_of_all() -> None:
     totals = RunBarriers()
     totals.add([acknowledgement("a", index, barriers(True, index, 10).to_metrics()) for index in range(2)])
     totals.add([acknowledgement("a", 0, barriers(False, 7, 0).to_metrics())])

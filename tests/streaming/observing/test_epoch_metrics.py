@@ -1,4 +1,4 @@
-"""What an epoch cost, from what its subtasks acknowledge."""
+"""The cost of an epoch, from the acknowledgements of its subtasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def metrics_of(*metrics: dict[str, Any]) -> EpochMetrics:
     return metrics_of_epoch(3, acknowledgements, CheckpointCost(duration_s=2.0, action_s=1.5))
 
 
-def test_seconds_are_those_of_the_slowest_subtask_and_entries_and_bytes_add_up() -> None:
+def test_seconds_are_the_maximum_over_subtasks_and_entries_and_bytes_are_sums() -> None:
     found = metrics_of(
         {"open_s": 0.5, "process_s": 0.1, "snapshot_s": 0.2, "entries_written": 3, "bytes_written": 30},
         {"open_s": 0.1, "process_s": 0.4, "snapshot_s": 0.1, "entries_written": 4, "bytes_written": 50},
@@ -40,7 +40,7 @@ def test_seconds_are_those_of_the_slowest_subtask_and_entries_and_bytes_add_up()
     assert (found.entries_written, found.bytes_written) == (7, 80)
 
 
-def test_the_local_share_counts_only_subtasks_that_had_state() -> None:
+def test_the_local_share_counts_only_subtasks_with_state() -> None:
     local = opening_metrics(is_local=True, has_restore=True, kept_bytes_of_host=5)
     restored = opening_metrics(is_local=False, has_restore=True, kept_bytes_of_host=7)
     fresh = opening_metrics(is_local=False, has_restore=False, kept_bytes_of_host=0)
@@ -50,7 +50,7 @@ def test_the_local_share_counts_only_subtasks_that_had_state() -> None:
     assert metrics_of(restored).local_share == 0.0
 
 
-def test_what_a_subtask_does_not_say_is_zero() -> None:
+def test_a_missing_metric_is_zero() -> None:
     found = metrics_of({}, {"open_s": None, "local_opens": None})
     assert attrs.asdict(found) == {
         **dict.fromkeys(attrs.asdict(found), 0),

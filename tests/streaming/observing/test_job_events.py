@@ -1,4 +1,4 @@
-"""Listeners hear what happens in its order, and hurt nothing by what they raise."""
+"""Listeners are called in order, and their exceptions do no harm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Raising(JobListener):
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), GeneratorExit(), RecursionError()])
-def test_what_a_listener_raises_is_told_once_and_hurts_neither_the_job_nor_others(
+def test_a_listener_exception_is_logged_once_and_affects_neither_the_job_nor_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     raising, heard = Raising(error), TrackingEvent()
@@ -42,12 +42,12 @@ def test_what_a_listener_raises_is_told_once_and_hurts_neither_the_job_nor_other
     assert caplog.text.count("a listener of the job failed") == 1
 
 
-def test_a_user_who_interrupts_is_heard() -> None:
+def test_an_interrupt_in_a_listener_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
         recorder_by_hand(Raising(KeyboardInterrupt())).started()
 
 
-def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) -> None:
+def test_a_removed_listener_gets_no_further_events(tmp_path: Path) -> None:
     heard = TrackingEvent()
     environment = visits_environment(tmp_path)
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) 
     assert len(heard.events) == before
 
 
-def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_the_next() -> None:
+def test_a_listener_of_one_job_is_not_called_for_the_next() -> None:
     own, common = TrackingEvent(), TrackingEvent()
     of_environment = JobListeners((common,))
     of_environment.of_job(own)
@@ -71,7 +71,7 @@ def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_th
     assert (own.kinds, common.kinds) == ([], ["JobStarted"])
 
 
-def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> None:
+def test_the_end_is_reported_once_with_the_first_reason() -> None:
     heard = TrackingEvent()
     recorder = recorder_by_hand(heard)
     failure = ValueError("first")
@@ -82,7 +82,7 @@ def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> Non
     assert recorder.metrics().status == "failed"
 
 
-def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> None:
+def test_tolerated_failed_checkpoints_are_reported_and_counted() -> None:
     heard = TrackingEvent()
     recorder = recorder_by_hand(heard)
     recorder.checkpoint_failed(3, "expired:\n not complete")
@@ -92,9 +92,7 @@ def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> Non
     assert recorder.metrics().totals.failed_checkpoints == 1
 
 
-def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_logs_the_migrated_states_before_migrating(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reported: list[Any] = []
     with caplog.at_level(logging.INFO):
         migrated_job(tmp_path, ProgressTo(reported.append))
@@ -106,9 +104,7 @@ def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(
     assert reported
 
 
-def test_each_job_of_an_environment_has_its_own_lines_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_job_of_an_environment_has_its_own_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     environment = visits_environment(tmp_path / "job")
     # What is written of one job is news of the next as well, and what it has not ended is not the next one's to end.
     for name in ("first", "second"):
@@ -121,7 +117,7 @@ def test_each_job_of_an_environment_has_its_own_lines_in_the_log(
         assert any("state 'last visit': saving" in line for line in lines)
 
 
-def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_listeners(tmp_path: Path) -> None:
+def test_a_function_that_fails_during_migration_ends_the_job_and_not_the_listeners(tmp_path: Path) -> None:
     heard = TrackingEvent()
     environment = visits_environment(tmp_path, fails_at=0)
     environment.add_listener(heard)
@@ -130,7 +126,7 @@ def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_
     assert heard.kinds == ["JobStarted", "JobTerminated"]
 
 
-def test_a_listener_that_was_removed_and_added_again_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_added_again_is_called_again(caplog: pytest.LogCaptureFixture) -> None:
     raising = Raising(ValueError("no"))
     recorder = recorder_by_hand(raising)
     with caplog.at_level(logging.WARNING):

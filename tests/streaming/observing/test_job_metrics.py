@@ -1,4 +1,4 @@
-"""The metrics of a job: both runtimes record them, and everything that is shown comes from them."""
+"""The metrics of a job: both runtimes record them, and all displays read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetri
 TIME = TimeMetrics(watermark_ms=5)
 
 
-def test_metrics_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Path) -> None:
+def test_metrics_report_and_command_line_show_the_same_numbers(tmp_path: Path) -> None:
     job = migrated_job(tmp_path / "job", metrics=StateMetricsConfig())
     metrics = job.metrics()
     newest = metrics.newest_checkpoint
@@ -59,7 +59,7 @@ def test_metrics_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Pa
     assert metrics.status == "ended"
 
 
-def test_a_thousand_epochs_keep_the_last_ones_and_sums_over_all() -> None:
+def test_a_thousand_epochs_keep_the_last_ones_and_all_sums() -> None:
     recorder = recorder_by_hand()
     sizes = []
     for epoch_id in range(REMEMBERED_EPOCHS + 500):
@@ -78,7 +78,7 @@ def test_a_thousand_epochs_keep_the_last_ones_and_sums_over_all() -> None:
     assert grown(*sizes, by=10) == {}
 
 
-def test_metrics_are_json_whatever_the_numbers_are_and_whatever_the_names() -> None:
+def test_metrics_are_json_for_any_numbers_and_names() -> None:
     recorder = recorder_by_hand()
     for epoch_id, seconds in enumerate((math.nan, math.inf, -math.inf, -1.0)):
         acknowledgements = [acknowledged(epoch_id, 0, uid=HOSTILE)]
@@ -117,7 +117,7 @@ def test_a_clock_that_goes_back_changes_no_duration() -> None:
     assert [one.duration_s for one in metrics.epochs] == [1.0, 1.0]
 
 
-def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tmp_path: Path) -> None:
+def test_progress_of_a_migration_and_of_a_savepoint_is_reported_with_the_subtask(tmp_path: Path) -> None:
     heard = TrackingEvent()
     job = migrated_job(tmp_path / "job", heard)
     job.savepoint(tmp_path / "savepoint")
@@ -139,7 +139,7 @@ def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tm
     assert job.metrics().savepoints[0].size_bytes > 0
 
 
-def test_what_changes_while_it_is_read_is_read_again_and_what_is_broken_is_told() -> None:
+def test_a_changed_file_is_read_again_and_a_damaged_one_reported() -> None:
     reported: list[Exception | LiveMetrics] = [LiveMetrics(time={"source": TIME})]
 
     def live() -> LiveMetrics:
@@ -161,7 +161,7 @@ def test_what_changes_while_it_is_read_is_read_again_and_what_is_broken_is_told(
     assert recorder.metrics().time == {"other": TIME}
 
 
-def test_the_lag_of_an_epoch_is_that_of_the_last_of_all_that_have_one() -> None:
+def test_the_lag_of_an_epoch_is_the_maximum_over_sources_with_a_lag() -> None:
     time = {name: TimeMetrics(lag_ms=lag_ms) for name, lag_ms in (("a", 5), ("b", 70), ("c", None), ("d", 20))}
     recorder = JobRecorder(RUN, lambda: LiveMetrics(time=time), JobListeners(()), keeps_subtasks_open=True)
     assert recorder.epoch_completed(1, [acknowledged(1, 0)], CheckpointCost()).watermark_lag_ms == 70
@@ -169,7 +169,7 @@ def test_the_lag_of_an_epoch_is_that_of_the_last_of_all_that_have_one() -> None:
     assert without.watermark_lag_ms is None
 
 
-def test_whoever_reads_metrics_is_not_disturbed_by_the_run_that_goes_on(tmp_path: Path) -> None:
+def test_reading_metrics_is_not_disturbed_by_the_running_job(tmp_path: Path) -> None:
     visits_environment(tmp_path).execute("visits")
     with visits_environment(tmp_path).opened_run("visits") as run:
         reading = iter(run.recorder._live().schema_reports.items())
@@ -178,7 +178,7 @@ def test_whoever_reads_metrics_is_not_disturbed_by_the_run_that_goes_on(tmp_path
         assert [uid for uid, _ in reading] == ["count"]
 
 
-def test_the_metrics_of_a_run_that_is_over_keep_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metrics_of_a_finished_run_reference_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[weakref.ref[LocalRun]] = []
     begin = LocalRun.__enter__
 

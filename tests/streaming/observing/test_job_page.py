@@ -1,4 +1,4 @@
-"""The report of a job: of one that runs, has ended, has failed or has done nothing; whatever its names are."""
+"""The report of a job that runs, has ended, has failed or has done nothing, with any names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from statebackend.streaming.observing.job_page import EpochHistory, job_fragment
 SHOWN_HOSTILE = HOSTILE.replace("\n", "\\n")
 
 
-def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
+def test_the_report_shows_the_metrics(tmp_path: Path) -> None:
     job = migrated_job(tmp_path / "job", metrics=StateMetricsConfig())
     job.savepoint(tmp_path / "savepoint")
     job.report(tmp_path / "report.html")
@@ -47,7 +47,7 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
     assert any("field-added" in one for one in read.texts)
 
 
-def test_a_job_that_has_done_nothing_and_one_that_failed_at_once_have_a_report(tmp_path: Path) -> None:
+def test_a_job_without_epochs_and_one_that_failed_at_once_have_a_report(tmp_path: Path) -> None:
     read = PageReader(job_page(recorder_by_hand().metrics()))
     assert "No epoch is complete yet." in read.texts
     heard = TrackingEvent()
@@ -75,7 +75,7 @@ def hostile_recorder(epochs: int) -> Any:
     return recorder
 
 
-def test_hostile_names_and_numbers_are_shown_and_do_nothing() -> None:
+def test_hostile_names_and_numbers_are_shown_without_effect() -> None:
     recorder = hostile_recorder(6)
     recorder.terminated(ValueError(HOSTILE))
     page = job_page(recorder.metrics())
@@ -86,7 +86,7 @@ def test_hostile_names_and_numbers_are_shown_and_do_nothing() -> None:
     PageReader(job_fragment(recorder.metrics()))
 
 
-def test_the_report_of_thousands_of_epochs_is_as_large_as_that_of_a_thousand() -> None:
+def test_the_report_of_thousands_of_epochs_has_bounded_size() -> None:
     small, large = (len(job_page(hostile_recorder(epochs).metrics())) for epochs in (1000, 2500))
     assert small < 300_000
     assert abs(large - small) < 5_000
@@ -99,7 +99,7 @@ def test_a_notebook_shows_a_running_job(tmp_path: Path) -> None:
     assert read.elements["svg"] == 3
 
 
-def test_epochs_show_themselves_in_a_notebook_and_are_a_sequence() -> None:
+def test_epochs_are_displayed_in_a_notebook_and_are_a_sequence() -> None:
     epochs = EpochHistory(hostile_recorder(5).epochs)
     assert len(epochs) == 5
     read = PageReader(epochs._repr_html_())

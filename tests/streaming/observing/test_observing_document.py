@@ -1,4 +1,4 @@
-"""docs/metrics.md contains every metric of the registry, and docs/observing.md every method of a listener."""
+"""docs/metrics.md contains every metric of the registry, and docs/observing.md every listener method."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def rows_below(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in part.splitlines()[1:]]
 
 
-def test_the_table_of_metrics_is_that_of_the_registry() -> None:
+def test_the_table_of_metrics_equals_the_registry() -> None:
     assert f"\n\n{metrics_table()}\n\n" in (DOCS / "metrics.md").read_text("utf-8")
 
 
-def test_every_method_of_a_listener_is_told_of() -> None:
+def test_every_listener_method_is_documented() -> None:
     methods = {name for name in vars(JobListener) if not name.startswith("_")}
     reported = {name for row in rows_below("| Method | Is called |") for name in re.findall(r"`(\w+)`", row[0])}
     assert reported == methods

@@ -31,7 +31,7 @@ def registry() -> CollectorRegistry:
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """By name and the values of the labels, but the id of the job."""
+    """By name and label values, without the id of the job."""
     found = {}
     for family in text_string_to_metric_families(text):
         for one in family.samples:
@@ -44,9 +44,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
     return samples(generate_latest(registry).decode())
 
 
-def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_metrics(
-    tmp_path: Path, registry: CollectorRegistry
-) -> None:
+def test_a_running_job_is_scraped_over_http_with_its_metrics(tmp_path: Path, registry: CollectorRegistry) -> None:
     answers: list[tuple[Any, dict[tuple[str, ...], float]]] = []
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
 
@@ -105,7 +103,7 @@ def two_jobs(registry: CollectorRegistry) -> Iterator[tuple[PrometheusMetrics, l
     return listener, recorders
 
 
-def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
+def test_two_jobs_of_a_process_are_distinct_and_leave_when_they_end(
     two_jobs: tuple[PrometheusMetrics, list[JobRecorder]], registry: CollectorRegistry
 ) -> None:
     _, [one, other] = two_jobs
@@ -122,7 +120,7 @@ def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
     assert list(registry.collect()) == []
 
 
-def test_a_second_collector_of_the_same_names_is_rejected_and_hurts_no_job(
+def test_a_second_collector_of_the_same_names_is_rejected_without_effect(
     two_jobs: tuple[PrometheusMetrics, list[JobRecorder]],
     registry: CollectorRegistry,
     caplog: pytest.LogCaptureFixture,
@@ -135,7 +133,7 @@ def test_a_second_collector_of_the_same_names_is_rejected_and_hurts_no_job(
     assert scraped(registry)["statebackend_job_epochs_total", "one"] == 1
 
 
-def test_names_follow_the_conventions_and_labels_are_those_of_the_program() -> None:
+def test_names_follow_the_conventions_and_labels_come_from_the_program() -> None:
     assert len({one.prometheus_name for one in METRICS}) == len({one.full_name for one in METRICS}) == len(METRICS)
     for one in METRICS:
         assert re.fullmatch(r"statebackend(_[a-z]+)+", one.prometheus_name)
@@ -145,7 +143,7 @@ def test_names_follow_the_conventions_and_labels_are_those_of_the_program() -> N
         assert [one.unit] == (re.findall("_(ms|s|bytes)$", one.name) or [one.unit])
 
 
-def test_a_name_that_no_answer_can_hold_is_shown_and_a_long_one_is_cut(registry: CollectorRegistry) -> None:
+def test_an_unencodable_name_is_escaped_and_a_long_one_is_shortened(registry: CollectorRegistry) -> None:
     run = attrs.evolve(RUN, job_name="\ud800" + "x" * 500)
     recorder = JobRecorder(run, LiveMetrics, JobListeners((PrometheusMetrics(registry),)), keeps_subtasks_open=True)
     recorder.started()
@@ -154,7 +152,7 @@ def test_a_name_that_no_answer_can_hold_is_shown_and_a_long_one_is_cut(registry:
     assert len(name) < 220
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"statebackend\[prometheus\]"):
         PrometheusMetrics()

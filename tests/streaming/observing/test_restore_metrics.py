@@ -1,4 +1,4 @@
-"""What subtasks tell of their restored states comes together on the driver, keyed and operator state apart."""
+"""Restore metrics of subtasks are combined on the driver, separately for keyed and operator state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def restored(name: str, entries: int, duration_s: float) -> StateRestoreReport:
     return StateRestoreReport(name, StateCompatibility(name, CompatibilityKind.AS_IS, (), {}), entries, duration_s)
 
 
-def test_entries_are_added_and_the_slowest_subtask_says_how_long_it_took() -> None:
+def test_entries_are_summed_and_the_duration_is_the_maximum() -> None:
     reports = [
         restore_report([restored("a", 3, 0.5), restored("b", 0, 0.0)], [restored("a", 7, 2.0)]),
         restore_report([restored("a", 4, 0.25)], []),
@@ -22,7 +22,7 @@ def test_entries_are_added_and_the_slowest_subtask_says_how_long_it_took() -> No
     assert restore_metrics(reports, "b", is_operator_state=False) == RestoreMetrics(0, 0.0)
 
 
-def test_a_state_whose_name_looks_like_that_of_operator_state_is_told_apart() -> None:
+def test_a_keyed_state_with_a_similar_name_is_distinct_from_operator_state() -> None:
     reports = [restore_report([restored("operator_state/a", 3, 0.5)], [restored("a", 1, 0.125)])]
     assert restore_metrics(reports, "operator_state/a", is_operator_state=False) == RestoreMetrics(3, 0.5)
     assert restore_metrics(reports, "a", is_operator_state=True) == RestoreMetrics(1, 0.125)

@@ -1,4 +1,4 @@
-"""What became of restored states: what an upgrade drops, whose entries were migrated, and when that is told."""
+"""The restore report: dropped and migrated states, and when it is complete."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SUBTASK = restore_report(
 )
 
 
-def test_only_what_the_upgrade_drops_is_lost() -> None:
+def test_only_dropped_state_is_lost() -> None:
     [keyed, _] = restore_report_of(BOTH, [])
     assert [issue.path for issue in keyed.lost] == ["lossy"]
 
 
-def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
+def test_keyed_and_operator_state_of_one_name_are_distinct() -> None:
     reported = restore_report_of(BOTH, [("count", SUBTASK), ("other", SUBTASK)])
     assert [(one.is_operator_state, one.entries_migrated, one.duration_s) for one in reported] == [
         (False, 3, 0.5),
@@ -41,7 +41,7 @@ def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("keeps_subtasks_open", [True, False])
-def test_migrations_are_told_once_and_later_ones_only_of_subtasks_that_stay_open(keeps_subtasks_open: bool) -> None:
+def test_migrations_are_reported_once_and_later_only_for_open_subtasks(keeps_subtasks_open: bool) -> None:
     heard = TrackingEvent()
     recorder = JobRecorder(
         RUN, lambda: LiveMetrics(BOTH), JobListeners((heard,)), keeps_subtasks_open=keeps_subtasks_open

@@ -1,4 +1,4 @@
-"""The functions of the golden traces of keyed operators, made of what their README describes.
+"""The functions of the golden traces of keyed operators, as described in their README.
 
 What they emit is a row of one text, since its columns differ from one object to another.
 """
@@ -44,7 +44,7 @@ def said(shown: dict[str, Any]) -> tuple[str]:
 
 
 class Program:
-    """Runs the programs of the traces; what it emits says what ``also`` says too."""
+    """Runs the programs of the traces; its output includes that of ``also``."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""One operator in several subtasks, which may go on at another parallelism and on another backend."""
+"""One operator in several subtasks, which can be rescaled and moved to another backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVENTS = st.lists(
 
 
 class Model(Protocol):
-    """What an operator of two inputs is to do, written down plainly."""
+    """What an operator of two inputs should do, in plain Python."""
 
     def record(self, input_index: int, key: str, value: int, time: int) -> None: ...
 
@@ -40,7 +40,7 @@ class Model(Protocol):
 
 
 class ParallelRun:
-    """Records go to the subtask of their key, watermarks to all; ``make`` makes the operator of a subtask."""
+    """Records go to the subtask of their key, watermarks to all; ``make`` creates the operator of a subtask."""
 
     def __init__(self, harness: BackendHarness, make: Callable[[], Operator], **given: Any) -> None:
         self._harness = harness
@@ -50,7 +50,7 @@ class ParallelRun:
         self.watermark_ms = MIN_TIMESTAMP
 
     def start(self, state_backend: Any, parallelism: int) -> None:
-        """Opens the subtasks again, from what those before had, by a canonical savepoint."""
+        """Open the subtasks again, from the state of the former ones, by a canonical savepoint."""
         handles = []
         for number, run in enumerate(self._runs):
             run.operator.prepare_snapshot()
@@ -73,7 +73,7 @@ class ParallelRun:
         ]
 
     def play(self, events: Iterable[Any], model: Model) -> list[EmittedRow]:
-        """What is emitted for events, by the end of time; the model is told of all of them."""
+        """The output of events until the end of time; the model gets all of them."""
         emitted: list[EmittedRow] = []
         batch: list[Any] = []
         batch_input = 0
@@ -102,19 +102,19 @@ class ParallelRun:
                 run.records(*own, input_index=input_index)
 
     def watermark(self, watermark: int) -> None:
-        """A watermark, which is swallowed if it is not a progress."""
+        """A watermark, which is dropped unless it advances."""
         self.watermark_ms = max(watermark, self.watermark_ms)
         for run in self._runs:
             run.watermark(watermark)
             run.operator.prepare_snapshot()
 
     def taken(self) -> list[EmittedRow]:
-        """What was emitted since the last call."""
+        """The output since the last call."""
         emitted = [one for run in self._runs for one in run.emitted]
         for run in self._runs:
             run.emitted.clear()
         return emitted
 
     def entries(self) -> list[dict[str, int]]:
-        """What there is in the state of each subtask."""
+        """The state entries of each subtask."""
         return [run.entries() for run in self._runs]

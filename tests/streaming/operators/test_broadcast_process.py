@@ -1,4 +1,4 @@
-"""Functions over a stream and one that is broadcast: who may touch which state, and what is told of who may not."""
+"""Functions over a keyed stream and a broadcast one: which side may access which state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SIDE = OutputTag[Any]("side")
 
 
 class Doing(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Does what a record says, which is a function of this one, the record's side and the context."""
+    """Runs the record, which is a function of this one, the record's side and the context."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(COUNT)
@@ -63,7 +63,7 @@ class Doing(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 class Emitting(Doing):
-    """Emits at its timers."""
+    """Emits in its timers."""
 
     def on_timer(self, timestamp: int, context: Any) -> Any:
         context.output(SIDE, "timer")
@@ -107,7 +107,7 @@ def test_only_the_broadcast_side_may_change_broadcast_state(write: Callable[[Any
     assert run.rows() == [5]
 
 
-def test_a_handle_that_the_function_has_kept_is_not_a_way_around_it(tmp_path: Path) -> None:
+def test_a_stored_handle_does_not_circumvent_this(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
 
     def keep(function: Any, context: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_handle_that_the_function_has_kept_is_not_a_way_around_it(tmp_path: Pa
     assert run.rows() == [1, [1]]
 
 
-def test_a_view_reads_all_that_is_there_and_follows_it(tmp_path: Path) -> None:
+def test_a_view_reads_current_state(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
 
     def seen(function: Any, context: Any) -> list[Any]:
@@ -140,7 +140,7 @@ def test_a_view_reads_all_that_is_there_and_follows_it(tmp_path: Path) -> None:
     ]
 
 
-def test_a_value_that_was_read_and_changed_is_not_the_state(tmp_path: Path) -> None:
+def test_a_modified_read_value_is_not_the_state(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.broadcast((lambda function, context: context.get_broadcast_state(OWN).put("r", [1]), None))
     run.records(("k", lambda function, context: context.get_broadcast_state(OWN).get("r").append(2), None))
@@ -159,7 +159,7 @@ def test_a_value_that_was_read_and_changed_is_not_the_state(tmp_path: Path) -> N
         lambda function, context: function.timers.delete_processing_time_timer(1),
     ],
 )
-def test_keyed_state_and_timers_are_out_of_reach_without_a_key(touch: Any, state_backend: Any, tmp_path: Path) -> None:
+def test_keyed_state_and_timers_are_unavailable_without_a_key(touch: Any, state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, Doing(), state_backend)
     run.records(("k", lambda function, context: function.count.update(5), None))
     with pytest.raises(UserFunctionError, match=r"operator 'operator', broadcast record .*no key is current"):
@@ -169,7 +169,7 @@ def test_keyed_state_and_timers_are_out_of_reach_without_a_key(touch: Any, state
 
 
 @pytest.mark.parametrize("name", ["current_key", "timer_service"])
-def test_the_context_of_a_broadcast_record_says_that_it_has_no_key(name: str, tmp_path: Path) -> None:
+def test_the_context_of_a_broadcast_record_has_no_key(name: str, tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     with pytest.raises(UserFunctionError, match=f"context of process_broadcast_element has no '{name}': the record"):
         run.broadcast((lambda function, context: getattr(context, name), None))
@@ -202,7 +202,7 @@ def test_the_state_of_each_key_is_visited_with_the_key_current(state_backend: An
     assert run.rows() == [("a", 1), ("b", 2), ("b", 20), (None, ["a"]), (20, ["b", "b"]), (None, [])]
 
 
-def test_a_visit_that_yields_is_rejected_since_nothing_of_it_would_run(tmp_path: Path) -> None:
+def test_a_generator_as_visitor_is_rejected_because_it_would_not_run(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.records(("a", lambda function, context: function.count.update(1), None))
 
@@ -216,7 +216,7 @@ def test_a_visit_that_yields_is_rejected_since_nothing_of_it_would_run(tmp_path:
         run.broadcast((visit, 3))
 
 
-def test_what_is_raised_over_a_key_names_it_and_the_broadcast_record(tmp_path: Path) -> None:
+def test_an_exception_during_a_visit_names_the_key_and_the_broadcast_record(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.records(("a", lambda function, context: function.count.update(1), None))
 
@@ -228,7 +228,7 @@ def test_what_is_raised_over_a_key_names_it_and_the_broadcast_record(tmp_path: P
         run.broadcast((visit, None))
 
 
-def test_a_broadcast_state_that_nobody_registered_is_rejected(tmp_path: Path) -> None:
+def test_an_unregistered_broadcast_state_is_rejected(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
 
     def ask(function: Any, context: Any) -> None:
@@ -249,7 +249,7 @@ def test_a_broadcast_state_that_nobody_registered_is_rejected(tmp_path: Path) ->
         (ArithmeticError("boom"), "process_broadcast_element raised ArithmeticError: boom"),
     ],
 )
-def test_what_a_broadcast_record_gives_is_checked_as_everywhere(result: Any, reported: str, tmp_path: Path) -> None:
+def test_output_of_a_broadcast_record_is_checked(result: Any, reported: str, tmp_path: Path) -> None:
     def give(function: Any, context: Any) -> Any:
         if isinstance(result, Exception):
             raise result
@@ -259,7 +259,7 @@ def test_what_a_broadcast_record_gives_is_checked_as_everywhere(result: Any, rep
         opened(tmp_path, Doing()).broadcast((give, None))
 
 
-def test_rows_of_both_sides_come_in_order_with_the_times_of_their_records(tmp_path: Path) -> None:
+def test_rows_of_both_sides_are_in_order_with_the_times_of_their_records(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing(), side=[SIDE])
 
     def give(function: Any, context: Any) -> Iterable[Any]:
@@ -273,7 +273,7 @@ def test_rows_of_both_sides_come_in_order_with_the_times_of_their_records(tmp_pa
     assert emitted == [(row, time) for time in (5, None, 7) for row in ("first", "side", "second")]
 
 
-def test_a_timer_reads_broadcast_state_and_does_not_change_it(tmp_path: Path) -> None:
+def test_a_timer_reads_broadcast_state_and_cannot_change_it(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing(), side=[SIDE])
     run.broadcast((written(lambda state: state.put("r", 1)), None))
     run.records(("k", lambda function, context: context.timer_service.register_event_time_timer(5), None))
@@ -293,7 +293,7 @@ class WithoutKeys(BroadcastProcessFunction[Any, Any, Any]):
         return value(self, context)
 
 
-def test_a_function_without_keys_reads_broadcast_state_and_knows_the_time(tmp_path: Path) -> None:
+def test_a_function_without_keys_reads_broadcast_state_and_times(tmp_path: Path) -> None:
     run = opened(tmp_path, WithoutKeys())
     run.context.timers = type("Timers", (), {"current_watermark": lambda self: 0})()
     time: Any = lambda function, context: [(context.timestamp, context.current_watermark())]  # noqa: E731
@@ -322,7 +322,7 @@ def test_a_function_without_keys_cannot_register_keyed_state(tmp_path: Path) -> 
         opened(tmp_path, Keyed())
 
 
-def test_the_driver_learns_which_states_and_timers_there_are() -> None:
+def test_the_driver_learns_the_states_and_timers() -> None:
     definition = pickle.loads(pickle.dumps(BroadcastProcessDefinition(Doing(), (RULES,))))
     registered = registered_states(definition, "operator", 2, (None, None))
     assert [one.name for one in registered.operator] == ["rules", "own"]
@@ -341,7 +341,7 @@ def test_the_driver_learns_which_states_and_timers_there_are() -> None:
         (Doing(), ("rules",), "broadcast\\(\\) takes a BroadcastStateDescriptor for each state, not 'rules'"),
     ],
 )
-def test_what_is_no_such_function_or_state_is_rejected(function: Any, descriptors: Any, reported: str) -> None:
+def test_other_functions_and_states_are_rejected(function: Any, descriptors: Any, reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=reported):
         BroadcastProcessDefinition(function, descriptors)
 
@@ -360,7 +360,7 @@ def test_two_states_of_one_name_are_rejected(tmp_path: Path) -> None:
         lambda state: state.clear(),
     ],
 )
-def test_a_kept_handle_and_a_kept_view_change_nothing_where_nothing_may_be_changed(
+def test_stored_handles_and_views_change_nothing_where_changes_are_forbidden(
     write: Callable[[Any], object], tmp_path: Path
 ) -> None:
     run = opened(tmp_path, Doing())
@@ -383,7 +383,7 @@ def test_a_kept_handle_and_a_kept_view_change_nothing_where_nothing_may_be_chang
     assert run.rows() == [{"r": 1}]
 
 
-def test_another_descriptor_of_the_name_of_a_broadcast_state_is_rejected(tmp_path: Path) -> None:
+def test_another_descriptor_of_a_broadcast_state_name_is_rejected(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     other = BroadcastStateDescriptor("rules", str, str)
     for send in (run.broadcast, lambda record: run.records(("k", *record))):
@@ -392,7 +392,7 @@ def test_another_descriptor_of_the_name_of_a_broadcast_state_is_rejected(tmp_pat
 
 
 @pytest.mark.parametrize("function", [Doing(), WithoutKeys()], ids=["keyed", "without keys"])
-def test_both_sides_are_told_the_epoch_that_has_begun(function: Any, tmp_path: Path) -> None:
+def test_both_sides_get_the_started_epoch(function: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, function)
     run.context.timers = type("Timers", (), {"current_watermark": lambda self: 0})()
     run.operator.prepare_snapshot()
@@ -406,7 +406,7 @@ def test_both_sides_are_told_the_epoch_that_has_begun(function: Any, tmp_path: P
     assert run.rows() == [2, 2]
 
 
-def test_what_a_timer_emits_comes_before_what_is_emitted_for_broadcast_records_behind_it(tmp_path: Path) -> None:
+def test_timer_output_precedes_output_of_later_broadcast_records(tmp_path: Path) -> None:
     for name, follow in (
         ("broadcast", lambda run: run.broadcast((lambda function, context: context.output(SIDE, "rule"), None))),
         ("snapshot", lambda run: run.operator.prepare_snapshot()),

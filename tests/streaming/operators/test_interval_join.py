@@ -1,4 +1,4 @@
-"""Interval joins: pairs as a naive join makes them, buffers that end empty, and what a record costs."""
+"""Interval joins equal a naive join, their buffers end empty, and a record has bounded cost."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Model:
 @pytest.mark.parametrize("most_times", [0, join_buffer.MOST_TIMES], ids=["forgetful", "knowing"])
 @settings(max_examples=30, deadline=None)
 @given(events=EVENTS, bounds=st.tuples(st.integers(-8, 8), st.integers(0, 8)), begin=st.sampled_from(sorted(BACKENDS)))
-def test_pairs_are_those_of_a_naive_join_however_the_streams_are_cut_and_restarted(
+def test_pairs_equal_those_of_a_naive_join_for_any_cut_and_restart(
     most_times: int, events: list[Any], bounds: tuple[int, int], begin: str
 ) -> None:
     lower, width = bounds
@@ -127,9 +127,7 @@ def test_pairs_are_those_of_a_naive_join_however_the_streams_are_cut_and_restart
 
 
 @ON_EACH_BACKEND
-def test_a_record_writes_its_own_entry_whatever_waits_under_its_key_and_at_its_time(
-    state_backend: Any, tmp_path: Path
-) -> None:
+def test_a_record_writes_its_own_entry_only(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, join_of(0, 0))
     run.records(*(("k", number, 5 if number % 2 else number + 10) for number in range(2_000)))
     run.snapshot()
@@ -143,7 +141,7 @@ def test_a_record_writes_its_own_entry_whatever_waits_under_its_key_and_at_its_t
 
 
 class CountingState(dict[Any, Any]):
-    """A map state that counts what it is asked for."""
+    """A map state that counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +168,7 @@ class CountingState(dict[Any, Any]):
         return super().items()
 
 
-def test_a_look_up_reads_the_partners_and_no_others() -> None:
+def test_a_look_up_reads_only_the_partners() -> None:
     state = CountingState()
     form: Any = join_of(0, 0).serializers[0]
     buffer = join_buffer.JoinBuffer("left", join_buffer.ElementForm.as_they_are(form), lambda descriptor: state)
@@ -189,7 +187,7 @@ def test_a_look_up_reads_the_partners_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 7, 8, 9, 1000])
-def test_records_of_one_time_are_counted_by_a_few_looks(count: int) -> None:
+def test_records_of_one_time_are_counted_with_a_few_reads(count: int) -> None:
     state = CountingState()
     form: Any = join_of(0, 0).serializers[0]
     state.update({(7, number): number for number in range(count)})
@@ -202,9 +200,7 @@ def test_records_of_one_time_are_counted_by_a_few_looks(count: int) -> None:
 
 
 @ON_EACH_BACKEND
-def test_other_bounds_may_be_given_to_what_waits_and_it_leaves_nothing_behind(
-    state_backend: Any, tmp_path: Path
-) -> None:
+def test_changed_bounds_apply_to_waiting_records_and_leave_nothing(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path / "first", state_backend, join_of(-10, 10))
     run.records(("k", 1, 100), ("k", 2, 105))
     run.records(("k", 3, 90), ("k", 4, 200), input_index=1)
@@ -227,7 +223,7 @@ def row_of(schema: DeclaredSchema, *values: Any) -> Any:
 
 
 @ON_EACH_BACKEND
-def test_what_waits_are_rows_that_evolve_with_the_schema_of_their_input(state_backend: Any, tmp_path: Path) -> None:
+def test_waiting_records_evolve_with_the_schema_of_their_input(state_backend: Any, tmp_path: Path) -> None:
     class Show(ProcessJoinFunction[str, Any, Any, Any]):
         def process_element(self, left: Any, right: Any, context: JoinContext[str]) -> Iterable[Any]:
             yield left.asDict(), right.asDict()
@@ -242,7 +238,7 @@ def test_what_waits_are_rows_that_evolve_with_the_schema_of_their_input(state_ba
     assert after.rows() == [({"note": None, "n": 1, "k": "k"}, {"k": "k", "x": 0.5})]
 
 
-def test_records_whose_type_nobody_knows_are_rejected_by_side(tmp_path: Path) -> None:
+def test_records_of_unknown_type_are_rejected_with_their_side(tmp_path: Path) -> None:
     definition = IntervalJoinDefinition(function=Pair(), lower_ms=0, upper_ms=0)
     schema = schema_of("k string")
     for schemas, reported in (((None, schema), "keeps left records"), ((schema, None), "right_type=")):
@@ -261,7 +257,7 @@ def test_a_record_without_a_timestamp_is_rejected_by_name(timestamps: Any, tmp_p
 
 
 @ON_EACH_BACKEND
-def test_a_late_record_waits_for_nobody_and_one_at_the_watermark_is_not_late(
+def test_a_late_record_waits_for_no_partner_and_one_at_the_watermark_is_not_late(
     state_backend: Any, tmp_path: Path
 ) -> None:
     run = opened(tmp_path, state_backend, join_of(-5, 5, late_right_tag=None))
@@ -274,7 +270,7 @@ def test_a_late_record_waits_for_nobody_and_one_at_the_watermark_is_not_late(
 
 
 @ON_EACH_BACKEND
-def test_times_near_the_ends_of_time_are_abandoned_at_the_end(state_backend: Any, tmp_path: Path) -> None:
+def test_times_near_the_ends_of_time_are_removed_at_the_end(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, join_of(-(1 << 62), 1 << 62))
     ends = (MIN_TIMESTAMP, MAX_TIMESTAMP - 1)
     for side in (0, 1):
@@ -285,7 +281,7 @@ def test_times_near_the_ends_of_time_are_abandoned_at_the_end(state_backend: Any
 
 
 class Counting(Pair):
-    """Counts pairs per key, tells of each in a side output, and does what a record says."""
+    """Counts pairs per key, emits each to a side output, and runs the record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))
@@ -299,7 +295,7 @@ class Counting(Pair):
         return None if right < 0 else "pair"
 
 
-def test_a_function_has_state_and_side_outputs_and_its_failures_name_both_records(tmp_path: Path) -> None:
+def test_a_function_has_state_and_side_outputs_and_its_exceptions_name_both_records(tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), join_of(-5, 5, Counting()))
     run.records(("k", 1, 10))
     run.records(("k", -2, 12), ("k", -3, 7), input_index=1)
@@ -310,7 +306,7 @@ def test_a_function_has_state_and_side_outputs_and_its_failures_name_both_record
         run.records(("k", 4, 10), input_index=1)
 
 
-def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> None:
+def test_the_driver_learns_buffers_timers_and_state_of_the_function() -> None:
     definition = pickle.loads(pickle.dumps(join_of(-5, 5, Counting())))
     registered = registered_states(definition, "join", 2, (None, None))
     assert [one.name for one in registered.keyed] == ["interval-join-left", "interval-join-right", "count"]
@@ -328,13 +324,13 @@ def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> No
         (lambda join: join.between(0, 0).side_output_left_late_data("late").process(Pair()), "not to 'late'"),
     ],
 )
-def test_what_is_no_whole_join_is_rejected(make: Any, reported: str) -> None:
+def test_an_incomplete_join_is_rejected(make: Any, reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=reported):
         make(IntervalJoin(lambda definition, **_: definition))
 
 
 @ON_EACH_BACKEND
-def test_late_records_that_nobody_reads_are_counted(state_backend: Any, tmp_path: Path) -> None:
+def test_late_records_without_a_side_output_are_counted(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, join_of(-5, 5, late_left_tag=None, late_right_tag=None))
     run.watermark(10)
     run.records(("k", 1, 9), ("k", 2, 10))
@@ -344,7 +340,7 @@ def test_late_records_that_nobody_reads_are_counted(state_backend: Any, tmp_path
 
 
 @ON_EACH_BACKEND
-def test_a_record_waits_at_least_until_its_own_time_where_all_its_partners_are_before_it(
+def test_a_record_waits_at_least_until_its_own_time_even_if_all_partners_are_earlier(
     state_backend: Any, tmp_path: Path
 ) -> None:
     run = opened(tmp_path, state_backend, join_of(-10, -5))
@@ -354,7 +350,7 @@ def test_a_record_waits_at_least_until_its_own_time_where_all_its_partners_are_b
     assert run.rows() == [("k", 1, 2, 100, 95)]
 
 
-def test_a_function_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
+def test_a_function_gets_the_started_epoch(tmp_path: Path) -> None:
     class Telling(Pair):
         def process_element(self, left: Any, right: Any, context: JoinContext[str]) -> Iterable[Any]:
             yield context.epoch_id
@@ -371,7 +367,7 @@ def test_a_function_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
     ("lower", "upper", "partners"),
     [(True, True, [5, 6, 7]), (False, True, [6, 7]), (True, False, [5, 6]), (False, False, [6])],
 )
-def test_a_bound_that_is_exclusive_leaves_out_who_is_exactly_there(
+def test_an_exclusive_bound_excludes_a_record_at_the_bound(
     lower: bool, upper: bool, partners: list[int], tmp_path: Path
 ) -> None:
     definition = join_of(-5, -3, is_lower_inclusive=lower, is_upper_inclusive=upper)

@@ -1,4 +1,4 @@
-"""The buffer of a join beside a plain list of what waits, whatever is known of it and whatever was forgotten."""
+"""The buffer of a join equals a plain list of waiting records, for any cache content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALLS = st.lists(
 
 
 class KeyedMaps(dict[Any, Any]):
-    """What stands for a map state of each key; the current one is whichever was named last."""
+    """A map state per key; the current key is the last one set."""
 
     def __init__(self) -> None:
         self.maps: dict[str, dict[Any, Any]] = {"a": {}, "b": {}}
@@ -56,7 +56,7 @@ def buffer_over(state: KeyedMaps) -> JoinBuffer:
 
 @pytest.mark.parametrize("most", [0, 3, 100])
 @given(calls=CALLS)
-def test_a_buffer_gives_what_waits_in_order_of_time_and_arrival(most: int, calls: list[Any]) -> None:
+def test_a_buffer_returns_waiting_records_in_order_of_time_and_arrival(most: int, calls: list[Any]) -> None:
     state, model = KeyedMaps(), dict[str, list[tuple[int, int]]](a=[], b=[])
     buffer = buffer_over(state)
     with pytest.MonkeyPatch.context() as patched:
@@ -76,7 +76,7 @@ def test_a_buffer_gives_what_waits_in_order_of_time_and_arrival(most: int, calls
     assert {key: len(entries) for key, entries in state.maps.items()} == {key: len(model[key]) for key in model}
 
 
-def test_what_is_known_of_times_is_forgotten_when_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_times_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_buffer, "MOST_TIMES", 10)
     state = KeyedMaps()
     buffer = buffer_over(state)
@@ -92,7 +92,7 @@ def test_what_is_known_of_times_is_forgotten_when_it_is_too_much(monkeypatch: py
     assert passes == [1, 1, 2, 2, 2, 3, 3]
 
 
-def test_what_was_forgotten_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_times_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_buffer, "MOST_TIMES", 30)
     state = KeyedMaps()
     state.maps.update(c={}, d={})
@@ -108,7 +108,7 @@ def test_what_was_forgotten_no_longer_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert state.passes == 5
 
 
-def test_keys_that_nothing_waits_under_count_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_without_waiting_records_count_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_buffer, "MOST_TIMES", 10)
     state = KeyedMaps()
     buffer = buffer_over(state)
@@ -117,7 +117,7 @@ def test_keys_that_nothing_waits_under_count_for_what_is_known(monkeypatch: pyte
     assert len(buffer._known) <= 12
 
 
-def test_times_that_are_gone_leave_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_times_leave_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     state = KeyedMaps()
     buffer = buffer_over(state)
     assert list(buffer.between("a", 0, 0)) == []
@@ -128,7 +128,7 @@ def test_times_that_are_gone_leave_the_order(monkeypatch: pytest.MonkeyPatch) ->
     assert len(buffer._known["a"].order) < 200
 
 
-def test_a_time_that_comes_again_is_one_time() -> None:
+def test_a_repeated_time_is_one_time() -> None:
     buffer = buffer_over(KeyedMaps())
     assert list(buffer.between("a", 0, 9)) == []
     for number in range(3):
@@ -138,7 +138,7 @@ def test_a_time_that_comes_again_is_one_time() -> None:
     assert list(buffer.between("a", 0, 9)) == []
 
 
-def test_many_times_that_go_in_whatever_order_take_no_others_with_them() -> None:
+def test_many_times_removed_in_any_order_remove_no_others() -> None:
     state = KeyedMaps()
     buffer = buffer_over(state)
     assert list(buffer.between("a", 0, 0)) == []

@@ -1,4 +1,4 @@
-"""Functions over two and more keyed streams: one state and one set of timers per key, whatever input a record is of."""
+"""Functions over two or more keyed streams share state and timers per key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAITS_MS = 5
 
 
 class Match(KeyedCoProcessFunction[str, int, int, Any]):
-    """The first input adds to the total and has it told of later; the second takes from it and says so."""
+    """The first input adds to the total and has it emitted later; the second subtracts and emits."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(TOTAL)
@@ -91,7 +91,7 @@ def operator_of(function: Any) -> Any:
 
 @settings(max_examples=40, deadline=None)
 @given(events=EVENTS, begin=st.sampled_from(sorted(BACKENDS)))
-def test_two_inputs_find_one_state_however_the_streams_are_cut_and_restarted(events: list[Any], begin: str) -> None:
+def test_two_inputs_share_one_state_for_any_cut_and_restart(events: list[Any], begin: str) -> None:
     model = Model()
     with tempfile.TemporaryDirectory() as directory:
         run = ParallelRun(BackendHarness(directory), lambda: operator_of(Match()), schemas=(None, None))
@@ -106,7 +106,7 @@ def test_two_inputs_find_one_state_however_the_streams_are_cut_and_restarted(eve
 
 
 class Doing(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Gives what a record says."""
+    """Runs the record."""
 
     def process_element1(self, value: Any, context: ProcessContext[str]) -> Any:
         return value(context)
@@ -165,7 +165,7 @@ def test_any_number_of_inputs_share_the_state_of_a_key(tmp_path: Path) -> None:
     assert run.rows() == [(0, "a", 1, 1), (1, "b", 10, 2), (2, "a", 101, 3), (3, "b", 1010, None)]
 
 
-def test_a_batch_without_timestamps_emits_its_side_outputs_behind_its_rows(tmp_path: Path) -> None:
+def test_a_batch_without_timestamps_emits_side_outputs_after_its_rows(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing(), side=[SIDE])
 
     def give(context: Any) -> Any:
@@ -179,14 +179,14 @@ def test_a_batch_without_timestamps_emits_its_side_outputs_behind_its_rows(tmp_p
 
 
 @pytest.mark.parametrize("function", [Doing(), DoingForMany()])
-def test_a_function_without_on_timer_is_rejected_a_timer(function: Any, tmp_path: Path) -> None:
+def test_a_function_without_on_timer_cannot_register_a_timer(function: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, function)
     with pytest.raises(JobDefinitionError, match="registers a timer but does not override on_timer"):
         run.records(("k", lambda context: context.timer_service.register_event_time_timer(1), None))
 
 
 @pytest.mark.parametrize(("function", "timers"), [(Match(), ["user-timers"]), (DoingForMany(), [])])
-def test_the_driver_learns_which_states_and_timers_there_are(function: Any, timers: list[str]) -> None:
+def test_the_driver_learns_the_states_and_timers(function: Any, timers: list[str]) -> None:
     registered = registered_states(function, "operator", 2, (None, None))
     assert [one.name for one in registered.keyed] == ["total"]
     assert list(registered.timers) == timers

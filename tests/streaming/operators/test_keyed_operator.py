@@ -1,4 +1,4 @@
-"""What a function may return, what it may register and when, in both loops over the records."""
+"""Results of a function, and registrations, in both loops over the records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LikeARow:
 
 
 class Returning(KeyedProcessFunction[Any, Any, Any]):
-    """Returns what is asked for, and counts the elements of each key."""
+    """Returns a given result, and counts the elements of each key."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
@@ -81,7 +81,7 @@ def run(function: Returning, loop: str = "in place", job_dir: Path | None = None
         (lambda count: {count}, [1, 1, 2]),
     ],
 )
-def test_any_iterable_of_records_is_emitted_and_none_is_no_record(
+def test_any_iterable_of_records_is_emitted_and_none_means_no_record(
     loop: str, make: Callable[[int], Any], expected: list[Any]
 ) -> None:
     assert run(Returning(make), loop) == expected
@@ -95,7 +95,7 @@ def test_a_single_record_is_rejected_before_its_parts_are_emitted(loop: str, res
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_is_no_iterable_is_rejected(loop: str) -> None:
+def test_a_result_that_is_not_iterable_is_rejected(loop: str) -> None:
     with pytest.raises(UserFunctionError, match="returned 5, which is not an iterable of records"):
         run(Returning(lambda count: 5), loop)
 
@@ -107,7 +107,7 @@ def test_an_error_names_key_and_record_in_either_loop(loop: str) -> None:
 
 
 class InSubtask(Returning):
-    """Registers a second state in the epochs that it is told to, in any subtask or in a function."""
+    """Registers a second state in given epochs, in any subtask or function."""
 
     def __init__(self, descriptor: Any, *, when: str) -> None:
         super().__init__(lambda count: [count])
@@ -128,7 +128,7 @@ class InSubtask(Returning):
         return super().process_element(value, context)
 
 
-def test_a_state_that_only_the_driver_registers_is_missed_once_it_is_stored(tmp_path: Path) -> None:
+def test_a_state_that_only_the_driver_registers_is_missed_once_stored(tmp_path: Path) -> None:
     class Both(Returning):
         def open(self, context: RuntimeContext) -> None:
             super().open(context)
@@ -144,7 +144,7 @@ def test_a_state_that_only_the_driver_registers_is_missed_once_it_is_stored(tmp_
 
 
 @pytest.mark.parametrize("when", ["in subtasks", "later"])
-def test_a_new_state_that_the_driver_does_not_know_is_rejected(when: str) -> None:
+def test_a_new_state_unknown_to_the_driver_is_rejected(when: str) -> None:
     with pytest.raises((StateRegistrationError, UserFunctionError), match="state 'other' is new, and open"):
         run(InSubtask(MapStateDescriptor("other", str, int), when=when))
 

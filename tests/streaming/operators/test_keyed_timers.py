@@ -53,7 +53,7 @@ SIDE = OutputTag[Any]("side")
 
 
 class Remind(KeyedProcessFunction[str, Any, Any]):
-    """A timer of processing time and one of event time for each record."""
+    """A processing-time timer and an event-time timer for each record."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> None:
         context.timer_service.register_processing_time_timer(value)
@@ -67,9 +67,7 @@ class Remind(KeyedProcessFunction[str, Any, Any]):
 
 
 @BACKENDS
-def test_rows_of_event_time_have_the_time_of_the_timer_and_those_of_processing_time_none(
-    state_backend: Any, tmp_path: Path
-) -> None:
+def test_rows_of_event_time_timers_have_the_timer_time_and_others_none(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, Remind(), side=[SIDE])
     run.records(("a", 10, None), ("b", 5, None))
     run.watermark(7)
@@ -133,9 +131,7 @@ def test_an_error_names_operator_key_and_timer(result: Any, reported: str, tmp_p
 
 @pytest.mark.parametrize("time", [0.5, "noon", 1 << 63, None])
 @BACKENDS
-def test_a_time_that_is_no_time_is_rejected_and_nothing_is_registered(
-    time: Any, state_backend: Any, tmp_path: Path
-) -> None:
+def test_an_invalid_time_is_rejected_and_nothing_is_registered(time: Any, state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, Remind())
     with pytest.raises(UserFunctionError, match="operator 'operator', key 'a', record"):
         run.records(("a", time, None))
@@ -143,9 +139,7 @@ def test_a_time_that_is_no_time_is_rejected_and_nothing_is_registered(
 
 
 @pytest.mark.parametrize("is_event_time", [True, False])
-def test_a_timer_that_a_function_deletes_does_not_fire_and_no_other_goes_with_it(
-    tmp_path: Path, is_event_time: bool
-) -> None:
+def test_deleting_a_timer_affects_no_other(tmp_path: Path, is_event_time: bool) -> None:
     backend = BackendHarness(str(tmp_path)).open(HeapStateBackend(), key_serializer=StringSerializer())
     event, processing = timer_queue_descriptors("timers", StringSerializer(), VoidNamespaceSerializer())
     current = TimerKey()
@@ -169,7 +163,7 @@ def test_a_timer_that_a_function_deletes_does_not_fire_and_no_other_goes_with_it
 
 
 class Asking(KeyedProcessFunction[str, Any, Any]):
-    """Overrides no on_timer."""
+    """Does not override on_timer."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
         timers = context.timer_service
@@ -182,7 +176,7 @@ class Asking(KeyedProcessFunction[str, Any, Any]):
         yield timers.current_watermark(), context.timestamp
 
 
-def test_a_function_without_on_timer_may_ask_for_the_time_and_has_no_queues(tmp_path: Path) -> None:
+def test_a_function_without_on_timer_may_read_the_time_and_has_no_queues(tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Asking())
     assert run.context.timers is None
     assert registered_states(Asking(), "operator", 1).timers == {}
@@ -196,7 +190,7 @@ def test_a_function_without_on_timer_may_ask_for_the_time_and_has_no_queues(tmp_
 
 
 @pytest.mark.parametrize("what", ["register", "register processing"])
-def test_a_function_without_on_timer_is_rejected_a_timer(what: str, tmp_path: Path) -> None:
+def test_a_function_without_on_timer_cannot_register_a_timer(what: str, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Asking())
     with pytest.raises(JobDefinitionError, match=r"'operator': Asking registers a timer.*override on_timer\(self"):
         run.records(("a", what, None))
@@ -220,7 +214,7 @@ def run_job(
     return environment.execute(**given), [tuple(row) for row in results]
 
 
-def test_timers_travel_in_a_savepoint_and_a_function_without_on_timer_does_not_begin_from_it(tmp_path: Path) -> None:
+def test_timers_are_in_a_savepoint_and_a_function_without_on_timer_is_rejected(tmp_path: Path) -> None:
     job, results = run_job(RemindInJob(), [10, 15], now_ms=0)
     assert results == []
     savepoint = str(tmp_path / "savepoint")
@@ -230,7 +224,7 @@ def test_timers_travel_in_a_savepoint_and_a_function_without_on_timer_does_not_b
         run_job(Asking(), [100], now_ms=20, from_savepoint=savepoint)
 
 
-def test_a_function_that_gains_on_timer_goes_on_from_a_savepoint_without_timers(tmp_path: Path) -> None:
+def test_a_function_that_gains_on_timer_continues_from_a_savepoint_without_timers(tmp_path: Path) -> None:
     class TellNothing(KeyedProcessFunction[str, int, Any]):
         def process_element(self, value: int, context: ProcessContext[str]) -> None:
             pass
@@ -257,7 +251,7 @@ class CountInWindow(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, context.window.start, [row.t for row in elements]
 
 
-def test_what_timers_of_event_time_emit_goes_into_windows_behind_them_and_is_not_late() -> None:
+def test_event_time_timer_output_enters_downstream_windows_and_is_not_late() -> None:
     echoes: list[Any] = []
     windows: list[Any] = []
     environment = LocalStreamEnvironment(epoch_size=1)
@@ -281,7 +275,7 @@ def test_what_timers_of_event_time_emit_goes_into_windows_behind_them_and_is_not
 
 
 class Telling(KeyedProcessFunction[str, Any, Any]):
-    """Emits the epoch of every call; fails at a timer of event time that is due at 13."""
+    """Emits the epoch of every call; fails at an event-time timer at 13."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
         context.timer_service.register_processing_time_timer(value)
@@ -294,7 +288,7 @@ class Telling(KeyedProcessFunction[str, Any, Any]):
         yield context.time_domain.value, context.epoch_id
 
 
-def test_every_call_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
+def test_every_call_gets_the_started_epoch(tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Telling())
     run.operator.prepare_snapshot()
     run.operator.begin_epoch(2)
@@ -307,7 +301,7 @@ def test_every_call_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
     assert run.rows() == [(what, 2) for what in ("record", "record", *domains)]
 
 
-def test_what_a_timer_of_processing_time_emits_is_emitted_at_once(tmp_path: Path) -> None:
+def test_processing_time_timer_output_is_emitted_at_once(tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Telling())
     run.records(("a", 5, 5))
     run.processing_time(5)
@@ -315,7 +309,7 @@ def test_what_a_timer_of_processing_time_emits_is_emitted_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize("follows", ["records", "snapshot"])
-def test_what_a_timer_emits_comes_before_all_that_follows_it(follows: str, tmp_path: Path) -> None:
+def test_timer_output_precedes_all_that_follows(follows: str, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Telling())
     run.operator.on_event_time_timer(5, "a", run.harness.key_group("a"), None)
     if follows == "snapshot":
@@ -325,7 +319,7 @@ def test_what_a_timer_emits_comes_before_all_that_follows_it(follows: str, tmp_p
     assert run.rows()[0] == (TimeDomain.EVENT_TIME.value, 1)
 
 
-def test_what_timers_have_emitted_before_one_that_fails_stays_emitted(tmp_path: Path) -> None:
+def test_output_of_timers_before_a_failing_one_is_kept(tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Telling())
     run.records(("a", 5, 5), ("a", 13, 5))
     with pytest.raises(UserFunctionError, match="timer of event time at 13"):

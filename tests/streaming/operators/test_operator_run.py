@@ -1,4 +1,4 @@
-"""The order of calls that an operator sees: every call in every phase, and what failures leave."""
+"""The order of calls on an operator: every call in every phase, and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTEXT: Any = object()
 
 
 class Noting(Operator):
-    """Notes its calls, and fails in those that it is told."""
+    """Records its calls, and fails in given ones."""
 
     def __init__(self, **failures: BaseException) -> None:
         self.calls: list[str] = []
@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[Call, Callable[[OperatorRun], None]]] = {
 
 
 def run_in(phase: Phase) -> tuple[Noting, OperatorRun, Any]:
-    """A run in that phase, with what keeps it open."""
+    """A run in that phase, with its open resources."""
     failure = ArithmeticError("as it must")
     operator = Noting(on_watermark=failure) if phase is Phase.FAILED else Noting()
     run = OperatorRun(operator, "operator")
@@ -102,7 +102,7 @@ def test_every_call_in_every_phase_is_listed_or_changes_nothing_and_names_both(p
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_it_is_opened_once(phase: Phase) -> None:
+def test_an_operator_is_opened_once(phase: Phase) -> None:
     operator, run, _ = run_in(phase)
     before = list(operator.calls)
     if phase is Phase.CREATED:
@@ -126,7 +126,7 @@ def test_records_may_follow_a_prepared_snapshot_and_another_barrier_them() -> No
 
 
 @pytest.mark.parametrize("failing", ["open", *CALLS])
-def test_it_is_closed_once_after_a_failure_anywhere_and_the_failure_is_told(failing: str) -> None:
+def test_an_operator_is_closed_once_after_any_failure_and_the_failure_is_raised(failing: str) -> None:
     operator = Noting(**{failing: ArithmeticError("as it must")})
     run = OperatorRun(operator, "operator")
     with pytest.raises(ArithmeticError, match="as it must"), run.opened(CONTEXT, CollectingEmitter()):
@@ -135,7 +135,7 @@ def test_it_is_closed_once_after_a_failure_anywhere_and_the_failure_is_told(fail
     assert run.phase is Phase.CLOSED
 
 
-def test_the_first_failure_is_told_when_close_fails_too() -> None:
+def test_the_first_failure_is_raised_when_close_fails_too() -> None:
     for failure, reported in (
         (UserFunctionError("first"), r"^first; close\(\) then failed too: second$"),
         (ArithmeticError("first"), "^first$"),
@@ -148,14 +148,14 @@ def test_the_first_failure_is_told_when_close_fails_too() -> None:
         assert run.phase is Phase.CLOSED
 
 
-def test_a_failure_of_close_alone_is_told() -> None:
+def test_a_failure_of_close_alone_is_raised() -> None:
     run = OperatorRun(Noting(close=OSError("the connection is gone")), "operator")
     with pytest.raises(OSError, match="the connection is gone"), run.opened(CONTEXT, CollectingEmitter()):
         pass
     assert run.phase is Phase.CLOSED
 
 
-def test_an_operator_without_timers_says_so_when_one_is_due() -> None:
+def test_an_operator_without_timers_rejects_a_due_one() -> None:
     class Plain(Noting):
         on_event_time_timer = Operator.on_event_time_timer
         on_processing_time_timer = Operator.on_processing_time_timer
@@ -169,7 +169,7 @@ def test_an_operator_without_timers_says_so_when_one_is_due() -> None:
             CALLS[timer][1](run)
 
 
-def test_an_emitter_keeps_what_is_emitted_in_order_until_it_is_taken() -> None:
+def test_an_emitter_keeps_output_in_order_until_it_is_taken() -> None:
     emitter = CollectingEmitter()
     emitter.emit(None, [1, 2])
     emitter.emit(None, [])

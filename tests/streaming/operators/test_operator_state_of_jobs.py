@@ -1,4 +1,4 @@
-"""Operator state as functions see it, over epochs, restarts, other parallelisms, schemas and backends, in-process."""
+"""Operator state in functions, over epochs, restarts, rescaling, schemas and backends, in the local runtime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NUMBERS = list(range(20))
 
 
 class Probe(KeyedProcessFunction[int, Any, Any]):
-    """Does what the tests ask for in ``on_open`` and for each record, and emits what is asked for."""
+    """Runs the tests' actions in ``on_open`` and for each record, and emits requested values."""
 
     def open(self, context: RuntimeContext) -> None:
         self.runtime = context
@@ -64,7 +64,7 @@ class Probe(KeyedProcessFunction[int, Any, Any]):
 
 
 class Collect(Probe):
-    """A split list of the numbers that each subtask has seen; emits all of them for each record."""
+    """A split list of the numbers of each subtask; emits all of them for each record."""
 
     def on_open(self, context: RuntimeContext) -> None:
         self.seen = context.operator_state.get_list_state(SplitListStateDescriptor("seen", int))
@@ -104,13 +104,13 @@ def subtasks(job: LocalJob) -> list[SubtaskState]:
 
 
 def shares(job: LocalJob, tmp_path: Path, name: str, function: type[Probe]) -> list[list[int]]:
-    """What each subtask holds at the end of a job, seen by a job that continues it."""
+    """The content of each subtask at the end of a job, read by a job that continues it."""
     report = job.savepoint(tmp_path / name)
     return seen_in(report.path, PARALLELISM, function)
 
 
 def seen_in(savepoint: str, parallelism: int, function: type[Probe]) -> list[list[int]]:
-    """What each of so many subtasks finds in a savepoint when it opens."""
+    """The content of a savepoint in each subtask at open."""
     found: dict[int, list[int]] = {}
 
     class Look(function):  # type: ignore[misc, valid-type]
@@ -131,7 +131,7 @@ def seen_in(savepoint: str, parallelism: int, function: type[Probe]) -> list[lis
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("epoch_size", [None, 1, 7])
-def test_a_split_list_lives_from_epoch_to_epoch_beside_keyed_state_of_its_name(
+def test_a_split_list_persists_over_epochs_with_keyed_state_of_the_same_name(
     tmp_path: Path, backend: str, epoch_size: int | None
 ) -> None:
     job, results = run(Collect(), NUMBERS, backend=backend, epoch_size=epoch_size)
@@ -155,7 +155,7 @@ def test_a_job_directory_continues_operator_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize("old_backend", BACKENDS)
 @pytest.mark.parametrize("new_backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_a_split_list_is_dealt_out_evenly_at_another_parallelism(
+def test_a_split_list_is_redistributed_evenly_at_another_parallelism(
     tmp_path: Path, old_backend: str, new_backend: str, parallelism: int
 ) -> None:
     job, _ = run(Collect(), NUMBERS, backend=old_backend, epoch_size=8)
@@ -173,7 +173,7 @@ def test_a_split_list_is_dealt_out_evenly_at_another_parallelism(
     assert joined(shares(rescaled, tmp_path, "again", Collect)) == sorted(NUMBERS * 2)
 
 
-def test_the_parallelism_of_a_job_directory_may_change_back_and_forth(tmp_path: Path) -> None:
+def test_the_parallelism_of_a_job_directory_can_change_repeatedly(tmp_path: Path) -> None:
     numbers: list[int] = []
     for start, parallelism in enumerate([3, 1, 5, 2, 3]):
         batch = [start * 10 + offset for offset in range(10)]
@@ -183,7 +183,7 @@ def test_the_parallelism_of_a_job_directory_may_change_back_and_forth(tmp_path: 
 
 
 class Own(Probe):
-    """A union list in which each subtask keeps its own elements, (subtask index, number of records)."""
+    """A union list in which each subtask stores its own elements, (subtask index, number of records)."""
 
     found: dict[tuple[int, int], list[tuple[int, int]]]
 
@@ -208,7 +208,7 @@ class Own(Probe):
         yield self.runtime.subtask_index
 
 
-def test_a_union_list_is_everyones_at_a_start_and_each_ones_own_over_epochs(tmp_path: Path) -> None:
+def test_a_union_list_has_all_elements_at_a_start_and_own_ones_over_epochs(tmp_path: Path) -> None:
     first = Own()
     job, emitted = run(first, NUMBERS, job_dir=tmp_path / "job", epoch_size=10)
     assert job.epochs == 2
@@ -226,7 +226,7 @@ def test_a_union_list_is_everyones_at_a_start_and_each_ones_own_over_epochs(tmp_
 
 
 class Rules(Probe):
-    """Broadcast state that every subtask writes alike in ``open()``, from the program's configuration."""
+    """Broadcast state that every subtask writes equally in ``open()``, from the program's configuration."""
 
     def __init__(self, rules: dict[str, int]) -> None:
         self.configured = rules
@@ -240,7 +240,7 @@ class Rules(Probe):
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 7])
-def test_broadcast_state_is_the_same_everywhere_at_every_parallelism(tmp_path: Path, parallelism: int) -> None:
+def test_broadcast_state_is_equal_in_all_subtasks_at_every_parallelism(tmp_path: Path, parallelism: int) -> None:
     job, _ = run(Rules({"b": 2, "a": 1}), NUMBERS, epoch_size=7)
     savepoint = job.savepoint(tmp_path / "savepoint")
     assert savepoint.operator_state_rows == {"operator": {"rules": 2 * PARALLELISM}}
@@ -308,7 +308,7 @@ class LimitsIncompatible(Limits):
 
 
 @pytest.mark.parametrize("parallelism", [PARALLELISM, 2])
-def test_operator_state_is_migrated_the_keys_of_broadcast_state_too(tmp_path: Path, parallelism: int) -> None:
+def test_operator_state_is_migrated_including_keys_of_broadcast_state(tmp_path: Path, parallelism: int) -> None:
     job, _ = run(Limits(), NUMBERS, parallelism=1)
     savepoint = job.savepoint(tmp_path / "savepoint").path
     job, emitted = run(LimitsUpgraded(), NUMBERS, {"from_savepoint": savepoint}, parallelism=parallelism, epoch_size=9)
@@ -330,7 +330,7 @@ def test_operator_state_is_migrated_the_keys_of_broadcast_state_too(tmp_path: Pa
     assert migrated == {"limits": 3 * parallelism, "seen": len(NUMBERS)}
 
 
-def test_an_epoch_whose_subtasks_wrote_other_broadcast_state_fails_and_nothing_is_stored(tmp_path: Path) -> None:
+def test_an_epoch_with_different_broadcast_copies_fails_and_nothing_is_stored(tmp_path: Path) -> None:
     class Differs(Probe):
         def on_open(self, context: RuntimeContext) -> None:
             self.rules = context.operator_state.get_broadcast_state(BroadcastStateDescriptor("rules", str, int))
@@ -343,7 +343,7 @@ def test_an_epoch_whose_subtasks_wrote_other_broadcast_state_fails_and_nothing_i
     assert job.epochs == 1
 
 
-def test_operator_state_that_cannot_be_taken_over_is_rejected_before_the_job_starts(tmp_path: Path) -> None:
+def test_incompatible_operator_state_is_rejected_before_the_job_starts(tmp_path: Path) -> None:
     job, _ = run(Limits(), NUMBERS, parallelism=1)
     savepoint = job.savepoint(tmp_path / "savepoint").path
     with pytest.raises(StateMigrationException) as raised:
@@ -356,9 +356,7 @@ def test_operator_state_that_cannot_be_taken_over_is_rejected_before_the_job_sta
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_operator_state_that_nobody_registers_is_rejected_or_travels_into_the_next_savepoint(
-    tmp_path: Path, backend: str
-) -> None:
+def test_unregistered_operator_state_is_rejected_or_kept_in_the_next_savepoint(tmp_path: Path, backend: str) -> None:
     job, _ = run(Collect(), NUMBERS, backend=backend)
     first = job.savepoint(tmp_path / "first").path
     with pytest.raises(JobRestoreError, match=r"does not register: 'seen', 'seen' \(operator state\)\. Register it"):
@@ -374,7 +372,7 @@ def test_operator_state_that_nobody_registers_is_rejected_or_travels_into_the_ne
     assert joined(held) == NUMBERS
 
 
-def test_an_epoch_that_fails_leaves_operator_state_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_epoch_leaves_operator_state_unchanged(tmp_path: Path) -> None:
     class Fails(Collect):
         def on_element(self, number: int) -> Iterator[Any]:
             yield from super().on_element(number)
@@ -387,7 +385,7 @@ def test_an_epoch_that_fails_leaves_operator_state_as_it_was(tmp_path: Path) -> 
     assert joined(shares(job, tmp_path, "savepoint", Collect)) == NUMBERS
 
 
-def test_whether_state_was_restored_is_told_in_the_first_epoch_of_a_run(tmp_path: Path) -> None:
+def test_is_restored_is_true_in_the_first_epoch_of_a_run(tmp_path: Path) -> None:
     class Tell(Probe):
         def on_element(self, number: int) -> Iterator[Any]:
             yield self.runtime.is_restored
@@ -399,7 +397,7 @@ def test_whether_state_was_restored_is_told_in_the_first_epoch_of_a_run(tmp_path
     assert run(Tell(), NUMBERS[:2], {"from_savepoint": savepoint}, parallelism=1)[1] == [True] * 2
 
 
-def test_operator_state_may_be_read_and_written_in_open(tmp_path: Path) -> None:
+def test_operator_state_can_be_read_and_written_in_open(tmp_path: Path) -> None:
     class InOpen(Probe):
         def on_open(self, context: RuntimeContext) -> None:
             self.epochs = context.operator_state.get_list_state(SplitListStateDescriptor("epochs", int))
@@ -414,7 +412,7 @@ def test_operator_state_may_be_read_and_written_in_open(tmp_path: Path) -> None:
     assert emitted == [[[0]], [[0, 1]], [[0, 1, 2]]]
 
 
-def test_handles_of_operator_state_die_with_their_epoch() -> None:
+def test_handles_of_operator_state_are_closed_with_their_epoch() -> None:
     kept: list[Any] = []
 
     class Keeps(Collect):
@@ -475,7 +473,7 @@ class Plain(Probe):
         yield self.times.value()
 
 
-def test_a_job_without_operator_state_makes_nothing_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_without_operator_state_creates_nothing_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def reject(*_: Any) -> Any:
         raise AssertionError("no operator state was asked for")
 
@@ -498,7 +496,7 @@ def subtask_state(directory: Path, restored: RestoredOperatorState | None = None
     return SubtaskBackends(state_backend("heap").create_keyed_state_backend(parameters), restored)
 
 
-def test_operator_state_is_removed_when_its_keyed_part_cannot_be_written(
+def test_operator_state_is_removed_if_its_keyed_part_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reject(*arguments: Any) -> Any:
@@ -530,7 +528,7 @@ def test_the_digest_of_an_acknowledgement_covers_keyed_and_operator_state(tmp_pa
     assert len({digest("c", 1, 1), digest("d", 2, 1), digest("e", 1, 2)}) == 3
 
 
-def test_a_snapshot_of_which_one_part_fails_leaves_no_file_of_the_other(
+def test_a_snapshot_with_one_failed_part_leaves_no_file_of_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = subtask_state(tmp_path)
@@ -545,7 +543,7 @@ def test_a_snapshot_of_which_one_part_fails_leaves_no_file_of_the_other(
     assert [path for path in (tmp_path / "shared").rglob("*") if path.is_file()] == []
 
 
-def test_a_closed_subtask_begins_no_operator_state(tmp_path: Path) -> None:
+def test_a_closed_subtask_starts_no_operator_state(tmp_path: Path) -> None:
     state = subtask_state(tmp_path)
     state.keyed.close()
     with pytest.raises(StateBackendClosedError):
@@ -553,7 +551,7 @@ def test_a_closed_subtask_begins_no_operator_state(tmp_path: Path) -> None:
     assert state.operator_state_names == ()
 
 
-def test_unchanged_operator_state_is_referred_to_and_not_written_again() -> None:
+def test_unchanged_operator_state_is_referenced_and_not_written_again() -> None:
     class Once(Probe):
         def on_open(self, context: RuntimeContext) -> None:
             self.seen = context.operator_state.get_list_state(SplitListStateDescriptor("seen", int))

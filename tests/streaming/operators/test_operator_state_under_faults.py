@@ -1,4 +1,4 @@
-"""Operator state through random lives of a job, damaged files and stores that fail: nothing is lost or doubled."""
+"""Operator state in random jobs, with damaged files and failing stores: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUMBERS = ListStateDescriptor("numbers", int)
 
 
 class Account(KeyedProcessFunction[int, Any, Any]):
-    """State of all modes over the numbers it sees, which must agree with each other in every epoch.
+    """State of all modes over its numbers, which must agree in every epoch.
 
     ``opened`` notes what each subtask found in the first epoch of a run; it is shared by all copies.
     """
@@ -89,7 +89,7 @@ runs = st.tuples(
 def test_all_modes_agree_with_a_model_over_random_lives_of_a_job(
     lives: list[tuple[list[int], int, int, str | None]],
 ) -> None:
-    """Each run continues the job's directory, or, with a backend, goes on in a new one from a savepoint."""
+    """Each run continues the job directory, or, with a backend, starts a new one from a savepoint."""
     expected: list[int] = []
     with tempfile.TemporaryDirectory() as name:
         directory, backend, job, before = Path(name) / "job-0", "heap", None, 0
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(tmp_path: Path, damage: 
 
 
 @pytest.mark.parametrize("failing", ["operator", "keyed"])
-def test_an_epoch_whose_state_cannot_be_written_is_replayed_from_the_one_before(
+def test_an_epoch_whose_state_cannot_be_written_is_replayed_from_the_former_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     class AlsoKeyed(Account):

@@ -1,4 +1,4 @@
-"""A worker that registers another state than the driver has judged is found out, by name, before any record."""
+"""A worker that registers another state than the driver checked fails by name, before any record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typeserializers import AttrsSerializer, PojoSerializer
 
 
 class Elsewhere(KeyedProcessFunction[Any, Any, Any]):
-    """Registers one state on the driver, and another where it runs."""
+    """Registers one state on the driver, and another in subtasks."""
 
     def __init__(self, driver: Any, worker: Any) -> None:
         self.driver, self.worker = driver, worker
@@ -94,7 +94,7 @@ class Circle(Shape):
     pass
 
 
-def test_a_serializer_that_has_learnt_in_this_process_is_no_other() -> None:
+def test_a_serializer_that_has_learned_in_this_process_is_not_another() -> None:
     fresh, learnt = PojoSerializer(Shape), PojoSerializer(Shape)
     planned = planned_state(ValueStateDescriptor("s", fresh))
     learnt.to_bytes(Circle("round"))

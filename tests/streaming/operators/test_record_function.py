@@ -1,4 +1,4 @@
-"""What a function over records leaves behind."""
+"""Cyclic garbage of a record function."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RECORDS = 5 * YOUNG_OBJECTS
 
 
 class Knot:
-    """Holds itself."""
+    """References itself."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
-def test_what_a_function_leaves_in_cycles_is_freed_while_the_job_runs() -> None:
+def test_cyclic_garbage_of_a_function_is_freed_while_the_job_runs() -> None:
     knots = weakref.WeakSet[Knot]()
     most = 0
 

@@ -1,4 +1,4 @@
-"""What an operator has emitted before a function fails comes out, in order, whatever the function is; as in Flink."""
+"""Output of an operator before a failure is emitted in order, for any function; as in Flink."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def windowed(first: DataStream) -> Any:
 
 
 def sent_late(first: ScriptedSource, second: ScriptedSource) -> None:
-    """A window that is over fires with each record that comes."""
+    """A closed window fires with each new record."""
     first.watermark(10)
     second.watermark(10)
     first.send(("a",), 5)
@@ -141,7 +141,7 @@ CASES: dict[str, tuple[Build, Play]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_emitted_before_a_failure_comes_out_in_order(case: str) -> None:
+def test_output_before_a_failure_is_emitted_in_order(case: str) -> None:
     build, play = CASES[case]
 
     def job(job: HarnessJob) -> None:

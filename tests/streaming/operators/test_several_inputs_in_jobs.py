@@ -1,4 +1,4 @@
-"""Operators of several inputs in jobs of this process: savepoints with buffers, timers and broadcast state in them."""
+"""Operators of several inputs in local jobs: savepoints with buffers, timers and broadcast state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = ValueStateDescriptor("count", int)
 
 
 class Limit(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Counts per key, and tells of each count with the rules; a rule is added to the counts that there are."""
+    """Counts per key, and emits each count with the rules; a rule adds to the present counts."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(COUNT)
@@ -67,7 +67,7 @@ def limited(
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
 @pytest.mark.parametrize("parallelism", [1, 4])
-def test_rules_counts_and_timers_go_on_at_another_parallelism_and_on_another_backend(
+def test_rules_counts_and_timers_survive_rescaling_and_a_backend_change(
     before: str, after: str, parallelism: int, tmp_path: Path
 ) -> None:
     keys = ["a", "b", "c", "d"]
@@ -91,7 +91,7 @@ class LimitBySubtask(Limit):
         context.get_broadcast_state(RULES).put(value.name, self.subtask_index)
 
 
-def test_a_function_that_makes_other_rules_in_each_subtask_fails_the_epoch() -> None:
+def test_different_rules_per_subtask_fail_the_epoch() -> None:
     with pytest.raises(EpochError, match="the copies of broadcast state 'rules' in subtasks 0 and 1 differ"):
         limited([("a", 1)], [("r", 10)], LimitBySubtask(), parallelism=2)
 
@@ -126,9 +126,7 @@ def joined(
 
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
-def test_what_waits_in_a_join_meets_its_partners_behind_an_upgrade_of_its_records(
-    before: str, after: str, tmp_path: Path
-) -> None:
+def test_records_waiting_in_a_join_match_after_a_schema_upgrade(before: str, after: str, tmp_path: Path) -> None:
     lefts = [(key, time) for key in "abc" for time in (10, 20)]
     job, results = joined(lefts, [("a", 12)], "k string, t bigint", parallelism=3, backend=before)
     assert results == [("a", "none", 10, 12)]

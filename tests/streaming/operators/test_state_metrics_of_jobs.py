@@ -1,4 +1,4 @@
-"""A job's metrics of keyed state: by operator and state, over all subtasks and epochs, in this process and on Spark."""
+"""Keyed state metrics of a job: by operator and state, over all subtasks and epochs, on both runtimes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Word:
 
 
 class CountWords(KeyedProcessFunction[str, Any, tuple[str, int]]):
-    """Reads and writes its count, appends to its numbers, and folds into its highest, for every record."""
+    """Reads and writes its count, appends to its numbers, and folds its maximum, for every record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, 0))
@@ -77,7 +77,7 @@ def test_without_metrics_there_are_none(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_accesses_of_all_subtasks_and_epochs_are_added_up(backend: str, parallelism: int) -> None:
+def test_accesses_of_all_subtasks_and_epochs_are_summed(backend: str, parallelism: int) -> None:
     job = run(EVERY_ACCESS, backend, parallelism=parallelism)
     check_metrics(job.metrics().totals.state_metrics, records=12, epochs=2, keys=3)
     first, second = (epoch.state_metrics for epoch in job.metrics().epochs)
@@ -88,14 +88,14 @@ def test_accesses_of_all_subtasks_and_epochs_are_added_up(backend: str, parallel
     assert count.bytes_written == sum(epoch["words"].states["count"].bytes_written for epoch in (first, second))
 
 
-def test_cache_hits_of_rocksdb_are_the_accesses_without_a_look_into_it() -> None:
+def test_cache_hits_of_rocksdb_are_accesses_without_a_read() -> None:
     count = run(EVERY_ACCESS, "rocksdb").metrics().totals.state_metrics["words"].states["count"]
     # In each of two epochs each of three keys is read from the database once.
     assert (count.accesses, count.cache_misses, count.cache_hits) == (24, 6, 18)
     assert run(EVERY_ACCESS, "heap").metrics().totals.state_metrics["words"].states["count"].cache_hits is None
 
 
-def test_metrics_in_an_acknowledgement_that_cannot_be_read_are_left_out() -> None:
+def test_unreadable_metrics_in_an_acknowledgement_are_ignored() -> None:
     good = KeyedStateMetrics({"s/ä": StateMetrics(reads=1)}, SnapshotMetrics(snapshots=1)).to_report()
     assert SubtaskMetrics.of(acknowledgement(good)).state.states["s/ä"].reads == 1
     for bad in (
@@ -112,7 +112,7 @@ def test_metrics_in_an_acknowledgement_that_cannot_be_read_are_left_out() -> Non
     assert SubtaskMetrics.of(acknowledgement({"entries_written": 1})).state is None
 
 
-def test_metrics_travel_whole_in_an_acknowledgement() -> None:
+def test_metrics_round_trip_in_an_acknowledgement() -> None:
     latency = LatencyHistogram()
     for nanoseconds in (0, 1, 999, 10**6, 10**12):
         latency.record(nanoseconds)
@@ -134,7 +134,7 @@ def test_metrics_travel_whole_in_an_acknowledgement() -> None:
 
 @pytest.fixture
 def _by_value() -> Iterator[None]:
-    """Lets the functions of this module travel to workers that cannot import it."""
+    """Pickle functions of this module by value, for workers that cannot import it."""
     from pyspark import cloudpickle
 
     module = sys.modules[__name__]
@@ -179,7 +179,7 @@ def test_metrics_of_a_job_on_spark(spark: SparkSession, tmp_path: Path, backend:
 
 
 def check_metrics(metrics: Mapping[str, KeyedStateMetrics], *, records: int, epochs: int, keys: int) -> None:
-    """Checks what `CountWords` must have done to its state."""
+    """Check what `CountWords` must have done to its state."""
     assert set(metrics) == {"words"}
     states, snapshot = metrics["words"].states, metrics["words"].snapshot
     assert {name: (state.reads, state.writes) for name, state in states.items()} == {
@@ -199,7 +199,7 @@ def check_metrics(metrics: Mapping[str, KeyedStateMetrics], *, records: int, epo
 
 
 def acknowledgement(metrics: Mapping[str, Any]) -> Acknowledgement:
-    """One that carries the metrics."""
+    """An acknowledgement with these metrics."""
     return Acknowledgement(
         "job", "run", 1, "words", 0, "0", "digest", SubtaskState(KeyedStateHandle("s", "heap", 0, 9, b"")), {}, metrics
     )

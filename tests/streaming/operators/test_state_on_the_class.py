@@ -111,7 +111,7 @@ def seen(harness: JobTestHarness) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_kind_of_state_is_there_over_records_and_restores(backend: str, tmp_path: Path) -> None:
+def test_every_kind_of_state_survives_records_and_restores(backend: str, tmp_path: Path) -> None:
     with JobTestHarness(process(EveryKind()), backend=backend) as harness:
         for key, value in (("a", 3), ("b", 7), ("a", 5)):
             harness.source("in").send((key, value))
@@ -128,7 +128,7 @@ def test_every_kind_of_state_is_there_over_records_and_restores(backend: str, tm
         ]
 
 
-def test_state_is_stored_as_by_a_function_that_registers_it_in_open(tmp_path: Path) -> None:
+def test_state_is_stored_like_that_of_a_function_that_registers_it_in_open(tmp_path: Path) -> None:
     class InOpen(KeyedProcessFunction[str, Any, Any]):
         def open(self, context: Any) -> None:
             self.flown = context.get_state(ValueStateDescriptor("aircraft", Aircraft, default=Aircraft()))
@@ -192,7 +192,7 @@ class Counts(KeyedProcessFunction[str, Any, Any]):
         yield context.current_key, self.count.value()
 
 
-def test_two_functions_of_one_class_have_their_own_states() -> None:
+def test_two_functions_of_one_class_have_separate_states() -> None:
     def build(job: HarnessJob) -> None:
         keyed = job.source("in", SCHEMA).key_by("k")
         for step in (1, 10):
@@ -270,7 +270,7 @@ class RegistersAnOperatorState(KeyedProcessFunction[str, Any, Any]):
     def process_element(self, value: Any, context: Any) -> None: ...
 
 
-def test_what_open_cannot_do_with_a_state_is_rejected() -> None:
+def test_uses_of_state_that_open_forbids_are_rejected() -> None:
     with pytest.raises(StateBackendError, match="there is no current key yet"):
         JobTestHarness(process(ReadsInOpen()))
     advice = "a descriptor in the class body is registered before open\\(\\), so use the attribute as the state"
@@ -290,7 +290,7 @@ class InSetup(Counts):
         self.count.value()
 
 
-def test_outside_of_a_run_a_state_says_where_it_can_be_used() -> None:
+def test_outside_of_a_run_the_error_says_where_state_can_be_used() -> None:
     message = r"state 'count' of {} does not exist before open\(\): use it in process_element"
     with pytest.raises(StateBackendError, match=message.format("Counts")):
         Counts(1).count.value()
@@ -300,7 +300,7 @@ def test_outside_of_a_run_a_state_says_where_it_can_be_used() -> None:
         JobTestHarness(process(InSetup(1)))
 
 
-def test_the_function_of_the_program_is_not_opened_by_a_run_and_can_be_copied() -> None:
+def test_a_run_does_not_open_the_program_object_which_can_be_copied() -> None:
     function = Counts(1)
     with JobTestHarness(process(function)):
         pass
@@ -449,7 +449,7 @@ def broadcast(function: Any, keyed: bool) -> Callable[[HarnessJob], None]:
     return build
 
 
-def test_a_broadcast_state_is_guarded_as_one_that_open_registers() -> None:
+def test_a_broadcast_state_of_the_class_is_protected_like_one_of_open() -> None:
     for function, keyed, result in ((Rules(), True, "21"), (RulesWithoutKeys(), False, "7")):
         with JobTestHarness(broadcast(function, keyed), parallelism=2) as harness:
             harness.source("rules").send(("factor", 7))
@@ -470,7 +470,7 @@ class Asks(AsyncFunction[Any, Any]):
         return []
 
 
-def test_an_async_function_has_no_state_on_its_class_either() -> None:
+def test_an_async_function_has_no_state_in_the_class_body() -> None:
     def build(job: HarnessJob) -> None:
         stream = job.source("in", SCHEMA)
         waited = AsyncDataStream.unordered_wait(stream, Asks(), timeout=1000, uid="op", schema=SCHEMA)
@@ -481,7 +481,7 @@ def test_an_async_function_has_no_state_on_its_class_either() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_local_job_finds_the_state_after_a_restart(backend: str, tmp_path: Path) -> None:
+def test_a_local_job_restores_the_state_after_a_restart(backend: str, tmp_path: Path) -> None:
     results: list[Any] = []
 
     def run(function: Any, values: list[int]) -> None:

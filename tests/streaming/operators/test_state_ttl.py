@@ -1,4 +1,4 @@
-"""State with a time-to-live in jobs: an epoch has one time, an upgrade may turn it on and off, a savepoint filters."""
+"""State with TTL in jobs: an epoch has one time, upgrades turn it on and off, savepoints drop expired state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Click:
 
 
 class Visits(KeyedProcessFunction[str, Any, tuple[str, int, int, int, int]]):
-    """Emits the user with how many clicks each kind of state knows of."""
+    """Emits the user with the click count of each kind of state."""
 
     def __init__(self, ttl: StateTtlConfig | None) -> None:
         self.ttl = ttl
@@ -78,7 +78,7 @@ def run(
 
 
 class EpochClock:
-    """Moves on whenever it is asked."""
+    """A clock that advances at every call."""
 
     def __init__(self, *times_ms: int) -> None:
         self.times_ms = list(times_ms)
@@ -102,7 +102,7 @@ def test_an_epoch_has_one_time_and_the_next_one_another(tmp_path: Path, backend:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_it_works_by_the_time_of_this_machine(tmp_path: Path, backend: str) -> None:
+def test_ttl_uses_the_clock_of_this_machine(tmp_path: Path, backend: str) -> None:
     environment = LocalStreamEnvironment(backend=backend, job_dir=tmp_path / "job", epoch_size=2)
     rows: list[Any] = []
     environment.from_elements(CLICKS * 2).key_by("user").process(
@@ -139,7 +139,7 @@ def test_an_upgrade_turns_it_on_and_off(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_savepoint_leaves_out_what_has_expired(tmp_path: Path, backend: str) -> None:
+def test_a_savepoint_drops_expired_state(tmp_path: Path, backend: str) -> None:
     clock = EpochClock(0, 50, 120)
     ttl = StateTtlConfig(100, incremental_cleanup=None)
     clicks = [Click("ann", "/a"), Click("ann", "/b"), Click("bob", "/a"), Click("bob", "/a")]
@@ -158,9 +158,9 @@ def test_a_savepoint_leaves_out_what_has_expired(tmp_path: Path, backend: str) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_record_cleans_up_if_it_is_to(tmp_path: Path, backend: str) -> None:
+def test_every_record_cleans_up_if_configured(tmp_path: Path, backend: str) -> None:
     class Sparse(KeyedProcessFunction[str, Click, Any]):
-        """Touches its state for some users only."""
+        """Uses its state for some users only."""
 
         def open(self, context: RuntimeContext) -> None:
             ttl = StateTtlConfig(100, cleanup_full_snapshot=False, incremental_cleanup=IncrementalCleanup(3, True))
@@ -229,13 +229,13 @@ def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp
         (datetime.timedelta(microseconds=1), "is not a whole number of milliseconds"),
     ],
 )
-def test_a_time_to_live_that_is_no_number_of_milliseconds_says_so(time_to_live: Any, advice: str) -> None:
+def test_a_ttl_that_is_not_a_number_of_milliseconds_is_rejected(time_to_live: Any, advice: str) -> None:
     with pytest.raises(StateRegistrationError, match=advice):
         StateTtlConfig(time_to_live)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_clock_that_is_set_back_takes_no_time_back(tmp_path: Path, backend: str) -> None:
+def test_a_clock_that_goes_back_does_not_extend_ttl(tmp_path: Path, backend: str) -> None:
     job = tmp_path / "job"
     run(Visits(StateTtlConfig(100)), CLICKS, backend, job, ManualClock(1000))
     run(Visits(StateTtlConfig(100)), CLICKS, backend, job, ManualClock(0))

@@ -26,7 +26,7 @@ INDIA = timezone(timedelta(hours=5, minutes=30))
 
 
 class Sets(KeyedProcessFunction[str, Any, Any]):
-    """Sets the timer that ``time`` is, or deletes the one of ``deleted``."""
+    """Sets the timer of ``time``, or deletes the one of ``deleted``."""
 
     def __init__(self, register: Callable[[Any], Any]) -> None:
         self.register = register
@@ -40,7 +40,7 @@ class Sets(KeyedProcessFunction[str, Any, Any]):
 
 
 def rejected(build: Callable[[HarnessJob], None], message: str, timestamp_ms: int | None = 0) -> None:
-    """Checks that a record makes the job fail with this message."""
+    """Check that a record fails the job with this message."""
     with JobTestHarness(build) as harness, pytest.raises(UserFunctionError, match=message):
         harness.source("in").send(("a",), timestamp_ms=timestamp_ms)
 
@@ -87,7 +87,7 @@ def test_a_timer_takes_milliseconds_and_datetimes_with_a_zone(time: Any) -> None
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_a_timer_is_deleted_by_the_same_times(time: Any) -> None:
+def test_a_timer_is_deleted_with_the_same_forms_of_time(time: Any) -> None:
     def set_and_delete(timers: Any) -> None:
         timers.register_event_time_timer(1000)
         timers.register_processing_time_timer(1000)
@@ -102,7 +102,7 @@ def test_a_timer_is_deleted_by_the_same_times(time: Any) -> None:
 
 
 @pytest.mark.parametrize("delay", ["1.5 seconds", timedelta(seconds=1.5)])
-def test_a_delay_starts_at_the_record_in_event_time_and_now_in_processing_time(delay: Any) -> None:
+def test_a_delay_counts_from_the_record_in_event_time_and_from_now_in_processing_time(delay: Any) -> None:
     with harness_of(lambda timers: timers.register_event_time_timer(delay)) as harness:
         harness.source("in").send(("a",), timestamp_ms=200)
         harness.source("in").watermark(1700)
@@ -121,7 +121,7 @@ class Again(Sets):
             yield "again", timestamp
 
 
-def test_a_delay_in_on_timer_starts_at_the_timer() -> None:
+def test_a_delay_in_on_timer_counts_from_the_timer() -> None:
     def build(job: HarnessJob) -> None:
         function = Again(lambda timers: timers.register_event_time_timer(1000))
         stream = job.source("in", "k string").key_by("k")
@@ -150,12 +150,12 @@ def test_a_delay_in_on_timer_starts_at_the_timer() -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["register_event_time_timer", "register_processing_time_timer"])
-def test_any_other_time_is_rejected(method: str, time: Any, message: str) -> None:
+def test_other_forms_of_time_are_rejected(method: str, time: Any, message: str) -> None:
     rejected(job_of(lambda timers: getattr(timers, method)(time)), message)
 
 
 @pytest.mark.parametrize("time", [True, datetime(1970, 1, 2), "1 second", timedelta(seconds=1)])
-def test_a_timer_is_not_deleted_by_any_other_time(time: Any) -> None:
+def test_a_timer_is_not_deleted_with_other_forms_of_time(time: Any) -> None:
     for method in ("delete_event_time_timer", "delete_processing_time_timer"):
         rejected(
             job_of(operator.methodcaller(method, time)), "no time zone" if type(time) is datetime else "is not a time"
@@ -201,7 +201,7 @@ def windows(assigner: Any, trigger: Any = None) -> Callable[[HarnessJob], None]:
     return build
 
 
-def test_a_trigger_takes_datetimes_too() -> None:
+def test_a_trigger_accepts_datetimes_too() -> None:
     half = SECOND - timedelta(milliseconds=500)
     with JobTestHarness(windows(TumblingEventTimeWindows.of("1 second"), At(half))) as harness:
         harness.source("in").send(("a",), timestamp_ms=0)

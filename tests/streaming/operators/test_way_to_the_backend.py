@@ -1,4 +1,4 @@
-"""The way from `context.get_state` to the backend is short, and goes down only."""
+"""The call path from `context.get_state` to the backend is short, and goes to lower layers only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ passed: list[str] = []
 
 
 class Watching(KeyedProcessFunction[Any, Any, Any]):
-    """Notes through which modules the registration of its state passes in a subtask, until the backend has it."""
+    """Records the modules that a state registration in a subtask passes."""
 
     def open(self, context: RuntimeContext) -> None:
         if not isinstance(context, SubtaskContext):
@@ -45,7 +45,7 @@ class Watching(KeyedProcessFunction[Any, Any, Any]):
         yield value["key"]
 
 
-def test_the_way_to_the_backend_passes_at_most_four_files_and_goes_down_only() -> None:
+def test_the_path_to_the_backend_has_at_most_four_files_in_lower_layers() -> None:
     passed.clear()
     environment = LocalStreamEnvironment()
     stream = environment.from_elements([{"key": "a"}], schema="key string").key_by("key")

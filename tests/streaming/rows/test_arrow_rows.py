@@ -1,4 +1,4 @@
-"""Rows in and out of Arrow batches: same values as pyarrow's own conversion, Row's manners, and clear rejections."""
+"""Rows in and out of Arrow batches: the values of pyarrow, the behaviour of Row, and clear errors."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def typed_columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 
 
 @given(typed_columns(), st.data())
-def test_what_is_written_is_read_back_from_any_slice(
-    column: tuple[pa.DataType, list[Any]], data: st.DataObject
-) -> None:
+def test_rows_round_trip_from_any_slice(column: tuple[pa.DataType, list[Any]], data: st.DataObject) -> None:
     arrow_type, values = column
     schema = pa.schema([("c", arrow_type)])
     batch = RowWriter(schema).batch([(value,) for value in values])
@@ -90,7 +88,7 @@ def test_what_is_written_is_read_back_from_any_slice(
 
 
 @given(typed_columns())
-def test_simple_values_are_those_of_pyarrow(column: tuple[pa.DataType, list[Any]]) -> None:
+def test_simple_values_equal_those_of_pyarrow(column: tuple[pa.DataType, list[Any]]) -> None:
     arrow_type, values = column
     array = RowWriter(pa.schema([("c", arrow_type)])).batch([(value,) for value in values]).column(0)
     if not pa.types.is_nested(arrow_type):
@@ -117,14 +115,14 @@ def test_a_row_behaves_as_a_row_of_pyspark() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [lambda row: pickle.loads(pickle.dumps(row)), copy.copy, copy.deepcopy])
-def test_a_row_survives_pickling_and_copying(duplicate: Any) -> None:
+def test_a_row_can_be_pickled_and_copied(duplicate: Any) -> None:
     (row,) = rows_of(a=[1], b=[[{"c": 2}]])
     again = duplicate(row)
     assert again == row
     assert (again.a, again.b[0].c, again["a"]) == (1, 2, 1)
 
 
-def test_names_that_every_tuple_has_and_odd_names_are_reached_by_subscription() -> None:
+def test_names_of_tuple_methods_and_odd_names_are_read_by_subscription() -> None:
     (row,) = rows_of(**{"count": [7], "class": [8], "two words": [9], "__class__": [10]})
     assert (row["count"], row["class"], row["two words"], row["__class__"]) == (7, 8, 9, 10)
     assert getattr(row, "two words") == 9
@@ -196,7 +194,7 @@ def generated_row(**values: Any) -> Any:
     ],
     ids=repr,
 )
-def test_a_row_may_be_a_tuple_or_any_record_with_the_columns_names(row: Any) -> None:
+def test_a_row_can_be_a_tuple_or_any_record_with_the_column_names(row: Any) -> None:
     assert RowWriter(LEGS).batch([row]).to_pylist() == [{"destination": "JFK", "minutes": 5}]
     assert RowWriter(LEGS).batch([("EWR", None), row]).num_rows == 2
 
@@ -234,7 +232,7 @@ def test_no_rows_are_an_empty_batch_of_the_schema() -> None:
 
 @pytest.mark.parametrize("max_batch_bytes", [1, 100, 20_000, 1 << 20])
 @pytest.mark.parametrize("counts", [[1], [1024], [1025], [5120, 5121], [10_000], [100_000], [3000, 1, 90_000, 7]])
-def test_rows_leave_once_and_in_order_however_large_the_batches_become(max_batch_bytes: int, counts: list[int]) -> None:
+def test_rows_are_emitted_once_in_order_for_any_batch_size(max_batch_bytes: int, counts: list[int]) -> None:
     if max_batch_bytes == 1:
         counts = [min(count, 1500) for count in counts]
     writer = RowWriter(pa.schema([("n", pa.int64())]), max_batch_bytes=max_batch_bytes)
@@ -302,7 +300,9 @@ def test_a_row_that_does_not_fit_is_named_with_its_column_and_value(row: Any, me
         (pa.struct([("a", pa.list_(pa.int8()))]), ([1, 128],), ".a[1] is outside of -128 to 127"),
     ],
 )
-def test_a_value_beyond_the_limits_of_its_type_is_explained(arrow_type: pa.DataType, value: Any, reason: str) -> None:
+def test_a_value_beyond_the_limits_of_its_type_has_an_explanation(
+    arrow_type: pa.DataType, value: Any, reason: str
+) -> None:
     writer = RowWriter(pa.schema([("v", arrow_type)]), "here")
     with pytest.raises(RowMismatchError) as caught:
         writer.batch([(None,), (value,)])
@@ -310,7 +310,7 @@ def test_a_value_beyond_the_limits_of_its_type_is_explained(arrow_type: pa.DataT
     assert f": {reason}" in str(caught.value)
 
 
-def test_who_gives_milliseconds_for_a_timestamp_is_told_what_makes_one_of_them() -> None:
+def test_milliseconds_in_place_of_a_timestamp_are_rejected_with_advice() -> None:
     writer = RowWriter(pa.schema([("t", pa.timestamp("us", "UTC"))]))
     with pytest.raises(RowMismatchError, match=r"cannot hold 1500: it is an int; .*datetime\.fromtimestamp\("):
         writer.batch([(1500,)])
@@ -351,7 +351,7 @@ def test_a_value_of_another_kind_is_rejected_where_arrow_would_convert_or_fail_o
         RowWriter(pa.schema([("c", arrow_type), ("d", pa.int64())])).batch([(value, 1)])
 
 
-def test_integers_are_taken_for_floats_and_decimals() -> None:
+def test_integers_are_accepted_as_floats_and_decimals() -> None:
     schema = pa.schema([("f", pa.float64()), ("d", pa.decimal128(4, 2))])
     assert RowWriter(schema).batch([(1, 2), (1.5, Decimal("2.5"))]).to_pydict() == {
         "f": [1.0, 1.5],
@@ -360,7 +360,7 @@ def test_integers_are_taken_for_floats_and_decimals() -> None:
 
 
 class OfNumpy(float):
-    """What a scalar of numpy is to Arrow: a float of a class that is not Python's."""
+    """A numpy scalar for Arrow: a float of another class than Python's."""
 
     def tolist(self) -> float:
         return float(self)
@@ -369,7 +369,7 @@ class OfNumpy(float):
 OfNumpy.__module__ = "numpy"
 
 
-def test_a_scalar_of_numpy_is_the_value_that_python_has_for_it() -> None:
+def test_a_numpy_scalar_becomes_the_python_value() -> None:
     floats = RowWriter(pa.schema([("f", pa.float64()), ("l", pa.list_(pa.float32()))]))
     assert floats.batch([(OfNumpy(1.5), [OfNumpy(0.5), None])]).to_pydict() == {"f": [1.5], "l": [[0.5, None]]}
     for whole, value in ((pa.int64(), OfNumpy(1.5)), (pa.list_(pa.int64()), [OfNumpy(1.5)])):
@@ -377,12 +377,12 @@ def test_a_scalar_of_numpy_is_the_value_that_python_has_for_it() -> None:
             RowWriter(pa.schema([("n", whole), ("m", pa.int64())])).batch([(value, 1)])
 
 
-def test_infinity_is_a_number_of_every_float() -> None:
+def test_every_float_type_accepts_infinity() -> None:
     schema = pa.schema([("f", pa.float32()), ("d", pa.float64())])
     assert RowWriter(schema).batch([(math.inf, -math.inf), (0.1, 1e300)]).column(0).to_pylist()[0] == math.inf
 
 
-def test_a_long_value_is_shown_in_part() -> None:
+def test_a_long_value_is_shortened() -> None:
     with pytest.raises(RowMismatchError) as caught:
         RowWriter(LEGS).batch([("JFK", "x" * 100_000)])
     assert len(str(caught.value)) < 1_500
@@ -396,7 +396,7 @@ DDL = (
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_rows_of_every_type_go_through_spark_and_come_back_equal(spark: SparkSession, zone: str) -> None:
+def test_rows_of_every_type_round_trip_through_spark(spark: SparkSession, zone: str) -> None:
     from statebackend.spark.plans.map_in_arrow import map_in_arrow
     from statebackend.spark.session import configured
 

@@ -1,4 +1,4 @@
-"""Schemas that are written as DDL, and rows, without Spark."""
+"""Schemas in DDL, and rows, without Spark."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_names_types_and_fields_are_read() -> None:
         ("'a' int", "'a' is not a name of a column|is not a name of a column"),
     ],
 )
-def test_what_is_no_schema_is_rejected_with_what_is_wrong(ddl: str, reported: str) -> None:
+def test_an_invalid_schema_is_rejected_with_the_reason(ddl: str, reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=rf"^here: the schema .* cannot be read: .*({reported})"):
         parsed_schema(ddl, "here")
 
 
-def test_an_output_needs_a_schema_of_a_kind_that_is_known() -> None:
+def test_an_output_needs_a_known_kind_of_schema() -> None:
     with pytest.raises(
         JobDefinitionError, match=r"^here: pass schema=RecordClass or schema='name type, ...' beside its uid"
     ):
@@ -66,7 +66,7 @@ def test_an_output_needs_a_schema_of_a_kind_that_is_known() -> None:
         output_schema(7, "here", OF_PROCESS)
 
 
-def test_an_output_has_columns_of_different_names() -> None:
+def test_an_output_has_distinct_column_names() -> None:
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     of_one_name = StructType([StructField(name, IntegerType()) for name in "abA"])

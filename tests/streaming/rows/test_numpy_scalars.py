@@ -1,4 +1,4 @@
-"""Scalars of numpy as values, keys and in rows: the Python value where it is exact, an error elsewhere.
+"""numpy scalars as values, keys and in rows: the Python value if exact, an error otherwise.
 
 numpy is not needed: the stand-ins behave as its scalars do. Where it is installed, its own scalars are played too.
 """
@@ -23,7 +23,7 @@ NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "D": 86_400_000_000_000}
 
 
 class Int64:
-    """An integer that is rounded when it is compared with a float."""
+    """An integer that is rounded when compared with a float."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -95,7 +95,7 @@ def written(hint: Any, value: Any) -> Any:
     return serializer.from_bytes(serializer.to_bytes(value))
 
 
-def test_exact_scalars_are_written_as_the_value_of_python(numpy: Any) -> None:
+def test_exact_scalars_are_stored_as_python_values(numpy: Any) -> None:
     three = numpy.int64(3)
     for hint, value, expected in (
         (int, three, 3),
@@ -128,7 +128,7 @@ def test_scalars_that_would_change_are_rejected(numpy: Any) -> None:
             written(hint, value)
 
 
-def test_a_time_that_is_not_a_time_is_rejected() -> None:
+def test_nat_is_rejected() -> None:
     np = pytest.importorskip("numpy")
     for hint, value in ((datetime.datetime, np.datetime64("NaT")), (datetime.timedelta, np.timedelta64("NaT"))):
         with pytest.raises(SerializationError, match="use None in an optional field instead of NaT"):

@@ -1,4 +1,4 @@
-"""Objects that `as_records` makes: the same as the constructor makes, for classes of every shape."""
+"""Objects of `as_records` equal those of the constructor, for classes of every shape."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def constructed(record_class: Any, index: int) -> Any:
 
 
 @pytest.mark.parametrize("record_class", CLASSES)
-def test_objects_are_those_of_the_constructor(record_class: Any) -> None:
+def test_objects_equal_those_of_the_constructor(record_class: Any) -> None:
     kind = record_type(record_class, "here")
     made = kind.make_all([VALUES[name] for name in kind.schema.names])
     expected = [constructed(record_class, index) for index in range(2)]
@@ -265,7 +265,7 @@ def test_objects_are_those_of_the_constructor(record_class: Any) -> None:
     assert pickle.loads(pickle.dumps(made)) == expected
 
 
-def test_every_object_passes_a_constructor_that_does_more() -> None:
+def test_a_constructor_with_side_effects_is_called() -> None:
     assert [one.id for one in record_type(Completed, "here").make_all([[1], [None]])] == [101]
     assert [one.id for one in record_type(CompletedData, "here").make_all([[1], [None]])] == [101]
     assert [one.id for one in record_type(Converted, "here").make_all([[1], [None]])] == [101]
@@ -286,7 +286,7 @@ VALUES_OF_TWO: list[list[Any]] = [[1, 2], [None, 2]]
 @pytest.mark.parametrize(
     "record_class", [one for one in CLASSES if not issubclass(one, (msgspec.Struct, pydantic.BaseModel))]
 )
-def test_the_function_that_makes_objects_is_sent_to_workers(record_class: Any) -> None:
+def test_the_function_that_creates_objects_is_pickled_to_workers(record_class: Any) -> None:
     kind = record_type(record_class, "here")
     arrived = pickle.loads(cloudpickle.dumps(kind.make_all))
     assert arrived([VALUES[name] for name in kind.schema.names]) == [
@@ -304,7 +304,7 @@ def class_of_a_main_script(decorator: Any) -> Any:
 @pytest.mark.parametrize(
     "decorator", [attrs.frozen, dataclasses.dataclass(frozen=True), dataclasses.dataclass(frozen=True, slots=True)]
 )
-def test_a_class_of_a_main_script_is_made_on_workers(decorator: Any) -> None:
+def test_a_class_of_a_main_script_is_created_on_workers(decorator: Any) -> None:
     make_all = record_type(class_of_a_main_script(decorator), "here").make_all
     program = (
         "import pickle, sys\n"

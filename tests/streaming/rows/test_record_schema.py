@@ -1,4 +1,4 @@
-"""Record classes as schemas: the column of each Python type, and rows that become records again."""
+"""Record classes as schemas: the column type of each Python type, and rows converted back."""
 
 from __future__ import annotations
 
@@ -143,11 +143,11 @@ def test_each_python_type_has_a_column_type() -> None:
     assert {column.name: (column.type_name, column.nullable) for column in schema.columns} == TYPES
 
 
-def test_a_record_of_every_type_comes_back() -> None:
+def test_a_record_of_every_type_round_trips() -> None:
     assert read(written(ORDER, record_type(Order, "here").schema), Order) == ORDER
 
 
-def test_what_makes_records_travels_without_the_names_of_its_hints() -> None:
+def test_the_converter_is_pickled_without_the_names_of_its_type_hints() -> None:
     from pyspark import cloudpickle
 
     kind = pickle.loads(cloudpickle.dumps(record_type(Order, "here")))
@@ -178,14 +178,14 @@ class PairStruct(msgspec.Struct):
 
 @pytest.mark.parametrize("record_class", [PairTuple, PairAttrs, PairModel, PairStruct])
 @given(a=st.integers(-(1 << 63), (1 << 63) - 1), b=st.none() | st.text("abc"))
-def test_every_family_of_records_comes_back(record_class: Any, a: int, b: str | None) -> None:
+def test_every_family_of_records_round_trips(record_class: Any, a: int, b: str | None) -> None:
     record = record_class(a=a, b=b)
     assert read(written(record, record_type(record_class, "here").schema), record_class) == record
 
 
 @attrs.frozen
 class Doubled:
-    """A frozen class whose constructor changes a value."""
+    """A frozen class whose constructor modifies a value."""
 
     a: int = attrs.field(converter=lambda value: value * 2)
 
@@ -213,7 +213,7 @@ class Below(Checked):
         (Below, (1, 2), Below(1, 2)),
     ],
 )
-def test_an_attrs_class_is_made_as_its_constructor_makes_it(record_class: Any, values: Any, record: Any) -> None:
+def test_an_attrs_class_is_created_as_its_constructor_does(record_class: Any, values: Any, record: Any) -> None:
     kind = record_type(record_class, "here")
     [made] = kind.make_all([[value] for value in values])
     assert made == record
@@ -227,7 +227,7 @@ def test_a_frozen_record_stays_frozen() -> None:
         made.a = 2
 
 
-def test_a_check_of_the_constructor_is_made() -> None:
+def test_a_constructor_check_runs() -> None:
     with pytest.raises(ValueError, match="a is negative"):
         record_type(Checked, "here").make_all([[-1]])
 
@@ -357,7 +357,7 @@ def test_a_type_without_a_column_is_rejected_with_its_path(hint: Any, reason: st
 
 
 @pytest.mark.parametrize("given_schema", [int, Kind, object()])
-def test_what_is_no_schema_is_rejected(given_schema: object) -> None:
+def test_other_schemas_are_rejected(given_schema: object) -> None:
     with pytest.raises(JobDefinitionError, match=r"^here: schema must be DDL, a record class or a StructType, not"):
         output_schema(given_schema, "here", "")
 
@@ -376,7 +376,7 @@ def test_a_decimal_that_would_lose_digits_is_rejected() -> None:
         ({"id": None}, r"a row cannot be read as Order: id: it is null, and its type is not optional"),
     ],
 )
-def test_a_row_that_is_no_record_is_rejected(change: dict[str, Any], reason: str) -> None:
+def test_a_row_of_another_record_is_rejected(change: dict[str, Any], reason: str) -> None:
     schema = record_type(Order, "here").schema
     nullable = evolve(schema, columns=tuple(evolve(column, nullable=True) for column in schema.columns))
     batch = written({**attrs.asdict(ORDER, recurse=False), **change}, nullable)
@@ -411,7 +411,7 @@ def test_a_stream_without_the_columns_of_a_class_is_rejected(ddl: str, reason: s
         columns_of_class(record_type(PairTuple, "here"), parsed_schema(ddl, "here"), "here")
 
 
-def test_narrower_numbers_fit_a_class() -> None:
+def test_narrower_numbers_are_accepted() -> None:
     kind = record_type(holder(float), "here")
     assert columns_of_class(kind, parsed_schema("field float, more int", "here"), "here") == ["field"]
     assert columns_of_class(record_type(PairTuple, "here"), parsed_schema("b string, a int", "here"), "here") == [
@@ -509,5 +509,5 @@ class Callable:
         (len, None),
     ],
 )
-def test_what_a_function_returns_is_read_from_its_annotation(function: Any, returned: Any) -> None:
+def test_the_return_annotation_of_a_function_is_read(function: Any, returned: Any) -> None:
     assert returned_type(function) is returned

@@ -1,4 +1,4 @@
-"""Records of a stream as state: what they hold, and how they live on when the schema changes."""
+"""Records of a stream as state: content, and schema evolution."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(form: StoredRecords, data: bytes) -> Any:
         ("a void", (None,)),
     ],
 )
-def test_what_is_read_is_the_row_that_was_written(ddl: str, values: tuple[Any, ...]) -> None:
+def test_a_row_round_trips(ddl: str, values: tuple[Any, ...]) -> None:
     form = form_of(ddl)
     for given in (values, (None,) * len(values)):
         [row] = rows_of(ddl, given)
@@ -75,14 +75,14 @@ def test_what_is_read_is_the_row_that_was_written(ddl: str, values: tuple[Any, .
         ("a array<struct<b: int>>", ([(1,), None],), "a array<struct<b: int, c: int>>", ([(1, None), None],)),
     ],
 )
-def test_records_live_on_by_the_names_of_their_columns(old: str, values: Any, new: str, expected: Any) -> None:
+def test_records_evolve_by_column_name(old: str, values: Any, new: str, expected: Any) -> None:
     before, after = form_of(old), form_of(new)
     [row] = rows_of(old, values)
     migration = migration_between(before.serializer, after.serializer)
     assert after.to_row(migration.to_value(bytes_of(before, row))) == expected
 
 
-def test_a_column_that_was_taken_away_is_dropped() -> None:
+def test_a_removed_column_is_dropped() -> None:
     before, after = form_of("a int, b string"), form_of("a int")
     [row] = rows_of("a int, b string", (1, "x"))
     assert after.to_row(migration_between(before.serializer, after.serializer).to_value(bytes_of(before, row))) == (1,)
@@ -95,7 +95,7 @@ def test_a_column_of_another_type_is_rejected() -> None:
     assert ".a" in str(compatibility)
 
 
-def test_a_type_that_no_state_can_hold_is_rejected_with_its_column() -> None:
+def test_an_unstorable_type_is_rejected_with_its_column() -> None:
     schema = pa.schema([pa.field("a", pa.struct([pa.field("t", pa.duration("ns"))]))])
     with pytest.raises(JobDefinitionError, match=r"here: a\.t is a duration\[ns\], which no state can hold"):
         stored_records(schema, "here")

@@ -1,4 +1,4 @@
-"""The classes of rows."""
+"""Row classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 from statebackend.streaming.rows.row_reader import row_class
 
 
-def test_a_class_of_rows_is_made_though_garbage_is_collected_in_between() -> None:
+def test_a_row_class_is_created_despite_garbage_collection() -> None:
     threshold = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     try:

@@ -1,4 +1,4 @@
-"""Rows that are converted without Arrow are those that Arrow returns: values, types, or the error."""
+"""Rows converted without Arrow equal those of Arrow: values, types, or the error."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def outcome(rows: Any) -> str:
 
 
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
-def test_each_value_is_the_one_that_arrow_returns(arrow_type: pa.DataType) -> None:
+def test_each_value_equals_that_of_arrow(arrow_type: pa.DataType) -> None:
     nested = pa.struct([("s", pa.list_(arrow_type))])
     for value in VALUES:
         for schema, row in (
@@ -116,7 +116,7 @@ def test_each_value_is_the_one_that_arrow_returns(arrow_type: pa.DataType) -> No
 
 
 @given(columns(), columns(), st.booleans())
-def test_rows_are_those_that_arrow_returns(
+def test_rows_equal_those_of_arrow(
     one: tuple[pa.DataType, list[Any]], other: tuple[pa.DataType, list[Any]], nullable: bool
 ) -> None:
     schema = pa.schema([pa.field("one", one[0], nullable=nullable), ("other", other[0])])

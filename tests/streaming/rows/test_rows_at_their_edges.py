@@ -1,4 +1,4 @@
-"""Rows whose values are easily taken for those beside them: other zones, other orders, other names, more than fits."""
+"""Rows with confusable values: other zones, orders and names, and more than an array holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def through_state(form: StoredRecords, row: Any) -> Any:
 
 @pytest.fixture(params=["rejected", "cut in pieces"])
 def small_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow either rejects what is too much for one array of text, or makes several of it."""
+    """Arrow rejects more than one text array can hold, or splits it."""
     made = pa.array
 
     def array(values: list[Any], *arguments: Any, **options: Any) -> Any:
@@ -46,7 +46,7 @@ def small_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("small_arrays")
-def test_rows_that_one_array_cannot_hold_leave_in_several_down_to_single_ones() -> None:
+def test_rows_beyond_one_array_are_split_down_to_single_ones() -> None:
     writer = RowWriter(pa.schema([("text", pa.string())]))
     rows = [(letter * LIMIT,) for letter in "abcdefg"]
     batches = list(writer.batches(rows))
@@ -55,7 +55,7 @@ def test_rows_that_one_array_cannot_hold_leave_in_several_down_to_single_ones() 
 
 
 @pytest.mark.usefixtures("small_arrays")
-def test_a_row_that_no_array_can_hold_is_named_behind_those_before_it() -> None:
+def test_a_row_beyond_any_array_is_named_after_the_rows_before_it() -> None:
     batches = RowWriter(pa.schema([("text", pa.string())])).batches([("a" * 60,), ("b" * (LIMIT + 1),)])
     assert next(batches)["text"].to_pylist() == ["a" * 60]
     with pytest.raises(
@@ -64,7 +64,7 @@ def test_a_row_that_no_array_can_hold_is_named_behind_those_before_it() -> None:
         next(batches)
 
 
-def test_an_instant_of_another_zone_is_that_instant_in_the_zone_of_the_schema() -> None:
+def test_an_instant_of_another_zone_is_converted_to_the_zone_of_the_schema() -> None:
     berlin = pa.timestamp("us", "Europe/Berlin")
     instant = datetime.datetime(2013, 7, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=-7)))
     batch = RowWriter(pa.schema([("t", berlin), ("l", pa.list_(berlin))])).batch([(instant, [instant])])
@@ -79,7 +79,7 @@ def test_a_struct_has_as_many_values_as_fields(given: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3])
-def test_lists_and_maps_of_a_slice_are_those_that_it_has(start: int) -> None:
+def test_lists_and_maps_of_a_slice_are_correct(start: int) -> None:
     lists = [[1, 2], None, [], [3], [4, 5, 6]]
     maps = [{"a": 1, "b": 2}, None, {}, {"c": 3}, {"d": 4, "e": None}]
     pairs = [None if one is None else list(one.items()) for one in maps]
@@ -94,7 +94,7 @@ def test_lists_and_maps_of_a_slice_are_those_that_it_has(start: int) -> None:
     assert list(read) == maps[start:]
 
 
-def test_columns_whose_names_python_takes_for_one_are_two() -> None:
+def test_columns_with_names_that_python_normalises_equally_are_distinct() -> None:
     form = form_of("`\ufb01` int, fi int")
     assert tuple(through_state(form, (1, 2))) == (1, 2)
     odd = b"a b".hex()
@@ -102,20 +102,20 @@ def test_columns_whose_names_python_takes_for_one_are_two() -> None:
     assert tuple(through_state(form, (1, 2, 3))) == (1, 2, 3)
 
 
-def test_a_struct_is_stored_by_the_names_of_its_fields() -> None:
+def test_a_struct_is_stored_by_field_name() -> None:
     form = form_of("s struct<x: int, y: int>")
     assert tuple(through_state(form, ({"y": 2, "x": 1},)).s) == (1, 2)
     assert tuple(through_state(form, ({"y": 2},)).s) == (None, 2)
 
 
-def test_maps_of_structs_are_stored_with_what_is_none_and_with_structs_as_keys() -> None:
+def test_maps_of_structs_are_stored_with_nulls_and_with_structs_as_keys() -> None:
     form = form_of("m map<string, struct<x: int>>, k map<struct<x: int>, int>")
     row = through_state(form, ({"a": (1,), "b": None}, {(7,): 8}))
     assert (row.m["a"].x, row.m["b"]) == (1, None)
     assert [(tuple(key), value) for key, value in row.k.items()] == [((7,), 8)]
 
 
-def test_a_record_has_exactly_the_columns_by_whatever_it_names_them() -> None:
+def test_a_record_has_exactly_the_columns_by_any_naming() -> None:
     values = values_in_order(("x", "y"))
     other_order, same_order = namedtuple("OtherOrder", "y x"), namedtuple("SameOrder", "x y")
     assert values(same_order(1, 2)) == values((1, 2)) == values({"y": 2, "x": 1}) == (1, 2)
@@ -125,14 +125,14 @@ def test_a_record_has_exactly_the_columns_by_whatever_it_names_them() -> None:
             values(no_record)
 
 
-def test_whole_numbers_of_a_stream_with_the_names_of_the_union_become_floats() -> None:
+def test_integers_of_a_stream_become_floats_in_a_union() -> None:
     first, second = parsed_schema("k string, v int", "here"), parsed_schema("k string, v double", "here")
     united = united_schema([first, second])
     [row] = rows_as(first, united)([row_class(("k", "v"))(("a", 7))])
     assert (type(row.v), row.v) == (float, 7.0)
 
 
-def test_decimals_may_be_all_fraction_and_no_more() -> None:
+def test_decimals_can_be_all_fraction_and_no_more() -> None:
     assert parsed_schema("a decimal(5,5)", "here").type_of("a") == "decimal(5,5)"
     with pytest.raises(JobDefinitionError, match=r"decimal\(5,6\) is not a type"):
         parsed_schema("a decimal(5,6)", "here")
@@ -143,12 +143,12 @@ def test_a_path_leads_through_structs_and_not_to_a_field_of_its_last_name() -> N
     assert [schema.type_of(path) for path in ("a.b.c", "a.c", "a.c.b")] == ["int", "string", None]
 
 
-def test_fields_that_may_not_be_null_are_so_where_they_lie_in_others() -> None:
+def test_nested_required_fields_are_required() -> None:
     schema = parsed_schema("s struct<x: int not null, y: int>", "here").arrow
     assert [schema.field("s").type[index].nullable for index in (0, 1)] == [False, True]
 
 
-def test_a_row_that_names_a_column_twice_is_no_row_of_the_columns() -> None:
+def test_a_row_with_a_duplicate_column_is_rejected() -> None:
     writer = RowWriter(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     with pytest.raises(RowMismatchError, match="names a column twice"):
         writer.batch([row_class(("a", "b", "b"))((1, 2, 3))])

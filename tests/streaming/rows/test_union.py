@@ -1,4 +1,4 @@
-"""The schema of a union, and rows of one of its streams as rows of it."""
+"""The schema of a union, and conversion of its rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def schema(ddl: str) -> DeclaredSchema:
         (["struct<a: int>", "struct<a: int>"], "struct<a:int>"),
     ],
 )
-def test_the_wider_type_comes_out_in_whatever_order_the_streams_are(types: list[str], united: str) -> None:
+def test_the_wider_type_results_in_any_order_of_streams(types: list[str], united: str) -> None:
     for order in (types, types[::-1]):
         assert united_schema([schema(f"k string, v {one}") for one in order]).type_names == {"k": "string", "v": united}
 
 
 @pytest.mark.parametrize("types", [("int", "bigint"), ("bigint", "int"), ("void", "string"), ("int", "int")])
-def test_a_column_is_called_as_in_the_first_stream_whichever_type_it_gets(types: tuple[str, str]) -> None:
+def test_a_column_has_the_name_of_the_first_stream_with_any_type(types: tuple[str, str]) -> None:
     first, second = (schema(f"{name} {one}") for name, one in zip(("Value", "value"), types, strict=True))
     assert united_schema([first, second]).names == ("Value",)
 
@@ -46,13 +46,13 @@ def test_a_column_is_called_as_in_the_first_stream_whichever_type_it_gets(types:
         ("k string, v float", "the column 'v' is int and float; give it one type"),
     ],
 )
-def test_columns_that_do_not_fit_are_told_with_those_of_every_stream(second: str, reason: str) -> None:
+def test_incompatible_columns_are_reported_with_those_of_every_stream(second: str, reason: str) -> None:
     with pytest.raises(JobDefinitionError) as reported:
         united_schema([schema("k string, v int"), schema(second)])
     assert str(reported.value) == f"union() of streams whose columns do not fit: k string, v int; {second}: {reason}"
 
 
-def test_rows_are_made_by_name_and_numbers_become_the_wider() -> None:
+def test_rows_are_converted_by_name_and_numbers_are_widened() -> None:
     first, second = schema("k string, v double"), schema("V int, k string")
     united = united_schema([first, second])
     assert united.names == ("k", "v")
@@ -62,6 +62,6 @@ def test_rows_are_made_by_name_and_numbers_become_the_wider() -> None:
     assert type(rows[0].v) is float
 
 
-def test_what_records_that_are_no_rows_have_in_common_is_all_that_is_known() -> None:
+def test_the_common_type_of_other_records_is_used() -> None:
     guess = united_guess([schema("k string, v int, w int"), schema("v bigint, w string, k string")])
     assert guess.type_names == {"k": "string", "v": "bigint"}

@@ -1,4 +1,4 @@
-"""Which inputs hold the timers of an operator because a source has no timestamps, and that a start says so once."""
+"""Inputs without timestamps that block timers, and the warning at the start."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TimedRules(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 class Job:
-    """An environment with a stream that has timestamps and one that has none."""
+    """An environment with a stream that has timestamps and one without."""
 
     def __init__(self) -> None:
         self.env = LocalStreamEnvironment()
@@ -61,14 +61,14 @@ class Job:
         self.untimed = self.env.from_elements(ROWS, SCHEMA, uid="untimed")
 
     def warnings(self, stream: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
-        """What a start of the job warns of."""
+        """The warnings of a start."""
         stream.sink_to([])
         with caplog.at_level(logging.WARNING, LOGGER):
             self.env.execute("the job")
         return [one.getMessage() for one in caplog.records if one.name == LOGGER]
 
 
-def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operator_and_input(
+def test_a_source_without_timestamps_that_blocks_timers_is_reported_once_with_operator_and_input(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = Job()
@@ -80,7 +80,7 @@ def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operato
     assert "after source 'untimed' too, with .with_idleness(...)" in reported
 
 
-def test_rules_without_timestamps_and_what_comes_through_other_operators_are_told(
+def test_rules_without_timestamps_and_indirect_inputs_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = Job()
@@ -93,7 +93,7 @@ def test_rules_without_timestamps_and_what_comes_through_other_operators_are_tol
     ]
 
 
-def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_windows_over_a_union_with_a_source_without_timestamps_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     no_records = job.untimed.flat_map(lambda row: [])
     windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
@@ -102,7 +102,7 @@ def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: 
 
 
 @pytest.mark.parametrize("case", ["no timers", "no event time", "all have timestamps"])
-def test_what_holds_no_timers_is_not_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_inputs_that_block_no_timers_are_not_reported(case: str, caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     if case == "no timers":
         stream = job.timed.connect(job.untimed).key_by("k").process(Both(), uid="both", schema=SCHEMA)

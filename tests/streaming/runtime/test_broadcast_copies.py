@@ -1,4 +1,4 @@
-"""Which copies of broadcast state an epoch may end with: as a function of what the subtasks have acknowledged."""
+"""Which copies of broadcast state an epoch may end with, by the acknowledgements."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def copy(
 
 
 def check(*subtasks: tuple[OperatorStateMeta, ...] | None) -> None:
-    """Completes a checkpoint whose subtasks have these operator states, None for one that has no such state at all."""
+    """Complete a checkpoint with these operator states, None for a subtask without state."""
     handles = [None if states is None else encode_operator_state(OperatorStateHandle(states)) for states in subtasks]
     states = tuple(SubtaskState(operator=handle) for handle in handles)
     check_broadcast_copies(CompletedCheckpoint(checkpoint_id=7, operators=(OperatorState("op", "op", 8, states),)))
 
 
-def test_copies_that_are_the_same_pass() -> None:
+def test_equal_copies_pass() -> None:
     check((copy(part("a")),), (copy(part("a")),), (copy(part("a")),))
     check((copy(part("a")), copy(part("b"), name="other")), (copy(part("a")), copy(part("b"), name="other")))
 
 
-def test_copies_that_differ_are_told_with_the_state_and_the_subtasks() -> None:
+def test_different_copies_are_reported_with_the_state_and_the_subtasks() -> None:
     reported = "operator 'op', epoch 7: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
     with pytest.raises(EpochError, match=reported):
         check((copy(part("a")),), (copy(part("a")),), (copy(part("b")),))
@@ -62,14 +62,14 @@ def test_copies_that_differ_are_told_with_the_state_and_the_subtasks() -> None:
         check((copy(part("a")), copy(part("b"), name="other")), (copy(part("a")), copy(part("c"), name="other")))
 
 
-def test_an_empty_copy_is_one_whatever_is_known_of_it() -> None:
+def test_an_empty_copy_counts_as_a_copy() -> None:
     check((copy(part(None, rows=0)),), (copy(part(None, rows=0)),))
     check((copy(part("a", rows=0)),), (copy(part("b", rows=0)),))
     with pytest.raises(EpochError, match="'rules' in subtasks 0 and 1 differ"):
         check((copy(part(None, rows=0)),), (copy(part("a")),))
 
 
-def test_what_is_not_known_or_no_copy_is_not_compared() -> None:
+def test_unknown_copies_are_not_compared() -> None:
     check((copy(part(None)),), (copy(part("a")),), (copy(part("a")),))
     # Behind a change of its schema a copy may be in two parts.
     check((copy(part("a"), part("b", start=1, envelopes=MORE)),), (copy(part("c")),))

@@ -1,15 +1,15 @@
-"""An epoch without records takes no time from batches, and does not wait for ever for one."""
+"""A no-data epoch takes no time from batches, and does not wait forever for one."""
 
 from __future__ import annotations
 
 from statebackend.spark.no_data_epochs import EpochPacing
 
 
-def test_the_first_epoch_of_a_run_waits_for_nobody() -> None:
+def test_the_first_epoch_of_a_run_does_not_wait() -> None:
     assert EpochPacing(1000).earliest_ms is None
 
 
-def test_it_follows_a_batch_at_once_if_the_trigger_leaves_room() -> None:
+def test_it_follows_a_batch_at_once_if_the_trigger_has_idle_time() -> None:
     pacing = EpochPacing(1000)
     pacing.batch_ended(5000, 5500)
     assert pacing.earliest_ms == 5500
@@ -17,7 +17,7 @@ def test_it_follows_a_batch_at_once_if_the_trigger_leaves_room() -> None:
     assert pacing.earliest_ms == 7002, "as long as the batch took would be too long"
 
 
-def test_behind_a_batch_without_room_it_waits_as_long_as_it_costs() -> None:
+def test_after_a_batch_without_idle_time_it_waits_as_long_as_it_costs() -> None:
     pacing = EpochPacing(0)
     pacing.batch_ended(0, 400)
     assert pacing.earliest_ms == 800
@@ -29,7 +29,7 @@ def test_behind_a_batch_without_room_it_waits_as_long_as_it_costs() -> None:
     assert other.earliest_ms == 61_000, "a large batch says little of an epoch without one"
 
 
-def test_there_is_one_in_an_interval_of_the_trigger() -> None:
+def test_there_is_one_per_trigger_interval() -> None:
     pacing = EpochPacing(1000)
     pacing.no_data_epoch_ended(5000, 5200)
     assert pacing.earliest_ms == 6000

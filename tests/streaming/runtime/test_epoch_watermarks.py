@@ -1,4 +1,4 @@
-"""The watermarks of a run: what an epoch has read counts for the next one, and is in its checkpoint."""
+"""Watermarks of a run: input of an epoch counts for the next one, and is in its checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DUE_AT_9, DUE_AT_27 = ([TimersDue("windows", event_time_ms=time_ms)] for time_ms
 
 
 def event_time(sources: int = 1) -> EventTime:
-    """Windows over so many sources, which are not waited for when they have been silent for 100 ms."""
+    """Windows over so many sources, which become idle after 100 ms."""
     graph = StreamGraph()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at").with_idleness(100)
     streams = [DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)]
@@ -39,7 +39,7 @@ def times(watermarks: EpochWatermarks) -> tuple[int, int]:
     return watermarks.before_of("windows"), watermarks.of("windows")
 
 
-def test_an_epoch_stands_at_what_the_epochs_before_it_have_read() -> None:
+def test_an_epoch_has_the_watermark_of_earlier_epochs() -> None:
     first = EpochWatermarks(event_time(), None)
     second = first.after(seen(12), 1000)
     third = second.after(seen(30), 2000)
@@ -51,7 +51,7 @@ def test_an_epoch_stands_at_what_the_epochs_before_it_have_read() -> None:
     assert times(second.after(seen(20), 2000)) == (9, 17), "an epoch that was not stored has moved nothing"
 
 
-def test_a_run_goes_on_at_the_watermarks_of_the_checkpoint_and_of_its_epoch() -> None:
+def test_a_run_continues_at_the_watermarks_of_the_checkpoint_and_of_its_epoch() -> None:
     stored = EpochWatermarks(event_time(), None).after(seen(12), 1000).after(seen(30), 2000)
     restored = EpochWatermarks(event_time(), stored.state())
     assert times(restored) == times(stored) == (9, 27)
@@ -59,7 +59,7 @@ def test_a_run_goes_on_at_the_watermarks_of_the_checkpoint_and_of_its_epoch() ->
     assert restored.after(seen(31), 3000).state() == stored.after(seen(31), 3000).state()
 
 
-def test_a_run_goes_on_at_no_end_of_time() -> None:
+def test_a_run_does_not_continue_at_the_end_of_time() -> None:
     open_epoch = EpochWatermarks(event_time(), None).after(seen(12), 1000)
     drained = open_epoch.at_the_end()
     assert (times(open_epoch), times(drained)) == ((MIN_TIMESTAMP, 9), (MIN_TIMESTAMP, MAX_TIMESTAMP))
@@ -76,14 +76,14 @@ def test_timers_are_due_at_the_watermark_of_their_operator() -> None:
     assert now.next_epoch_ms(DUE_AT_27) is None
 
 
-def test_a_timer_that_was_due_when_it_was_registered_waits_for_the_watermark_to_move() -> None:
+def test_a_timer_that_was_due_at_registration_waits_for_the_watermark_to_advance() -> None:
     now = EpochWatermarks(event_time(), None).after(seen(12), 1000).after(seen(12), 1000)
     assert times(now) == (9, 9)
     assert not now.are_due(DUE_AT_9)
     assert now.after(seen(13), 1000).are_due(DUE_AT_9)
 
 
-def test_silence_of_a_source_is_due_when_timers_fire_by_it_and_not_before() -> None:
+def test_idleness_of_a_source_is_due_when_timers_depend_on_it_and_not_before() -> None:
     now = EpochWatermarks(event_time(sources=3), None, now_ms=1000)
     assert now.next_epoch_ms([TimersDue("windows", processing_time_ms=5)]) == 5
     now = now.after([*seen(12), *seen(50, 1)], 1050)
@@ -118,7 +118,7 @@ def test_at_the_end_of_time_no_operator_waits_for_a_source_without_event_time() 
     assert times(held.at_the_end()) == (MIN_TIMESTAMP, MAX_TIMESTAMP)
 
 
-def test_a_processor_of_sparks_is_worth_an_epoch_whenever_its_watermark_has_moved() -> None:
+def test_a_spark_processor_needs_an_epoch_whenever_its_watermark_has_advanced() -> None:
     class Silent:
         init = handleInputRows = handleExpiredTimer = close = lambda self, *_: None  # noqa: N815
 

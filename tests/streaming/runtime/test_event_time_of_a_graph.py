@@ -1,4 +1,4 @@
-"""Which graphs have event time, and which are rejected because nobody could say what their watermarks are."""
+"""Graphs with event time, and graphs that are rejected because their watermarks are undefined."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
 
 
 def graph_of(build: Build, sources: int = 2) -> Any:
-    """A job over so many sources, whose streams a function puts together; what that returns goes to a sink."""
+    """A job over so many sources; the result of a function on their streams goes to a sink."""
     graph = StreamGraph()
     built = build([DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)])
     # Every job has an operator with state; this one does without time.
@@ -60,7 +60,7 @@ def test_a_job_whose_streams_have_no_timestamps_has_no_event_time() -> None:
     assert EventTime.of_sources(graph_of(lambda streams: streams)).nodes == {}
 
 
-def test_the_sources_with_timestamps_are_known_by_their_names() -> None:
+def test_sources_with_timestamps_are_found_by_name() -> None:
     found = EventTime.of(graph_of(lambda streams: [windows(timed(streams[1])), streams[0]]))
     assert found is not None
     assert found.source_names == ("source-0", "source-1", "source-2")
@@ -84,7 +84,7 @@ def test_a_source_gets_its_timestamps_once() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_windows_of_event_time_need_timestamps_in_all_their_records(is_first: bool) -> None:
+def test_event_time_windows_need_timestamps_in_all_records(is_first: bool) -> None:
     with pytest.raises(JobDefinitionError, match=r"operator 'windows': .*works in event time"):
         EventTime.of(graph_of(lambda streams: windows(streams[0]), 1))
 
@@ -97,7 +97,7 @@ def test_windows_of_event_time_need_timestamps_in_all_their_records(is_first: bo
         EventTime.of(graph_of(joined))
 
 
-def test_an_operator_behind_one_with_timestamps_has_them_too() -> None:
+def test_an_operator_after_one_with_timestamps_has_them_too() -> None:
     behind = EventTime.of(
         graph_of(
             lambda streams: (
@@ -116,7 +116,7 @@ def test_an_operator_behind_one_with_timestamps_has_them_too() -> None:
     assert behind.names == ("source-0", "first", "second", "nothing")
 
 
-def test_only_the_side_output_that_there_is_is_read() -> None:
+def test_only_existing_side_outputs_are_read() -> None:
     there, other = (OutputTag[Any](name, schema=SCHEMA) for name in ("far", "other"))
 
     def reading(tag: Any, strategy: Any) -> Build:
@@ -144,7 +144,7 @@ def of_strategy(strategy: Any) -> EventTime | None:
     return EventTime.of(graph_of(lambda streams: timed(streams[0], strategy), 1))
 
 
-def test_watermarks_of_epochs_follow_from_the_largest_timestamps() -> None:
+def test_watermarks_of_epochs_depend_on_the_largest_timestamps() -> None:
     for right in (
         STRATEGY,
         WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at"),

@@ -1,4 +1,4 @@
-"""The sinks of a job as one, and whose committables a checkpoint has."""
+"""The sinks of a job as one, and the committables in a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARENT = SavepointIdentity("before", 6, 1)
 
 
 class Noting(Sink):
-    """Notes its calls in a list that several share, and may fail."""
+    """Records its calls in a shared list, and can fail."""
 
     identity = ""
 
@@ -73,7 +73,7 @@ def two(reported: list[tuple[Any, ...]]) -> tuple[Noting, Noting, JobSinks]:
     return first, second, JobSinks({"sink": first, "late": second})
 
 
-def test_each_step_calls_all_sinks_in_the_order_of_the_program() -> None:
+def test_each_step_calls_all_sinks_in_program_order() -> None:
     reported: list[tuple[Any, ...]] = []
     _, _, sinks = two(reported)
     sinks.recover(6, "job", PARENT)
@@ -118,7 +118,7 @@ STAGED = st.lists(
 
 
 @given(STAGED)
-def test_committables_are_read_as_they_were_written(staged: list[StagedEpoch]) -> None:
+def test_committables_round_trip(staged: list[StagedEpoch]) -> None:
     data = encode_committables(staged)
     assert decode_committables(data, 0) == sorted(staged, key=lambda one: one.epoch_id)
     for damaged in (data[:-1], data + b"\0", data[:4] + b"\xff" + data[5:]):
@@ -126,12 +126,12 @@ def test_committables_are_read_as_they_were_written(staged: list[StagedEpoch]) -
             decode_committables(damaged, 0)
 
 
-def test_the_form_of_committables_is_frozen() -> None:
+def test_the_format_of_committables_is_frozen() -> None:
     form = "53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b"
     assert encode_committables([StagedEpoch(7, "r", [b"ok"])]) == bytes.fromhex(form)
 
 
-def test_the_committable_of_an_earlier_version_is_one_of_the_epoch_of_its_checkpoint() -> None:
+def test_a_committable_of_an_earlier_version_belongs_to_the_epoch_of_its_checkpoint() -> None:
     assert decode_committables(b'{"version": 1}', 7) == [StagedEpoch(7, "", [b'{"version": 1}'])]
 
 
@@ -140,7 +140,7 @@ def test_a_sink_that_cannot_roll_back_names_the_target_and_a_fix() -> None:
         Noting("a", []).roll_back(SinkLineage("sink", "job"), 3)
 
 
-def test_sinks_that_cannot_roll_back_are_asked_first() -> None:
+def test_sinks_that_cannot_roll_back_are_checked_first() -> None:
     class Hiding(Noting):
         def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
             return []
@@ -149,7 +149,7 @@ def test_sinks_that_cannot_roll_back_are_asked_first() -> None:
     assert list(sinks.in_rollback_order) == ["second", "first", "third"]
 
 
-def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
+def test_a_sink_whose_abort_fails_prevents_no_other_abort() -> None:
     reported: list[tuple[Any, ...]] = []
     first, second, sinks = two(reported)
     first.failure = second.failure = OSError("the disk is gone")
@@ -158,12 +158,12 @@ def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
     assert sorted(reported) == [("a", "abort", 7, "job.run"), ("b", "abort", 7, "job.run")]
 
 
-def test_a_job_with_one_sink_writes_and_reads_what_it_did_without_a_uid() -> None:
+def test_a_job_with_one_sink_keeps_its_format_without_uid() -> None:
     sinks = JobSinks({"sink": FrameSinkAdapter(NoopSink())})
     assert sinks.identities == {"sink": "noop"}
 
 
-def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> None:
+def test_a_checkpoint_has_the_committable_and_identity_of_each_sink() -> None:
     reported: list[tuple[Any, ...]] = []
     _, _, sinks = two(reported)
     assert sinks.identities == {"sink": "a", "late": "b"}
@@ -171,7 +171,7 @@ def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> Non
     assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
-def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
+def test_a_committable_is_given_to_the_sink_that_staged_it(tmp_path: Path) -> None:
     sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
     noted = {"sink": sink.identity}
     JobSinks({"sink": FrameSinkAdapter(same)}).check_commits(checkpoint({"sink": b"rows"}, noted))
@@ -185,7 +185,7 @@ def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
             JobSinks({"sink": FrameSinkAdapter(changed)}).check_commits(checkpoint({"sink": b"rows"}, noted))
 
 
-def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> None:
+def test_nothing_is_committed_if_a_sink_is_missing() -> None:
     reported: list[tuple[Any, ...]] = []
     first, _, sinks = two(reported)
     found = checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities))
@@ -197,7 +197,7 @@ def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> Non
     assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
-def test_two_sinks_that_write_to_one_place_are_rejected(tmp_path: Path) -> None:
+def test_two_sinks_of_one_target_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match=r"the sinks 'a' and 'b' write to the same place, ParquetSink\("):
         JobSinks({"a": FrameSinkAdapter(ParquetSink(tmp_path)), "b": FrameSinkAdapter(ParquetSink(tmp_path))})
     JobSinks({"a": FrameSinkAdapter(NoopSink()), "b": FrameSinkAdapter(NoopSink())})

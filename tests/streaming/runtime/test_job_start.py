@@ -1,4 +1,4 @@
-"""What a start rejects before anything is touched, for every environment in the same words."""
+"""A start rejects invalid jobs before anything changes, with the same errors in every environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from statebackend.streaming.runtime.starting_point import StartingPoint
 
 
 class Count(KeyedProcessFunction[Any, Any, tuple[str, int]]):
-    """Counts per key, in a state of a type of its own choice."""
+    """Counts per key, in a state of a given type."""
 
     def __init__(self, kind: type[Any] = int) -> None:
         self.kind = kind
@@ -85,7 +85,7 @@ ON_SPARK = SourcePositions(batch_id=3, offsets=b"v1", sources=None)
         (Engine.SPARK, Engine.IN_PROCESS, metadata(), False),
     ],
 )
-def test_a_job_directory_of_the_other_engine_is_rejected(
+def test_a_job_directory_of_the_other_runtime_is_rejected(
     tmp_path: Path, engine: Engine, written_by: Engine, newest: CheckpointMetadata | None, has_log: bool
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -98,7 +98,7 @@ def test_a_job_directory_of_the_other_engine_is_rejected(
 
 
 @pytest.mark.parametrize("roll_back_to", [None, 0, "previous"])
-def test_nothing_is_touched_of_a_directory_of_a_job_on_spark(tmp_path: Path, roll_back_to: Any) -> None:
+def test_a_directory_of_a_spark_job_is_not_changed(tmp_path: Path, roll_back_to: Any) -> None:
     for _ in range(2):
         run(tmp_path / "job", [{"key": "a"}])
     CheckpointFileSystem.from_uri(tmp_path / "job").write_file("spark/metadata", b"{}")
@@ -108,7 +108,7 @@ def test_nothing_is_touched_of_a_directory_of_a_job_on_spark(tmp_path: Path, rol
     assert files(tmp_path / "job") == before
 
 
-def test_a_savepoint_that_is_not_the_one_of_the_directory_is_rejected_in_process_too(tmp_path: Path) -> None:
+def test_another_savepoint_than_that_of_the_directory_is_rejected_locally_too(tmp_path: Path) -> None:
     run(tmp_path / "own", [{"key": "a"}])
     other, _ = run(tmp_path / "other", [{"key": "a"}])
     other.savepoint(tmp_path / "savepoint")
@@ -121,7 +121,7 @@ def test_a_savepoint_that_is_not_the_one_of_the_directory_is_rejected_in_process
 
 
 @pytest.mark.parametrize(("schema", "key"), [("key bigint", 7), (None, 7), ("key date, other string", None)])
-def test_keys_of_another_type_are_rejected_before_anything_is_touched(
+def test_keys_of_another_type_are_rejected_before_anything_changes(
     tmp_path: Path, schema: str | None, key: Any
 ) -> None:
     run(tmp_path / "job", [{"key": "a"}])
@@ -133,7 +133,7 @@ def test_keys_of_another_type_are_rejected_before_anything_is_touched(
     assert files(tmp_path / "job") == before
 
 
-def test_state_of_another_type_is_rejected_before_anything_is_touched(tmp_path: Path) -> None:
+def test_state_of_another_type_is_rejected_before_anything_changes(tmp_path: Path) -> None:
     run(tmp_path / "job", [{"key": "a"}])
     before = files(tmp_path / "job")
     with pytest.raises(StateMigrationException, match="'count'"):
@@ -153,7 +153,7 @@ def test_an_output_without_a_schema_and_an_unknown_column_are_rejected(tmp_path:
     assert not (tmp_path / "job").exists()
 
 
-def test_a_new_directory_knows_what_it_is_begun_from_before_anything_runs(tmp_path: Path) -> None:
+def test_a_new_directory_records_its_origin_before_anything_runs(tmp_path: Path) -> None:
     origin = JobOrigin(
         savepoint_uri="file:///savepoint",
         savepoint_job_id="other",
@@ -168,7 +168,7 @@ def test_a_new_directory_knows_what_it_is_begun_from_before_anything_runs(tmp_pa
     assert read_origin(CheckpointFileSystem.from_uri(tmp_path / "job")) == origin
 
 
-def test_what_a_driver_has_done_in_between_is_judged_again(tmp_path: Path) -> None:
+def test_progress_of_another_driver_is_checked_again(tmp_path: Path) -> None:
     job_dir, services = str(tmp_path / "job"), DirectoryServices()
     run(tmp_path / "job", [{"key": "a"}])
     before, after = StartingPoint(), StartingPoint(is_own=True)
@@ -188,9 +188,7 @@ def test_what_a_driver_has_done_in_between_is_judged_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("why", [JobRestoreError("not that"), KeyboardInterrupt("not that")])
-def test_what_is_rejected_or_interrupted_when_it_is_judged_again_gives_the_lock_back(
-    tmp_path: Path, why: BaseException
-) -> None:
+def test_a_rejection_or_interrupt_in_the_second_check_releases_the_lock(tmp_path: Path, why: BaseException) -> None:
     job_dir, services = str(tmp_path / "job"), DirectoryServices()
     points = iter([StartingPoint(), StartingPoint(is_own=True)])
 

@@ -1,4 +1,4 @@
-"""What lies on the local disk of a host for jobs: which directory, and what is removed when."""
+"""Local state of jobs on the disk of a host: directories, and their removal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Host:
         self.root = directory / "local"
 
     def job(self, name: str) -> LocalStateRoot:
-        """The root as a new run of that job sees it; its job directory is made."""
+        """The root for a new run of that job; its job directory is created."""
         with JobDirectory.open(str(self.directory / name), name, 16) as job_directory:
             return LocalStateRoot(
                 path=str(self.root),
@@ -57,18 +57,18 @@ class Host:
             )
 
     def epoch(self, job: LocalStateRoot, parallelism: int = 2) -> None:
-        """What the tasks of an epoch do."""
+        """Do what the tasks of an epoch do."""
         for subtask in range(parallelism):
             with job.open(parallelism) as directory:
                 Path(directory, "words", f"{subtask:05d}").mkdir(parents=True, exist_ok=True)
 
     def left(self) -> dict[str, set[str]]:
-        """The directories of each job, by the id of the job."""
+        """The directories of each job, by job id."""
         jobs = [job for job in self.root.iterdir() if job.is_dir()]
         return {job.name: {path.name for path in job.iterdir() if path.is_dir()} for job in jobs}
 
     def age(self, job: LocalStateRoot, seconds: float) -> None:
-        """Lets the last use of a job's local state be that long ago."""
+        """Set the last use of a job's local state to that long ago."""
         then = time.time() - seconds
         os.utime(self.root / job.job_id / "JOB", (then, then))
 
@@ -78,7 +78,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_given_root_is_whole_but_for_variables_of_the_executors(
+def test_a_given_root_is_complete_except_for_variables_of_the_executors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -88,7 +88,7 @@ def test_a_given_root_is_whole_but_for_variables_of_the_executors(
     assert given_local_root("$SPARK_LOCAL_DIRS/state") == "$SPARK_LOCAL_DIRS/state"
 
 
-def test_a_job_finds_its_directory_again(host: Host) -> None:
+def test_a_job_reuses_its_directory(host: Host) -> None:
     for _ in range(2):
         with host.job("a").open(2) as directory:
             Path(directory, "file").touch()
@@ -97,7 +97,7 @@ def test_a_job_finds_its_directory_again(host: Host) -> None:
     assert (host.root.stat().st_mode & 0o777, Path(directory).stat().st_mode & 0o777) == (0o700, 0o700)
 
 
-def test_other_parallelisms_of_the_job_are_removed_and_those_in_use_are_not(host: Host) -> None:
+def test_unused_directories_of_other_parallelisms_are_removed(host: Host) -> None:
     job = host.job("a")
     for parallelism in (2, 3, 4):
         host.epoch(job, parallelism)
@@ -120,13 +120,13 @@ def remove(host: Host) -> None:
 
 
 def replace(host: Host) -> None:
-    """The job directory is another job's."""
+    """The job directory belongs to another job."""
     remove(host)
     host.job("other")
 
 
 @pytest.mark.parametrize("change", [remove, replace])
-def test_what_a_job_without_job_directory_has_left_is_removed_at_the_next_start(
+def test_state_of_a_job_without_job_directory_is_removed_at_the_next_start(
     host: Host, change: Callable[[Host], None]
 ) -> None:
     other, job = host.job("other"), host.job("a")
@@ -137,7 +137,7 @@ def test_what_a_job_without_job_directory_has_left_is_removed_at_the_next_start(
 
 
 @pytest.mark.parametrize(("age_s", "is_kept"), [(RETENTION_S - SHORTLY_S, True), (RETENTION_S + SHORTLY_S, False)])
-def test_what_another_job_has_left_is_kept_for_a_while(host: Host, age_s: float, is_kept: bool) -> None:
+def test_state_of_another_job_is_kept_for_a_while(host: Host, age_s: float, is_kept: bool) -> None:
     other, job = host.job("other"), host.job("a")
     host.epoch(other)
     host.age(other, age_s)
@@ -145,7 +145,7 @@ def test_what_another_job_has_left_is_kept_for_a_while(host: Host, age_s: float,
     assert set(host.left()) == {job.job_id, *([other.job_id] if is_kept else [])}
 
 
-def test_what_a_live_job_has_is_kept_however_long_it_was_idle(host: Host) -> None:
+def test_state_of_an_idle_live_job_is_kept(host: Host) -> None:
     other, job = host.job("other"), host.job("a")
     host.epoch(other)
     with JobDirectory.open(str(host.directory / "other"), "other", 16):
@@ -157,7 +157,7 @@ def test_what_a_live_job_has_is_kept_however_long_it_was_idle(host: Host) -> Non
     assert set(host.left()) == {job.job_id}
 
 
-def test_what_a_task_is_working_on_is_kept_and_removed_once_it_has_ended(host: Host) -> None:
+def test_state_in_use_by_a_task_is_kept_until_it_has_ended(host: Host) -> None:
     other, job = host.job("other"), host.job("a")
     with other.open(2):
         host.epoch(other, 3)
@@ -169,7 +169,7 @@ def test_what_a_task_is_working_on_is_kept_and_removed_once_it_has_ended(host: H
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b'{"job_directory": "nonsense://x"}', b"\xff"])
-def test_where_the_job_directory_is_not_known_age_decides(host: Host, content: bytes | None) -> None:
+def test_without_a_known_job_directory_age_decides(host: Host, content: bytes | None) -> None:
     left = host.root / "01234567-89ab-4cde-8f01-23456789abcd"
     (left / "00002" / "words").mkdir(parents=True)
     if content is not None:
@@ -185,7 +185,7 @@ def test_where_the_job_directory_is_not_known_age_decides(host: Host, content: b
     assert not left.exists()
 
 
-def test_what_is_no_jobs_is_left_alone(host: Host) -> None:
+def test_foreign_directories_are_kept(host: Host) -> None:
     host.root.mkdir(mode=0o700)
     strange = host.root / "photos"
     strange.mkdir()
@@ -196,7 +196,7 @@ def test_what_is_no_jobs_is_left_alone(host: Host) -> None:
     assert (host.root / "notes").exists()
 
 
-def test_other_jobs_are_looked_at_after_a_start_and_from_time_to_time(host: Host) -> None:
+def test_other_jobs_are_cleaned_up_after_a_start_and_periodically(host: Host) -> None:
     job, other = evolve(host.job("a"), began_s=time.time() - SHORTLY_S), host.job("other")
     host.epoch(job)
     host.epoch(evolve(other, began_s=0.0))
@@ -209,7 +209,7 @@ def test_other_jobs_are_looked_at_after_a_start_and_from_time_to_time(host: Host
     assert other.job_id not in host.left()
 
 
-def test_a_host_that_was_looked_over_says_so_each_time(host: Host) -> None:
+def test_a_cleaned_up_host_is_reported_each_time(host: Host) -> None:
     job = evolve(host.job("a"), began_s=0.0)
     host.epoch(job)
     swept = host.root / "swept"
@@ -219,7 +219,7 @@ def test_a_host_that_was_looked_over_says_so_each_time(host: Host) -> None:
     assert swept.stat().st_mtime > time.time() - SWEEP_INTERVAL_S
 
 
-def test_a_host_is_looked_over_by_one_at_a_time(host: Host) -> None:
+def test_a_host_is_cleaned_up_by_one_process_at_a_time(host: Host) -> None:
     other, job = host.job("other"), evolve(host.job("a"), began_s=0.0)
     host.epoch(other)
     host.age(other, RETENTION_S + SHORTLY_S)
@@ -235,7 +235,7 @@ def test_a_host_is_looked_over_by_one_at_a_time(host: Host) -> None:
     assert other.job_id not in host.left()
 
 
-def test_a_job_does_not_clear_away_its_own_when_its_job_directory_cannot_be_seen(host: Host) -> None:
+def test_a_job_keeps_its_own_state_when_its_job_directory_is_not_visible(host: Host) -> None:
     job = host.job("other")
     host.epoch(job)
     remove(host)
@@ -244,7 +244,7 @@ def test_a_job_does_not_clear_away_its_own_when_its_job_directory_cannot_be_seen
         assert host.left() == {job.job_id: {"00002"}}
 
 
-def test_what_could_not_be_removed_stays_known(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_directories_stay_recorded(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     other, job = host.job("other"), host.job("a")
     host.epoch(other)
     remove(host)
@@ -256,7 +256,7 @@ def test_what_could_not_be_removed_stays_known(host: Host, monkeypatch: pytest.M
     assert other.job_id not in host.left()
 
 
-def test_a_lock_file_of_a_driver_that_is_gone_is_not_held(tmp_path: Path) -> None:
+def test_a_lock_file_of_a_dead_driver_is_free(tmp_path: Path) -> None:
     path = str(tmp_path / "driver.lock")
     assert not DriverLock.is_held(path)
     lock = DriverLock(path)
@@ -289,7 +289,7 @@ def test_a_root_that_is_a_link_is_rejected_by_name(host: Host, is_given: bool) -
     assert list((host.directory / "elsewhere").iterdir()) == []
 
 
-def test_a_root_that_the_user_named_keeps_its_mode_and_the_jobs_in_it_are_private(host: Host) -> None:
+def test_a_root_named_by_the_user_keeps_its_mode_and_job_directories_are_private(host: Host) -> None:
     host.root.mkdir()
     host.root.chmod(0o755)
     job = host.job("a")
@@ -300,7 +300,7 @@ def test_a_root_that_the_user_named_keeps_its_mode_and_the_jobs_in_it_are_privat
     assert host.root.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_export_of_a_savepoint_works_in_the_root_and_leaves_nothing_there(
+def test_the_export_of_a_savepoint_uses_the_root_and_leaves_nothing(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = BackendHarness(str(host.directory / "harness"))
@@ -321,7 +321,7 @@ def test_the_export_of_a_savepoint_works_in_the_root_and_leaves_nothing_there(
     harness.close()
 
 
-def test_where_the_job_directory_is_on_another_host_age_decides(host: Host) -> None:
+def test_with_a_job_directory_on_another_host_age_decides(host: Host) -> None:
     remote, job = evolve(host.job("other"), job_directory="mock:///other"), host.job("a")
     host.epoch(remote)
     host.epoch(job)
@@ -332,7 +332,7 @@ def test_where_the_job_directory_is_on_another_host_age_decides(host: Host) -> N
 
 
 @pytest.mark.parametrize("step", ["use of the job", "lock of the parallelism"])
-def test_a_job_that_begins_again_while_what_it_has_left_is_removed_is_let_begin(
+def test_a_job_that_restarts_during_its_clean_up_can_start(
     host: Host, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     other, job = host.job("other"), host.job("a")
@@ -359,9 +359,7 @@ def test_a_job_that_begins_again_while_what_it_has_left_is_removed_is_let_begin(
 
 
 @pytest.mark.parametrize("step", ["lock_directory", "rmdir"])
-def test_a_job_begins_again_at_the_moment_in_which_what_it_has_left_is_removed(
-    host: Host, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_job_restarts_at_the_moment_of_its_clean_up(host: Host, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     other, job = host.job("other"), host.job("a")
     host.epoch(other)
     host.age(other, 2 * RETENTION_S)
@@ -382,7 +380,7 @@ def test_a_job_begins_again_at_the_moment_in_which_what_it_has_left_is_removed(
     assert (path / "JOB").exists()
 
 
-def test_what_two_tasks_remove_at_once_is_gone_to_both(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_removals_by_two_tasks_both_succeed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     job = host.job("a")
     host.epoch(job, 3)
     real = os.rename
@@ -398,7 +396,7 @@ def test_what_two_tasks_remove_at_once_is_gone_to_both(host: Host, monkeypatch: 
     assert host.left() == {job.job_id: {"00002"}}
 
 
-def test_no_descriptor_is_left_open_by_what_is_cleared_up(host: Host) -> None:
+def test_clean_up_leaks_no_descriptor(host: Host) -> None:
     other, job = host.job("other"), host.job("a")
     host.epoch(other, 3)
     host.epoch(job, 3)
@@ -410,7 +408,7 @@ def test_no_descriptor_is_left_open_by_what_is_cleared_up(host: Host) -> None:
     assert not descriptors_below(host.directory)
 
 
-def test_a_process_that_was_forked_off_removes_nothing_that_its_parent_works_with(host: Host) -> None:
+def test_a_forked_process_removes_nothing_of_its_parent(host: Host) -> None:
     context = host.job("a").scratch()
     directory = Path(context.__enter__())
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The time of an epoch: that of Spark's batch, the same for a replay, and never before the epoch that came before."""
+"""The time of an epoch: that of Spark's batch, equal in a replay, and never before the former epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_time_never_goes_back(previous: int | None, expected: int) -> None:
 
 
 @pytest.mark.parametrize("given", [1.5e12, None, True, -1, 1 << 63, "now"])
-def test_a_clock_that_gives_no_whole_milliseconds_is_what_is_blamed(given: Any) -> None:
+def test_a_clock_without_integer_milliseconds_is_reported(given: Any) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment(clock=lambda: given)
     rows = environment.from_elements([("a", 1)], "k string, v bigint").key_by("k")
@@ -34,7 +34,7 @@ def test_a_clock_that_gives_no_whole_milliseconds_is_what_is_blamed(given: Any) 
     assert results == []
 
 
-def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
+def test_the_time_of_an_epoch_equals_that_of_its_batch() -> None:
     from statebackend.spark.epoch_driver import processing_time_of_epoch_ms
 
     assert processing_time_of_epoch_ms(OFFSETS, None) == 1700000000123
@@ -53,7 +53,7 @@ def test_offsets_without_a_time_are_rejected(offsets: bytes) -> None:
         processing_time_of_epoch_ms(offsets, None)
 
 
-def test_file_and_name_of_the_offsets_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_file_and_its_directory_entry_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from statebackend.spark.epoch_driver import make_offsets_durable
 
     (tmp_path / "offsets").mkdir()

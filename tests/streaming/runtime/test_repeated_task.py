@@ -1,4 +1,4 @@
-"""A task of state with a time-to-live that runs again makes the same state: its time is that of the epoch."""
+"""A repeated task with TTL state creates the same state, because its time is that of the epoch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Count(KeyedProcessFunction[str, Any, Any]):
 
 
 class World:
-    """Attempts at epochs, each on a host of its own."""
+    """Attempts at epochs, each on a different host."""
 
     def __init__(self, directory: Path, backend: str) -> None:
         self.directory = directory
@@ -94,7 +94,7 @@ class World:
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_a_task_that_runs_again_emits_the_same_and_makes_the_same_state(tmp_path: Path, backend: str) -> None:
+def test_a_repeated_task_emits_the_same_and_creates_the_same_state(tmp_path: Path, backend: str) -> None:
     world = World(tmp_path, backend)
     _, first = world.attempt(0, 5000, SubtaskRestore())
     assert world.attempt(0, 5000, SubtaskRestore())[1].digest == first.digest
@@ -106,7 +106,7 @@ def test_a_task_that_runs_again_emits_the_same_and_makes_the_same_state(tmp_path
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_what_has_expired_is_told_by_the_time_of_the_epoch_alone(tmp_path: Path, backend: str) -> None:
+def test_expiry_depends_on_the_time_of_the_epoch_only(tmp_path: Path, backend: str) -> None:
     world = World(tmp_path, backend)
     anew, first = world.attempt(0, 5000, SubtaskRestore())
     for time_ms, is_expired in ((5000, False), (5000 + TTL_MS - 1, False), (5000 + TTL_MS, True), (1 << 50, True)):

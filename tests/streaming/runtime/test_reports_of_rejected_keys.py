@@ -1,4 +1,4 @@
-"""A report on state whose keys are rejected says so first, for every state, and once in the error."""
+"""A report on state with rejected keys starts with them, for every state, and once in the error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment(key_type: str) -> LocalStreamEnvironment:
     return env
 
 
-def test_a_report_begins_with_the_rejected_keys_and_no_state_in_it_looks_fit(savepoint: Path) -> None:
+def test_a_report_starts_with_rejected_keys_and_no_state_in_it_looks_compatible(savepoint: Path) -> None:
     report = environment("bigint").check(from_savepoint=savepoint)["counting"]
     assert not report.is_compatible
     assert {compatibility.kind for compatibility in (report.key_compatibility, *report.compatibilities)} == {
@@ -69,7 +69,7 @@ def test_a_report_begins_with_the_rejected_keys_and_no_state_in_it_looks_fit(sav
     assert "state 'count'" not in str(rejected.value)
 
 
-def test_a_report_of_keys_that_fit_says_nothing_of_them(savepoint: Path) -> None:
+def test_a_report_of_compatible_keys_does_not_mention_them(savepoint: Path) -> None:
     report = environment("string").check(from_savepoint=savepoint)["counting"]
     assert report.is_compatible
     assert str(report).splitlines() == [

@@ -1,4 +1,4 @@
-"""Which state is rejected before a job starts, and which subtask restores what: from both sides of every limit."""
+"""State rejected before a start, and the handles of each subtask, at both sides of every limit."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_smaller_and_a_larger_max_parallelism_are_rejected(fs: CheckpointFileS
     checker(restored(fs, "a"), "a").check_operators(False)
 
 
-def test_operators_that_the_job_has_not_are_rejected_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
+def test_operators_missing_in_the_job_are_rejected_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
     state = restored(fs, "a", "b", "c")
     checker(state, "a", "b", "c", "new").check_operators(False)
     with pytest.raises(JobRestoreError, match=r"the job does not have: 'a', 'c' \(the job has 'b', 'new'\)"):
@@ -108,7 +108,7 @@ def test_operators_that_the_job_has_not_are_rejected_unless_they_may_be_dropped(
     checker(state, "b").check_operators(True)
 
 
-def test_files_are_looked_at_for_operators_that_the_job_has(fs: CheckpointFileSystem) -> None:
+def test_files_are_checked_for_operators_of_the_job(fs: CheckpointFileSystem) -> None:
     file = fs.write_file("state", b"data")
     checker(restored(fs, "a", files=[file]), "a").check_files()
     short, none = FileHandle("state", 5, file.checksum), FileHandle("none", 4, file.checksum)
@@ -119,7 +119,7 @@ def test_files_are_looked_at_for_operators_that_the_job_has(fs: CheckpointFileSy
 
 
 @pytest.mark.parametrize("part", ["input_channels", "output_channels"])
-def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: CheckpointFileSystem, part: str) -> None:
+def test_records_in_flight_are_rejected_and_not_ignored(fs: CheckpointFileSystem, part: str) -> None:
     file = fs.write_file("records", b"data")
     on_their_way: dict[str, Any] = {part: OpaqueStateHandle("channels", b"", (file,))}
     [operator] = restored(fs, "a").metadata.operators
@@ -131,7 +131,7 @@ def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: Checkpoi
     assert start(state, allow_non_restored_state=True) == {}, "an operator that is dropped needs none of its state"
 
 
-def test_state_in_the_own_format_of_another_backend_is_rejected(fs: CheckpointFileSystem) -> None:
+def test_state_in_the_native_format_of_another_backend_is_rejected(fs: CheckpointFileSystem) -> None:
     checker(restored(fs, "a"), "a").check_backend(state_backend("heap"))
     with pytest.raises(JobRestoreError, match=r"operator 'b' at .* written by the backend 'other'.*'heap' does not"):
         checker(restored(fs, "b", backend="other"), "b").check_backend(state_backend("heap"))
@@ -144,7 +144,7 @@ def test_the_state_of_an_operator_is_found_by_its_uid(fs: CheckpointFileSystem) 
 
 
 def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
-    """An operator whose subtasks, of one key group each, hold one state of these types."""
+    """An operator whose subtasks, of one key group each, have one state of these types."""
     subtasks = []
     for index, kind in enumerate(types):
         state = meta_of_descriptor(ValueStateDescriptor("state", kind), VOID_NAMESPACE_SERIALIZER)
@@ -171,7 +171,7 @@ def element_envelope() -> bytes:
     return snapshot_to_bytes(LongSerializer().snapshot_configuration())
 
 
-def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_it_keeps(
+def test_a_start_checks_files_and_unregistered_state_of_kept_operators(
     fs: CheckpointFileSystem,
 ) -> None:
     state = written_by(fs, int, int, int, int)
@@ -197,7 +197,7 @@ def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_i
     assert start(without_file, allow_non_restored_state=True) == {}
 
 
-def test_the_check_and_all_subtasks_decode_the_meta_data_once(
+def test_the_check_and_all_subtasks_decode_the_metadata_once(
     fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Restore plans as files: what each subtask reads is its own, and what is damaged or gone is said."""
+"""Restore plans as files: each subtask reads its own part; damaged and missing plans are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def handle_of(start: int, end: int) -> KeyedStateHandle:
 
 
 @pytest.mark.parametrize("most_travelling_bytes", [0, 16 << 10])
-def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, most_travelling_bytes: int) -> None:
+def test_each_subtask_reads_its_restore_handles(tmp_path: Path, most_travelling_bytes: int) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     state_files = CheckpointFileSystem.from_uri(tmp_path / "savepoint")
     file = FileHandle("operators/op/part.parquet", 9, f"xxh3:{5:032x}")
@@ -89,7 +89,7 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
         assert not read.is_restored
 
 
-def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
+def test_handles_of_several_subtasks_are_written_once(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     old = RestoredHandle(KeyedStateHandle("state", "heap", 0, 127, bytes(100_000)), plans)
     write_restore_plan(plans, "plans/1", {"op": [SubtaskRestore((old,), None, is_restored=True) for _ in range(100)]})
@@ -97,7 +97,7 @@ def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
 
 
 class MadeOnDemand(Sequence[SubtaskRestore]):
-    """What subtasks restore, each made when it is asked for and forgotten by whoever asked."""
+    """Restore handles that are created on request and not kept."""
 
     def __init__(self, file_system: CheckpointFileSystem) -> None:
         self.file_system = file_system
@@ -111,14 +111,14 @@ class MadeOnDemand(Sequence[SubtaskRestore]):
         return SubtaskRestore((RestoredHandle(handle_of(index, index), self.file_system),), None, is_restored=True)
 
 
-def test_what_is_forgotten_while_the_plan_is_written_is_not_taken_for_what_comes_after_it(tmp_path: Path) -> None:
+def test_a_handle_collected_during_writing_is_not_confused_with_a_later_one(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     section = write_restore_plan(plans, "plans/1", {"op": MadeOnDemand(plans)})["op"]
     for index in range(20):
         assert [one.handle for one in section.read(plans, plans, index).keyed] == [handle_of(index, index)]
 
 
-def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
+def test_only_a_small_plan_is_sent_with_the_tasks(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     large = [SubtaskState(handle_of(start, start)) for start in range(1000)]
     for count, has_file in ((10, False), (1000, True)):
@@ -128,7 +128,7 @@ def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
         assert [one.handle for one in section.read(plans, plans, count - 1).keyed] == [large[count - 1].keyed]
 
 
-def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_plan_has_advice(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     section = write_restore_plan(plans, "plans/1", {"op": [SubtaskState(handle_of(0, 9))]}, 0)["op"]
     data = plans.read_file("plans/1")
@@ -147,7 +147,7 @@ def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> N
         section.read(plans, plans, 0)
 
 
-def test_a_plan_that_the_disk_does_not_give_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_plan_has_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str) -> None:
         raise OSError(5, "Input/output error")
 
@@ -187,7 +187,7 @@ def test_an_operator_without_keyed_state_is_restored(tmp_path: Path) -> None:
     assert section.read(fs, fs, 1) == SubtaskRestore()
 
 
-def test_state_is_dealt_out_at_a_start_and_stays_with_its_subtask_from_epoch_to_epoch(tmp_path: Path) -> None:
+def test_state_is_redistributed_at_a_start_and_stays_with_its_subtask_over_epochs(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     file = FileHandle("rows", 9, f"xxh3:{5:032x}")
 

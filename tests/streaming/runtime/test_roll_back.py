@@ -1,4 +1,4 @@
-"""Going back to an older checkpoint, without Spark: a log of Spark's by hand, and a crash at every step."""
+"""Rolling back to an older checkpoint, without Spark: a written Spark log, and a crash at every step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEWEST = 4
 
 
 class TakingBack:
-    """A sink that notes what it takes back."""
+    """A sink that records its roll backs."""
 
     def __init__(self) -> None:
         self.rolled_back: list[tuple[int, str]] = []
@@ -84,7 +84,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crashes here are of the process, and syncing thousands of small files takes most of the time."""
+    """The simulated crashes are of the process; syncing thousands of small files would take most of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -105,7 +105,7 @@ def log_after(epoch_id: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("to", "target"), [(0, 0), (2, 2), ("previous", 3), (NEWEST, NEWEST)])
-def test_the_log_is_cut_and_kept_as_it_was(job: Job, to: int | str, target: int) -> None:
+def test_the_log_is_truncated_and_kept_aside(job: Job, to: int | str, target: int) -> None:
     before = {name: job.fs.read_file(name) for name in job.fs.list_files("spark")}
     job.fs.write_file("set-aside/.copying-spark/half", b"of a copy that a crash has left")
     report = job.roll_back(to)
@@ -122,7 +122,7 @@ def test_the_log_is_cut_and_kept_as_it_was(job: Job, to: int | str, target: int)
     check_no_roll_back(job.fs)
 
 
-def test_the_log_is_cut_behind_the_batch_of_the_checkpoint_and_not_behind_its_id(tmp_path: Path) -> None:
+def test_the_log_is_truncated_after_the_batch_of_the_checkpoint_and_not_after_its_id(tmp_path: Path) -> None:
     job = Job(tmp_path, ids_ahead=10)
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
@@ -136,7 +136,7 @@ def test_the_log_is_cut_behind_the_batch_of_the_checkpoint_and_not_behind_its_id
     assert job.sink.rolled_back == [(12, "job")]
 
 
-def test_what_cannot_be_gone_back_to_is_rejected_with_nothing_done(job: Job) -> None:
+def test_an_impossible_roll_back_is_rejected_without_changes(job: Job) -> None:
     before = job.fs.list_files()
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 9; there are: 0, 1, 2, 3, 4"):
         job.roll_back(9)
@@ -151,7 +151,7 @@ def test_what_cannot_be_gone_back_to_is_rejected_with_nothing_done(job: Job) -> 
     check_no_roll_back(job.fs)
 
 
-def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_roll_back_goes_on(job: Job) -> None:
+def test_a_roll_back_continues_after_a_sink_failed_because_it_may_have_done_a_part(job: Job) -> None:
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
         job.roll_back(2)
@@ -166,7 +166,7 @@ def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_roll_back_goes_on(j
     assert job.checkpoints() == [0, 1, 2]
 
 
-def test_a_crash_at_any_change_is_made_good_by_rolling_back_again(
+def test_a_crash_at_any_change_is_repaired_by_rolling_back_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changing = ("write_file", "copy_file", "delete", "delete_directory", "move_directory")
@@ -211,7 +211,7 @@ def test_a_crash_at_any_change_is_made_good_by_rolling_back_again(
     assert crashes > 20
 
 
-def test_going_further_back_than_was_begun_is_possible_and_less_far_is_not(job: Job) -> None:
+def test_rolling_back_further_than_started_is_possible_and_less_far_is_not(job: Job) -> None:
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
         job.roll_back(2)
@@ -223,7 +223,7 @@ def test_going_further_back_than_was_begun_is_possible_and_less_far_is_not(job: 
     assert (report.checkpoint_id, report.abandoned) == (1, (2, 3, 4))
 
 
-def test_a_sink_that_can_take_nothing_back_is_named(job: Job) -> None:
+def test_a_sink_that_cannot_roll_back_is_named(job: Job) -> None:
     job.sink = object()
     report = job.roll_back(3)
     assert not report.is_output_rolled_back
@@ -231,7 +231,7 @@ def test_a_sink_that_can_take_nothing_back_is_named(job: Job) -> None:
     assert "cannot hide" not in str(job.roll_back(3))
 
 
-def test_a_sink_that_objects_after_another_has_hidden_rows_leaves_the_roll_back_begun(job: Job) -> None:
+def test_a_sink_that_fails_after_another_has_hidden_rows_leaves_the_roll_back_open(job: Job) -> None:
     objecting = TakingBack()
     objecting.objection = SinkError("not mine")
     job.more_sinks = {"late": objecting, "log": object()}

@@ -1,4 +1,4 @@
-"""Rules that a job is passed are those of its start and of its subtasks, and go with them to other processes."""
+"""Rules passed to a job apply in its start and its subtasks, and are sent to other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typeserializers.scalars.strings import StringSerializerSnapshot
 
 
 class Remember(KeyedProcessFunction[str, Any, Any]):
-    """Keeps the last value of a key, and all values of a subtask; emits both as they were before."""
+    """Stores the last value of a key, and all values of a subtask; emits both former values."""
 
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer
@@ -80,7 +80,7 @@ def run(directory: Path, backend: str, serializer: TypeSerializer[Any], value: A
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_job_judges_and_migrates_by_the_rules_that_it_is_passed(tmp_path: Path, backend: str) -> None:
+def test_a_job_checks_and_migrates_with_its_passed_rules(tmp_path: Path, backend: str) -> None:
     run(tmp_path, backend, LongSerializer(), 7)
     with pytest.raises(StateMigrationException, match="'last'"):
         run(tmp_path, backend, StringSerializer(), "8")
@@ -89,7 +89,7 @@ def test_a_job_judges_and_migrates_by_the_rules_that_it_is_passed(tmp_path: Path
     assert run(tmp_path, backend, StringSerializer(), "9") == [("8", ["7", "8"])]
 
 
-def test_rules_travel_and_those_of_the_library_are_everywhere_the_same() -> None:
+def test_passed_rules_are_pickled_and_library_rules_are_identical_everywhere() -> None:
     travelled = pickle.loads(pickle.dumps(rules_with_text()))
     assert travelled.compatibilities.base is RULES
     assert travelled.compatibilities.adopt_rule_of(StringSerializerSnapshot) is adopt_numbers

@@ -51,7 +51,7 @@ def savepoint(directory: Path) -> RestoredState:
     return RestoredState(metadata, file_system)
 
 
-def test_positions_of_a_local_job_become_offsets_of_spark(tmp_path: Path) -> None:
+def test_positions_of_a_local_job_become_spark_offsets(tmp_path: Path) -> None:
     state = with_source_positions(savepoint(tmp_path), {"numbers", "other"})
     positions = state.metadata.source_positions
     assert positions is not None
@@ -64,7 +64,7 @@ def test_positions_of_a_local_job_become_offsets_of_spark(tmp_path: Path) -> Non
     assert with_source_positions(state, {"numbers"}) is state
 
 
-def test_a_state_without_positions_of_these_sources_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_state_without_positions_of_these_sources_is_unchanged(tmp_path: Path) -> None:
     state = savepoint(tmp_path)
     assert with_source_positions(state, {"other"}) is state
     assert with_source_positions(state, ()) is state

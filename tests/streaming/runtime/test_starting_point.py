@@ -1,4 +1,4 @@
-"""What a start continues from, and which starts are rejected: every combination, without Spark."""
+"""The state that a start continues from, and rejected starts: every combination, without Spark."""
 
 from __future__ import annotations
 
@@ -62,18 +62,20 @@ def job(tmp_path: Path) -> CheckpointFileSystem:
 
 
 def begin(job: CheckpointFileSystem, point: StartingPoint) -> StartingPoint:
-    """What a start writes down before its first epoch."""
+    """The record that a start writes before its first epoch."""
     assert point.origin is not None
     write_origin(job, point.origin)
     return point
 
 
-def test_a_job_that_is_begun_from_nothing_finds_nothing(job: CheckpointFileSystem) -> None:
+def test_a_job_without_origin_finds_nothing(job: CheckpointFileSystem) -> None:
     assert starting_point(job, None, None, True) == StartingPoint()
     assert starting_point(job, None, None, True).restored_from is None
 
 
-def test_a_directory_without_a_checkpoint_goes_on_from_its_savepoint(job: CheckpointFileSystem, tmp_path: Path) -> None:
+def test_a_directory_without_a_checkpoint_continues_from_its_savepoint(
+    job: CheckpointFileSystem, tmp_path: Path
+) -> None:
     path = savepoint(tmp_path / "savepoint")
     first = starting_point(job, None, path, True)
     assert first.is_new_origin
@@ -94,7 +96,7 @@ def test_another_savepoint_is_rejected_also_before_the_first_checkpoint(
             starting_point(job, None, savepoint(tmp_path / name, **changes), True)
 
 
-def test_a_savepoint_that_was_moved_is_named_again(job: CheckpointFileSystem, tmp_path: Path) -> None:
+def test_a_moved_savepoint_must_be_named_again(job: CheckpointFileSystem, tmp_path: Path) -> None:
     path = savepoint(tmp_path / "savepoint")
     begin(job, starting_point(job, None, path, True))
     shutil.move(path, tmp_path / "moved")
@@ -103,7 +105,7 @@ def test_a_savepoint_that_was_moved_is_named_again(job: CheckpointFileSystem, tm
     assert starting_point(job, None, tmp_path / "moved", True).state is not None
 
 
-def test_the_source_position_is_that_of_the_last_start_which_named_the_savepoint(
+def test_the_source_position_is_that_of_the_last_start_that_named_the_savepoint(
     job: CheckpointFileSystem, tmp_path: Path
 ) -> None:
     def asked(given: str | None, progress: bool) -> tuple[bool, bool]:
@@ -120,7 +122,7 @@ def test_the_source_position_is_that_of_the_last_start_which_named_the_savepoint
     assert asked(path, True) == (True, True)
 
 
-def test_progress_that_a_savepoint_has_not_is_asked_for_once(job: CheckpointFileSystem, tmp_path: Path) -> None:
+def test_missing_progress_of_a_savepoint_needs_permission_once(job: CheckpointFileSystem, tmp_path: Path) -> None:
     path = savepoint(tmp_path / "savepoint", source_progress_files=())
     with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
         starting_point(job, None, path, True)
@@ -128,7 +130,7 @@ def test_progress_that_a_savepoint_has_not_is_asked_for_once(job: CheckpointFile
     assert starting_point(job, None, None, True).state is not None
 
 
-def test_own_checkpoints_count_and_tell_where_they_came_from(job: CheckpointFileSystem, tmp_path: Path) -> None:
+def test_own_checkpoints_have_precedence_and_record_their_origin(job: CheckpointFileSystem, tmp_path: Path) -> None:
     path = savepoint(tmp_path / "savepoint")
     own = metadata(8, kind=CheckpointKind.CHECKPOINT, job_id="second", restored_from=SavepointIdentity("first", 7, 5))
     point = starting_point(job, own, path, True)
@@ -148,7 +150,7 @@ ORIGIN = JobOrigin(
 )
 
 
-def test_two_starts_continue_from_the_same_only_if_state_owner_and_origin_are_the_same(
+def test_two_starts_are_equal_only_with_the_same_state_owner_and_origin(
     job: CheckpointFileSystem,
 ) -> None:
     def point(checkpoint_id: int, **changes: Any) -> StartingPoint:
@@ -172,7 +174,7 @@ def test_two_starts_continue_from_the_same_only_if_state_owner_and_origin_are_th
         (StartingPoint(origin=attrs.evolve(ORIGIN, with_source_progress=False), is_new_origin=True), 7),
     ],
 )
-def test_a_batch_that_spark_completed_and_no_checkpoint_knows_is_missed(
+def test_a_batch_completed_by_spark_but_without_a_checkpoint_is_detected(
     job: CheckpointFileSystem, point: StartingPoint, highest: int
 ) -> None:
     if point.origin is not None:
@@ -185,7 +187,7 @@ def test_a_batch_that_spark_completed_and_no_checkpoint_knows_is_missed(
         check_has_every_epoch(point, highest + 1, job)
 
 
-def test_a_batch_beyond_the_newest_checkpoint_is_missed(job: CheckpointFileSystem) -> None:
+def test_a_batch_after_the_newest_checkpoint_is_detected(job: CheckpointFileSystem) -> None:
     point = starting_point(job, metadata(8, kind=CheckpointKind.CHECKPOINT), None, True)
     check_has_every_epoch(point, 7, job)
     check_has_every_epoch(point, 8, job)
@@ -224,7 +226,7 @@ def run(job_dir: Path, words: str, **options: Any) -> tuple[list[Any], Any]:
     return rows, environment.execute("count", **options)
 
 
-def test_state_of_a_savepoint_outlives_a_first_epoch_that_failed(tmp_path: Path) -> None:
+def test_state_of_a_savepoint_survives_a_failed_first_epoch(tmp_path: Path) -> None:
     path = tmp_path / "savepoint"
     run(tmp_path / "old", "a a b")[1].savepoint(path)
     with pytest.raises(Exception, match="poison"):
@@ -237,7 +239,7 @@ def test_state_of_a_savepoint_outlives_a_first_epoch_that_failed(tmp_path: Path)
     assert run(tmp_path / "new", "a")[0] == [("a", 6)]
 
 
-def test_a_job_in_this_process_goes_back_too(tmp_path: Path) -> None:
+def test_a_local_job_rolls_back_too(tmp_path: Path) -> None:
     for words in ("a", "a", "a"):
         run(tmp_path / "job", words)
     assert run(tmp_path / "job", "a", roll_back_to=0)[0] == [("a", 2)]
@@ -261,7 +263,7 @@ class Texts(Count):
         ({"name": "another"}, JobDirectoryMismatchError),
     ],
 )
-def test_a_job_that_does_not_fit_gives_up_nothing_by_rolling_back(
+def test_an_incompatible_job_abandons_nothing_by_rolling_back(
     tmp_path: Path, change: dict[str, Any], error: type[Exception]
 ) -> None:
     for _ in range(3):
@@ -277,7 +279,7 @@ def test_a_job_that_does_not_fit_gives_up_nothing_by_rolling_back(
     assert run(tmp_path / "job", "a")[0] == [("a", 4)]
 
 
-def test_a_job_in_this_process_does_not_go_on_where_one_on_spark_has_gone_back_by_half(tmp_path: Path) -> None:
+def test_a_local_job_does_not_continue_an_open_roll_back_of_spark(tmp_path: Path) -> None:
     run(tmp_path / "job", "a")
     file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
     write_roll_back(file_system, Rollback(checkpoint_id=0, newest_id=1, source_log="spark-1"))

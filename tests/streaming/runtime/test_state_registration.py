@@ -1,4 +1,4 @@
-"""What the driver learns of a function's state, and its compatibility result over what several subtasks have stored."""
+"""State registrations that the driver learns, and their compatibility with the state of several subtasks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def meta(*descriptors: StateDescriptor) -> KeyedStateMeta:
 
 
 class Function(KeyedProcessFunction[int, Any, Any]):
-    """Registers keyed and operator state, and uses what it may."""
+    """Registers keyed and operator state, and uses it as allowed."""
 
     def open(self, context: RuntimeContext) -> None:
         assert (context.subtask_index, context.parallelism, context.is_restored) == (0, 4, False)
@@ -88,7 +88,7 @@ def test_keyed_and_operator_state_are_learned_from_open() -> None:
     assert [descriptor.name for descriptor in states.operator] == ["record", "limits"]
 
 
-def test_operator_state_that_a_function_misuses_in_open_is_its_error() -> None:
+def test_misuse_of_operator_state_in_open_is_an_error_of_the_function() -> None:
     class Misfit(Function):
         def open(self, context: RuntimeContext) -> None:
             context.operator_state.get_list_state(OLD_LIST).add("no record")  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_operator_state_that_a_function_misuses_in_open_is_its_error() -> None:
 
 
 @pytest.mark.parametrize("kind", STATE_KINDS.values(), ids=str)
-def test_no_method_of_a_handle_of_any_kind_can_be_used_on_the_driver(kind: StateKind) -> None:
+def test_no_method_of_any_handle_can_be_used_on_the_driver(kind: StateKind) -> None:
     handle = RegistrationContext("operator", 4).register(OF_EACH_KIND[kind])
     assert isinstance(handle, kind.handle_class)
     for method, parameters in {**kind.reads, **kind.writes}.items():
@@ -112,7 +112,7 @@ def test_no_method_of_a_handle_of_any_kind_can_be_used_on_the_driver(kind: State
             getattr(handle, method)(*([{}] * len(parameters.split(", ") if parameters else ())))
 
 
-def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
+def test_a_function_is_closed_on_the_driver_after_open() -> None:
     calls: list[str] = []
 
     class Noting(Function):
@@ -137,7 +137,7 @@ def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
         ),
     ],
 )
-def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: Any, match: str) -> None:
+def test_an_invalid_registration_is_reported_once_with_the_operator(descriptor: Any, match: str) -> None:
     class Misfit(Function):
         def open(self, context: RuntimeContext) -> None:
             context.get_state(OLD)
@@ -148,7 +148,7 @@ def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: An
         registered_states(Misfit(), "operator", 4)
 
 
-def test_a_rejection_that_does_not_know_the_operator_gets_its_name() -> None:
+def test_a_rejection_without_operator_gets_its_name() -> None:
     class Misfit(Function):
         def open(self, context: RuntimeContext) -> None:
             raise StateRegistrationError("not so")
@@ -163,7 +163,7 @@ def _windows(assigner: Any, accumulator_type: Any) -> RegisteredStates:
     return registered_states(definition, "windows", 4)
 
 
-def test_windows_and_their_timers_are_judged_with_their_namespaces(tmp_path: Path) -> None:
+def test_windows_and_their_timers_are_checked_with_their_namespaces(tmp_path: Path) -> None:
     tumbling = TumblingEventTimeWindows.of(10)
     registered = _windows(tumbling, int)
     assert [state.name for state in registered.keyed] == ["window-contents", "trigger.count"]
@@ -185,7 +185,7 @@ def test_windows_and_their_timers_are_judged_with_their_namespaces(tmp_path: Pat
     assert kinds(registered, StringSerializer())[2:] == [CompatibilityKind.INCOMPATIBLE] * 2
 
 
-def test_the_compatibility_is_the_worst_over_what_the_subtasks_stored() -> None:
+def test_the_compatibility_is_the_worst_over_the_subtasks() -> None:
     parts = tuple(StatePart(envelopes_of(descriptor.serializers)) for descriptor in (NEW_LIST, OLD_LIST))
     operator_state = [OperatorStateMeta("record", OLD_LIST.mode, parts)]
     registered = RegisteredStates((NEW,), (NEW_LIST,))

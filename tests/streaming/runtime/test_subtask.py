@@ -1,4 +1,4 @@
-"""A subtask by itself: what it acknowledges, and what it leaves when it is given up."""
+"""A single subtask: its acknowledgements, and its clean-up when abandoned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ODD = OutputTag[Any]("odd")
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits a key with its count, odd counts also aside; notes when it is closed."""
+    """Emits a key with its count, odd counts also to a side output; records its close."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -109,14 +109,14 @@ def world(request: Any, tmp_path: Path) -> World:
     return World(tmp_path, *request.param)
 
 
-def test_an_epoch_goes_on_from_what_the_one_before_acknowledged(world: World) -> None:
+def test_an_epoch_continues_from_the_former_acknowledgement(world: World) -> None:
     assert world.run("a", "b") == [[(None, [("a", 1)]), (ODD, ("a",))], [(None, [("b", 1)]), (ODD, ("b",))], []]
     assert world.run() == [[]]
     assert world.run("a") == [[(None, [("a", 2)])], []]
     assert world.calls == ["close"] * 3
 
 
-def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
+def test_an_acknowledgement_has_the_subtask_and_its_cost(world: World) -> None:
     subtask = world.subtask()
     with pytest.raises(EpochError, match="subtask 0 of 'words' has not ended"):
         _ = subtask.acknowledgement
@@ -130,7 +130,7 @@ def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
     assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= reported.metrics.keys()
 
 
-def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_ends_with_the_success_of_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, "heap", True)
     backend, reported = type(world.parts.backend), []
     give_back = backend.return_keyed_state_backend
@@ -150,7 +150,7 @@ def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatc
     assert reported == [True, False, False, True]
 
 
-def test_a_subtask_that_is_abandoned_or_fails_leaves_what_was_there(world: World) -> None:
+def test_an_abandoned_or_failed_subtask_keeps_the_former_state(world: World) -> None:
     world.run("a")
     abandoned = world.subtask()
     run = abandoned.run(lambda: Count(world.calls), world.batches("a", "a"))
@@ -166,7 +166,7 @@ def test_a_subtask_that_is_abandoned_or_fails_leaves_what_was_there(world: World
     assert world.run("a") == [[(None, [("a", 2)])], []]
 
 
-def test_of_each_channel_the_largest_timestamp_of_all_batches_is_acknowledged(world: World) -> None:
+def test_the_largest_timestamp_of_each_channel_is_acknowledged(world: World) -> None:
     subtask = world.subtask()
     batches = [
         (0, ObjectBatch(["a"], ["a"], [1], channel_timestamps=tuple(ChannelTimestamp(*one) for one in seen)))
@@ -178,7 +178,7 @@ def test_of_each_channel_the_largest_timestamp_of_all_batches_is_acknowledged(wo
 
 
 class HoldsBack(Operator):
-    """Emits what it was given when it must: before its watermarks, or before a snapshot."""
+    """Buffers its input until a watermark or a snapshot."""
 
     holds_watermarks = True
 
@@ -199,10 +199,10 @@ class HoldsBack(Operator):
         self.let_watermarks_out()
 
     def close(self) -> None:
-        """Has nothing."""
+        """Does nothing."""
 
 
-def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(tmp_path: Path) -> None:
+def test_output_buffered_before_the_watermark_of_the_epoch_is_early(tmp_path: Path) -> None:
     world = World(tmp_path, "heap", True)
     world.parts = evolve(world.parts, operator_factory=HoldsBack, planned={}, side_outputs=())
     subtask = world.subtask(watermark_ms=5)
@@ -235,20 +235,20 @@ def timed(*keys: str, is_early: bool) -> tuple[int, ObjectBatch]:
 
 
 class Telling(KeyedProcessFunction[str, Any, Any]):
-    """Emits a key with the watermark at which it came."""
+    """Emits a key with its watermark."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
         yield context.current_key, context.timer_service.current_watermark()
 
 
 def reported(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
-    """What an epoch emits whose watermark is 7."""
+    """The output of an epoch with watermark 7."""
     world.parts = evolve(world.parts, planned={})
     subtask = world.subtask(watermark_ms=7)
     return [row for part in subtask.run(Telling, batches) for one in part for row in one.rows]
 
 
-def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow(tmp_path: Path) -> None:
+def test_early_records_have_the_former_watermark_with_or_without_others(tmp_path: Path) -> None:
     early, late = timed("a", is_early=True), timed("b", is_early=False)
     at_first = [("a", MIN_TIMESTAMP)]
     assert reported(World(tmp_path / "1", "heap", False), early) == at_first
@@ -256,6 +256,6 @@ def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow
     assert reported(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
 
 
-def test_records_that_come_behind_the_watermark_that_they_belong_before_are_rejected(tmp_path: Path) -> None:
+def test_early_records_after_the_watermark_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(EpochError, match="'words': early records came after records that are not early"):
         reported(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

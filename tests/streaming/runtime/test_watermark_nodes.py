@@ -21,7 +21,7 @@ from statebackend.streaming.time.watermark_generators import Watermark
 
 @frozen(eq=False)
 class Operator:
-    """What is asked of an operator here."""
+    """The operator members that are needed here."""
 
     kind = NodeKind.OPERATOR
 

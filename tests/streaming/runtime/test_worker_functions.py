@@ -1,4 +1,4 @@
-"""What setup() makes: once per process, run and operator, in every function of a task, until teardown()."""
+"""Objects of setup(): once per process, run and operator, in every function of a task, until teardown()."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Client:
 
 
 class Looking(KeyedProcessFunction[Any, Any, Any]):
-    """Has a client; `calls` says what was called in this process."""
+    """Has a client; `calls` records the calls in this process."""
 
     calls: ClassVar[list[str]] = []
 
@@ -62,12 +62,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def made(functions: WorkerFunctions, function: Any, run: RunIdentity = RUN, uid: str = "operator") -> Any:
-    """The function of a task, as a runtime asks for it: of a pickle."""
+    """The function of a task, unpickled as in a runtime."""
     pickled = pickle.dumps(function)
     return functions.function(run, uid, lambda: pickle.loads(pickled))
 
 
-def test_it_is_set_up_once_and_what_it_made_is_in_the_function_of_every_task(calls: list[str]) -> None:
+def test_setup_runs_once_and_its_objects_are_in_the_function_of_every_task(calls: list[str]) -> None:
     functions = WorkerFunctions()
     first, second = made(functions, Looking()), made(functions, Looking())
     assert calls == ["setup f"]
@@ -78,7 +78,7 @@ def test_it_is_set_up_once_and_what_it_made_is_in_the_function_of_every_task(cal
     assert not hasattr(made(functions, Looking()), "of_this_epoch")
 
 
-def test_each_operator_has_its_own(calls: list[str]) -> None:
+def test_each_operator_has_its_own_setup(calls: list[str]) -> None:
     functions = WorkerFunctions()
     one, other = made(functions, Looking("a"), uid="a"), made(functions, Looking("b"), uid="b")
     assert (one.name, other.name) == ("a", "b")
@@ -87,7 +87,7 @@ def test_each_operator_has_its_own(calls: list[str]) -> None:
     assert calls == ["setup a", "setup b", "teardown b", "teardown a"]
 
 
-def test_it_is_torn_down_when_the_run_is_over_and_only_then(calls: list[str]) -> None:
+def test_teardown_runs_when_the_run_is_over(calls: list[str]) -> None:
     functions = WorkerFunctions()
     client = made(functions, Looking()).client
     functions.end_run(LATER_RUN)
@@ -99,7 +99,7 @@ def test_it_is_torn_down_when_the_run_is_over_and_only_then(calls: list[str]) ->
     assert made(functions, Looking()).client is not client
 
 
-def test_another_run_of_the_job_ends_the_one_before_and_another_job_does_not(calls: list[str]) -> None:
+def test_another_run_of_the_job_ends_the_former_one_and_another_job_does_not(calls: list[str]) -> None:
     functions = WorkerFunctions()
     other = made(functions, Looking("other"), RunIdentity("another job", "run-1"))
     first = made(functions, Looking())
@@ -116,7 +116,7 @@ def test_a_process_keeps_the_functions_of_a_few_jobs() -> None:
     assert [client.is_open for client in clients] == [True, False, *[True] * (KEPT_JOBS - 2)]
 
 
-def test_a_setup_that_fails_says_of_which_operator_and_is_tried_again(calls: list[str]) -> None:
+def test_a_failed_setup_names_the_operator_and_is_retried(calls: list[str]) -> None:
     functions = WorkerFunctions()
     for _ in range(2):
         with pytest.raises(
@@ -129,9 +129,7 @@ def test_a_setup_that_fails_says_of_which_operator_and_is_tried_again(calls: lis
     assert calls[2:] == ["setup f", "teardown f"]
 
 
-def test_a_teardown_that_fails_is_logged_and_the_others_go_on(
-    calls: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_teardown_is_logged_and_others_continue(calls: list[str], caplog: pytest.LogCaptureFixture) -> None:
     functions = WorkerFunctions()
     made(functions, Looking("a"), uid="a")
     made(functions, Looking("b", failing="teardown"), uid="b")
@@ -171,20 +169,20 @@ class Slotted(Looking):
         return self.__hidden
 
 
-def test_slots_are_taken_over_too() -> None:
+def test_slots_are_copied_too() -> None:
     functions = WorkerFunctions()
     one, other = made(functions, Slotted()), made(functions, Slotted())
     assert one.extra is other.extra is other.hidden
 
 
 class WithoutItsClient(Looking):
-    """Leaves out of pickles what cannot be in one, as functions do that may be pickled behind setup()."""
+    """Leaves unpicklable attributes out of pickles, as functions do that may be pickled after setup()."""
 
     def __getstate__(self) -> Any:
         return {"name": self.name, "failing": self.failing}
 
 
-def test_what_a_function_leaves_out_of_pickles_is_there_all_the_same() -> None:
+def test_attributes_left_out_of_pickles_are_present() -> None:
     functions = WorkerFunctions()
     assert made(functions, WithoutItsClient()).client is made(functions, WithoutItsClient()).client
 
@@ -208,7 +206,7 @@ def test_setup_and_teardown_may_be_coroutines_and_run_in_one_loop(calls: list[st
 
 
 class Around:
-    """The settings of an operator around two functions."""
+    """The settings of an operator with two functions."""
 
     def __init__(self, *functions: Any) -> None:
         self.functions = functions
@@ -254,7 +252,7 @@ def test_functions_of_every_kind_of_operator_are_set_up(definition: Any) -> None
     assert one.client is other.client
 
 
-def test_those_that_were_set_up_are_torn_down_if_another_fails(calls: list[str]) -> None:
+def test_earlier_setups_are_torn_down_if_another_fails(calls: list[str]) -> None:
     functions = WorkerFunctions()
     with pytest.raises(UserFunctionError, match="setup raised"):
         made(functions, Around(Looking("a"), Looking("b", failing="setup")))
@@ -262,7 +260,7 @@ def test_those_that_were_set_up_are_torn_down_if_another_fails(calls: list[str])
     assert calls == ["setup a", "setup b", "teardown a"]
 
 
-def test_a_forked_process_sets_up_its_own(calls: list[str]) -> None:
+def test_a_forked_process_runs_its_own_setup(calls: list[str]) -> None:
     functions = WorkerFunctions()
     client = made(functions, Looking()).client
     reader, writer = os.pipe()

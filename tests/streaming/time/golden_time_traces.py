@@ -1,4 +1,4 @@
-"""Flink's traces of the parts that are driven as objects, and how what they send is written there."""
+"""Flink's traces of parts that are driven as objects, and the notation of their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scenarios(group: str) -> list[dict[str, Any]]:
 
 
 def with_pairs_tied(scenario: dict[str, Any]) -> dict[str, Any]:
-    """A trace in which the pairs that a session makes when it fires are a tie, since what it holds has no order."""
+    """A trace in which the pairs of a firing session are a tie, because their order is undefined."""
     operator = scenario["operator"]
     is_join = not isinstance(operator, list) and operator["type"] == "window_join"
     if not is_join or not scenario.get("values_unordered", False):
@@ -47,7 +47,7 @@ def element_of(event: dict[str, Any]) -> WatermarkElement:
 
 
 def comparable(entries: list[dict[str, Any]], is_unordered: bool = False, with_watermarks: bool = True) -> list[Any]:
-    """Entries as they are compared: of what has no order, one order."""
+    """Entries for comparison: sorted where the order is undefined."""
     shown = []
     for entry in entries:
         entry = {name: item for name, item in entry.items() if name != "tie"}
@@ -63,7 +63,7 @@ def comparable(entries: list[dict[str, Any]], is_unordered: bool = False, with_w
 
 
 def in_one_order(entries: list[Any], expected: list[dict[str, Any]]) -> list[Any]:
-    """The entries with those at the places of a tie sorted."""
+    """The entries with ties sorted."""
     ordered = list(entries)
     start = 0
     while start < len(expected):
@@ -77,6 +77,6 @@ def in_one_order(entries: list[Any], expected: list[dict[str, Any]]) -> list[Any
 
 
 def assert_as_in_flink(out: list[dict[str, Any]], scenario: Mapping[str, Any]) -> None:
-    """Equal to what is recorded, in every entry, in order."""
+    """Check equality with the recorded entries, in order."""
     expected = scenario["expected"]
     assert in_one_order(comparable(out), expected) == in_one_order(comparable(expected), expected)

@@ -16,7 +16,7 @@ IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 
 
 class One:
-    """A job with one source, told in short."""
+    """A job with one source, in short form."""
 
     def __init__(
         self, bound_ms: int | None = 0, idleness_ms: int | None = None, *, has_channels: bool = True, most: int = 100
@@ -46,7 +46,7 @@ def said(elements: Sequence[SourceElement]) -> list[int | str]:
     return [one.element.timestamp_ms if isinstance(one.element, Watermark) else one.element.value for one in elements]
 
 
-def test_an_epoch_makes_the_watermark_of_the_next_one() -> None:
+def test_an_epoch_determines_the_watermark_of_the_next_one() -> None:
     source = One(5, has_channels=False)
     assert source.epoch(_=100) == [94]
     assert source.epoch(_=90) == []
@@ -54,7 +54,7 @@ def test_an_epoch_makes_the_watermark_of_the_next_one() -> None:
     assert source.epoch(_=101) == [95]
 
 
-def test_the_slowest_channel_says_how_far_the_source_is() -> None:
+def test_the_slowest_channel_determines_the_watermark_of_the_source() -> None:
     source = One()
     assert source.epoch(a=100, b=51) == [50]
     assert source.epoch(b=61) == [60]
@@ -68,13 +68,13 @@ def test_a_channel_may_be_reported_by_several_tasks() -> None:
     assert said(channels.end_epoch(reported, 0)) == [8]
 
 
-def test_sources_have_watermarks_and_bounds_of_their_own() -> None:
+def test_sources_have_separate_watermarks_and_bounds() -> None:
     channels = ChannelWatermarks({"s": SourceTime(out_of_orderness_ms=0), "t": SourceTime(out_of_orderness_ms=10)})
     sent = channels.end_epoch([ChannelTimestamp("t", "", 50), ChannelTimestamp("s", "", 50)], 0)
     assert sent == (SourceElement("s", Watermark(49)), SourceElement("t", Watermark(39)))
 
 
-def test_who_wakes_in_an_epoch_says_so_before_another_becomes_idle_in_it() -> None:
+def test_a_channel_that_becomes_active_is_reported_before_another_becomes_idle() -> None:
     time = SourceTime(out_of_orderness_ms=0, idleness_ms=10)
     channels = ChannelWatermarks({"s": time, "t": time})
     channels.end_epoch([ChannelTimestamp("t", "", 5)], 0)
@@ -83,7 +83,7 @@ def test_who_wakes_in_an_epoch_says_so_before_another_becomes_idle_in_it() -> No
     assert sent == (SourceElement("t", ACTIVE), SourceElement("t", Watermark(6)), SourceElement("s", IDLE))
 
 
-def test_a_channel_without_records_for_longer_than_the_timeout_is_not_waited_for() -> None:
+def test_a_channel_without_records_longer_than_the_timeout_is_ignored() -> None:
     source = One(idleness_ms=100)
     assert source.epoch(0, a=11, b=6) == [5]
     assert source.channels.idleness_times_ms() == [101]
@@ -95,7 +95,7 @@ def test_a_channel_without_records_for_longer_than_the_timeout_is_not_waited_for
     assert source.epoch(300, b=31) == ["active", 30]
 
 
-def test_all_channels_that_become_idle_at_once_give_the_largest_watermark_first() -> None:
+def test_channels_that_become_idle_together_emit_the_largest_watermark_first() -> None:
     source = One(idleness_ms=100)
     source.epoch(0, a=11, b=6, c=31)
     assert source.epoch(101) == [30, "idle"]
@@ -110,7 +110,7 @@ def test_a_source_that_never_had_a_record_becomes_idle_too() -> None:
     assert source.names == ["a"]
 
 
-def test_idleness_may_count_from_the_start_instead_of_the_first_epoch() -> None:
+def test_idleness_can_count_from_the_start_instead_of_the_first_epoch() -> None:
     source = One(idleness_ms=100)
     source.channels.await_from(1_000)
     source.channels.await_from(2_000)
@@ -120,7 +120,7 @@ def test_idleness_may_count_from_the_start_instead_of_the_first_epoch() -> None:
     assert source.channels.idleness_times_ms() == [], "who is idle is not awaited"
 
 
-def test_a_channel_that_returns_behind_is_not_waited_for_until_it_has_caught_up() -> None:
+def test_a_channel_that_returns_late_is_ignored_until_it_has_caught_up() -> None:
     source = One(idleness_ms=100)
     source.epoch(0, a=11, b=6)
     source.epoch(90, a=21)
@@ -130,21 +130,21 @@ def test_a_channel_that_returns_behind_is_not_waited_for_until_it_has_caught_up(
     assert source.epoch(130, b=36) == [35]
 
 
-def test_a_channel_that_returns_is_not_overtaken_by_another_of_the_same_epoch() -> None:
+def test_a_returning_channel_is_not_overtaken_by_another_of_the_same_epoch() -> None:
     source = One(idleness_ms=100)
     source.epoch(0, a=11, b=6)
     assert source.epoch(101, a=22) == [21]
     assert source.epoch(110, a=101, b=31, new=41) == [30]
 
 
-def test_a_clock_that_goes_back_makes_nobody_idle() -> None:
+def test_a_clock_that_goes_back_makes_no_channel_idle() -> None:
     source = One(idleness_ms=10)
     source.epoch(1_000, a=5, b=3)
     assert source.epoch(0) == []
     assert source.epoch(1_011) == [4, "idle"]
 
 
-def test_a_source_without_watermarks_has_a_status_all_the_same() -> None:
+def test_a_source_without_watermarks_has_a_status() -> None:
     source = One(None, 10)
     assert source.epoch(0, a=5) == []
     assert source.epoch(11) == ["idle"]
@@ -181,7 +181,7 @@ def test_an_unknown_source_is_rejected_and_changes_nothing() -> None:
     assert source.names == [""]
 
 
-def test_where_there_is_no_room_the_longest_idle_channels_are_forgotten() -> None:
+def test_beyond_the_limit_the_longest_idle_channels_are_dropped() -> None:
     source = One(idleness_ms=100, most=3)
     source.epoch(0, a=11, b=21, c=31)
     source.epoch(50, b=22, c=32)
@@ -192,7 +192,7 @@ def test_where_there_is_no_room_the_longest_idle_channels_are_forgotten() -> Non
 
 
 @pytest.mark.parametrize("most", [3, 4, 5])
-def test_where_there_is_room_no_idle_channel_is_forgotten(most: int) -> None:
+def test_below_the_limit_no_idle_channel_is_dropped(most: int) -> None:
     source = One(idleness_ms=100, most=most)
     source.epoch(0, a=11, b=21, c=31)
     source.epoch(1)
@@ -202,7 +202,7 @@ def test_where_there_is_room_no_idle_channel_is_forgotten(most: int) -> None:
     assert source.names == ["a", "b", "c"]
 
 
-def test_a_channel_that_is_not_idle_is_never_forgotten() -> None:
+def test_an_active_channel_is_never_dropped() -> None:
     source = One(idleness_ms=100, most=2)
     source.epoch(0, a=11, b=21)
     source.epoch(150, a=12)
@@ -213,7 +213,7 @@ def test_a_channel_that_is_not_idle_is_never_forgotten() -> None:
         assert following.names == ["a", "c"]
 
 
-def test_more_channels_than_there_is_room_for_are_rejected_and_change_nothing() -> None:
+def test_more_active_channels_than_the_limit_are_rejected_without_changes() -> None:
     source = One(idleness_ms=100, most=2)
     source.epoch(0, a=11, b=21)
     before = source.channels.snapshot()
@@ -228,7 +228,7 @@ def test_more_channels_than_there_is_room_for_are_rejected_and_change_nothing() 
     assert source.names == ["c", "d"]
 
 
-def test_a_snapshot_says_of_each_channel_what_is_known() -> None:
+def test_a_snapshot_has_the_state_of_each_channel() -> None:
     source = One(idleness_ms=100)
     source.epoch(0, a=11, b=6)
     source.epoch(150, a=12)
@@ -241,7 +241,7 @@ def test_a_snapshot_says_of_each_channel_what_is_known() -> None:
     assert One().channels.snapshot() == (ChannelWatermark(source="s"),)
 
 
-def test_a_restored_source_goes_on_and_counts_idleness_from_its_first_epoch() -> None:
+def test_a_restored_source_continues_and_counts_idleness_from_its_first_epoch() -> None:
     source = One(idleness_ms=100)
     source.epoch(0, a=11, b=6)
     again = source.restored()
@@ -250,7 +250,7 @@ def test_a_restored_source_goes_on_and_counts_idleness_from_its_first_epoch() ->
     assert again.epoch(10_101, a=23) == [22]
 
 
-def test_a_source_that_has_no_channels_any_more_or_has_some_now_begins_anew_and_never_goes_back() -> None:
+def test_a_source_that_loses_or_gains_channels_starts_again_and_never_goes_back() -> None:
     source = One()
     source.epoch(a=100, b=51)
     single = source.restored(SourceTime(out_of_orderness_ms=0))
@@ -263,7 +263,7 @@ def test_a_source_that_has_no_channels_any_more_or_has_some_now_begins_anew_and_
     assert several.epoch(a=71) == [70]
 
 
-def test_a_channel_without_a_name_goes_on_after_a_restore_if_it_is_one() -> None:
+def test_a_channel_without_a_name_continues_after_a_restore_if_it_is_the_only_one() -> None:
     source = One()
     source.epoch(_=101)
     again = source.restored()
@@ -272,7 +272,7 @@ def test_a_channel_without_a_name_goes_on_after_a_restore_if_it_is_one() -> None
     assert again.epoch(_=201) == [200]
 
 
-def test_a_larger_bound_after_a_restore_takes_no_watermark_back() -> None:
+def test_a_larger_bound_after_a_restore_does_not_decrease_the_watermark() -> None:
     source = One()
     source.epoch(a=100)
     slower = source.restored(SourceTime(out_of_orderness_ms=50, has_channels=True))
@@ -280,13 +280,13 @@ def test_a_larger_bound_after_a_restore_takes_no_watermark_back() -> None:
     assert slower.epoch(a=200) == [149]
 
 
-def test_channels_of_a_source_that_is_no_more_are_left_out_and_a_new_one_begins() -> None:
+def test_channels_of_a_removed_source_are_dropped_and_a_new_one_starts() -> None:
     channels = ChannelWatermarks({"new": SourceTime(out_of_orderness_ms=0)})
     channels.restore([ChannelWatermark(source="gone", watermark_ms=5)], {"gone": 5})
     assert channels.snapshot() == (ChannelWatermark(source="new"),)
 
 
-def test_thousands_of_channels_are_no_matter() -> None:
+def test_thousands_of_channels_are_supported() -> None:
     source = One(idleness_ms=10, most=5_000)
     for now in range(3):
         source.epoch(now, **{f"c{at}": 10 * now + at for at in range(5_000)})
@@ -294,7 +294,7 @@ def test_thousands_of_channels_are_no_matter() -> None:
     assert source.epoch(100) == [5_018, "idle"]
 
 
-def test_the_channel_before_the_first_record_makes_no_room_when_it_is_idle() -> None:
+def test_the_channel_before_the_first_record_frees_no_space_when_idle() -> None:
     source = One(idleness_ms=1, most=2)
     source.epoch(0)
     assert source.epoch(5) == ["idle"]
@@ -312,7 +312,7 @@ epochs = st.lists(
 
 
 @given(epochs, st.sampled_from([None, 1, 20]), st.integers(0, 5), st.sampled_from([2, 3, 100]))
-def test_no_order_of_epochs_takes_a_source_back(
+def test_no_order_of_epochs_decreases_a_source(
     epochs: Sequence[tuple[int, Mapping[str, int]]], idleness_ms: int | None, bound_ms: int, most: int
 ) -> None:
     source, now = One(bound_ms, idleness_ms, most=most), 0
@@ -336,7 +336,7 @@ epochs_of_named = st.lists(st.tuples(st.just(0), st.dictionaries(st.sampled_from
 
 
 @given(epochs_of_named, st.integers(0, 20), st.integers(0, 5))
-def test_a_snapshot_between_any_two_epochs_changes_nothing_but_idleness(
+def test_a_snapshot_between_any_two_epochs_changes_only_idleness(
     epochs: Sequence[tuple[int, Mapping[str, int]]], point: int, bound_ms: int
 ) -> None:
     source = One(bound_ms)
@@ -348,7 +348,7 @@ def test_a_snapshot_between_any_two_epochs_changes_nothing_but_idleness(
     assert restored.channels.watermark_of("s") == source.channels.watermark_of("s")
 
 
-def test_what_one_source_has_too_much_of_changes_no_other_source() -> None:
+def test_an_overflow_of_one_source_changes_no_other_source() -> None:
     time = SourceTime(out_of_orderness_ms=0, has_channels=True, max_channels=1)
     channels = ChannelWatermarks({"s": time, "t": time})
     before = channels.snapshot()
@@ -372,7 +372,7 @@ def known(
     )
 
 
-def test_where_all_become_idle_at_once_who_held_the_source_lets_through_how_far_any_came() -> None:
+def test_when_all_become_idle_the_source_advances_to_the_furthest_channel() -> None:
     source = One(0, 10)
     source.channels.restore(
         [known("furthest", 30, is_idle=True, last_ms=0), known("holds", 10), known("behind", 5)], {"s": 10}
@@ -381,7 +381,7 @@ def test_where_all_become_idle_at_once_who_held_the_source_lets_through_how_far_
     assert source.epoch(11) == [30, "idle"]
 
 
-def test_a_channel_of_which_it_is_not_known_when_it_became_idle_is_the_first_to_be_forgotten() -> None:
+def test_a_channel_with_unknown_idle_time_is_dropped_first() -> None:
     source = One(0, 1_000, most=2)
     source.channels.restore([known("lately", 10, is_idle=True, last_ms=50), known("once", 10, is_idle=True)], {"s": 10})
     source.channels.await_from(1_000)
@@ -389,7 +389,7 @@ def test_a_channel_of_which_it_is_not_known_when_it_became_idle_is_the_first_to_
     assert source.names == ["lately", "new"]
 
 
-def test_a_source_that_has_no_channels_any_more_is_idle_only_if_all_were() -> None:
+def test_a_source_without_channels_is_idle_only_if_all_were() -> None:
     for others_are_idle, status in ((True, IDLE), (False, ACTIVE)):
         single = One(has_channels=False)
         single.channels.restore(
@@ -398,7 +398,7 @@ def test_a_source_that_has_no_channels_any_more_is_idle_only_if_all_were() -> No
         assert single.channels.status_of("s") is status
 
 
-def test_a_source_that_ended_becomes_idle_at_no_time() -> None:
+def test_a_finished_source_never_becomes_idle() -> None:
     source = One(0, 10)
     source.epoch(0, a=5)
     assert source.channels.idleness_times_ms() == [11]

@@ -66,18 +66,18 @@ def test_a_duration_has_its_milliseconds(duration: Any, expected_ms: int) -> Non
         (None, "which is not a duration"),
     ],
 )
-def test_what_is_no_duration_is_rejected_and_says_why(duration: Any, message: str) -> None:
+def test_an_invalid_duration_is_rejected_with_the_reason(duration: Any, message: str) -> None:
     with pytest.raises(JobDefinitionError, match=message) as caught:
         duration_ms(duration, "the gap of a session")
     assert str(caught.value).startswith("the gap of a session is ")
 
 
-def test_less_than_the_least_is_rejected() -> None:
+def test_less_than_the_minimum_is_rejected() -> None:
     assert duration_ms("1 second", at_least_ms=1_000) == 1_000
     with pytest.raises(JobDefinitionError, match="'1 second'; it must be at least 1001 ms"):
         duration_ms("1 second", at_least_ms=1_001)
 
 
 @given(st.integers(-(10**14), 10**14))
-def test_text_timedelta_and_number_of_one_length_agree(length_ms: int) -> None:
+def test_text_timedelta_and_number_of_one_length_are_equal(length_ms: int) -> None:
     assert duration_ms(f"{length_ms} milliseconds") == duration_ms(timedelta(milliseconds=length_ms)) == length_ms

@@ -24,7 +24,7 @@ def node(name: str, *inputs: str | tuple[str, ...], **options: bool) -> Watermar
 
 
 def reported(reactions: Sequence[NodeReaction]) -> list[str]:
-    """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not learn."""
+    """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not get."""
     texts = [
         f"{one.node}={one.element.timestamp_ms}"
         if isinstance(one.element, Watermark)
@@ -35,7 +35,7 @@ def reported(reactions: Sequence[NodeReaction]) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
-def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str, Any]) -> None:
+def test_a_graph_of_several_sources_equals_flink_jobs(scenario: dict[str, Any]) -> None:
     operator = scenario["operator"]
     united = operator["type"] == "union_keyed_process"
     sources = [str(index) for index in range(operator["inputs"] if united else 2)]
@@ -53,7 +53,7 @@ def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str
     assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
 
 
-def test_a_watermark_goes_through_a_diamond_once_and_in_topological_order() -> None:
+def test_a_watermark_passes_a_diamond_once_in_topological_order() -> None:
     graph = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", ("a", "b")), node("d", "c")])
     assert reported(graph.take("s", Watermark(5))) == ["a=5", "b=5", "c=5", "d=5"]
     assert reported(graph.take("s", Watermark(5))) == []
@@ -63,12 +63,12 @@ def test_a_watermark_goes_through_a_diamond_once_and_in_topological_order() -> N
     assert graph.watermark_of("d") == graph.watermark_of("s") == 5
 
 
-def test_a_stream_that_is_joined_with_itself_is_waited_for_once() -> None:
+def test_a_self_join_waits_for_its_stream_once() -> None:
     graph = GraphWatermarks([node("s"), node("join", "s", "s"), node("twice", ("s", "s"))])
     assert reported(graph.take("s", Watermark(5))) == ["join=5", "twice=5"]
 
 
-def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
+def test_nested_unions_are_channels_of_their_readers() -> None:
     graph = GraphWatermarks(
         [
             *map(node, "xyz"),
@@ -86,7 +86,7 @@ def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
     assert reported(graph.take("z", IDLE)) == ["last=10", "last idle"]
 
 
-def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
+def test_an_operator_that_holds_watermarks_reports_what_it_sends() -> None:
     graph = GraphWatermarks([node("s"), node("async", "s", holds_watermarks=True), node("last", "async")])
     assert reported(graph.take("s", Watermark(5))) == ["(async=5)"]
     assert reported(graph.take("async", Watermark(3))) == ["last=3"]
@@ -96,7 +96,7 @@ def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
     assert graph.status_of("last") is IDLE
 
 
-def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
+def test_foreign_events_are_rejected_and_change_nothing() -> None:
     graph = GraphWatermarks([node("s"), node("a", "s"), node("u", "a", is_transparent=True)])
     graph.take("s", Watermark(1))
     before = graph.snapshot()
@@ -118,7 +118,7 @@ def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
         ([node("a", ())], "a valve has channels"),
     ],
 )
-def test_what_is_no_graph_in_order_is_rejected(nodes: list[WatermarkNode], message: str) -> None:
+def test_an_unordered_graph_is_rejected(nodes: list[WatermarkNode], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GraphWatermarks(nodes)
 
@@ -127,7 +127,7 @@ def diamond(*, more: str = "") -> list[WatermarkNode]:
     return [*map(node, "st" + more), node("a", ("s", "t", *more)), node("b", "s", "t"), node("c", "a", "b")]
 
 
-def test_what_a_graph_kept_of_nodes_that_are_no_more_holds_nobody_after_a_restore() -> None:
+def test_stored_state_of_removed_nodes_holds_no_node_after_a_restore() -> None:
     graph = GraphWatermarks(diamond())
     graph.take("s", Watermark(20))
     graph.take("t", Watermark(10))
@@ -135,7 +135,7 @@ def test_what_a_graph_kept_of_nodes_that_are_no_more_holds_nobody_after_a_restor
     assert reported(smaller.restore(graph.snapshot())) == ["a=20", "b=20", "c=20"]
 
 
-def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds_no_union() -> None:
+def test_a_source_added_at_a_restore_decreases_no_node_and_holds_no_union() -> None:
     graph = GraphWatermarks(diamond())
     for source in "st":
         graph.take(source, Watermark(20))
@@ -146,7 +146,7 @@ def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds
     assert reported(larger.take("t", Watermark(30))) == ["a=30", "b=30", "c=30"]
 
 
-def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_before() -> None:
+def test_a_node_added_at_a_restore_gets_the_earlier_output_of_its_senders() -> None:
     graph = GraphWatermarks(diamond())
     graph.take("s", Watermark(20))
     graph.take("t", IDLE)
@@ -155,7 +155,7 @@ def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_
     assert reported(more.take("s", IDLE)) == [f"{name} idle" for name in "abcdef"]
 
 
-def test_a_graph_whose_sources_had_ended_goes_on_with_what_comes() -> None:
+def test_a_graph_with_finished_sources_continues_with_new_input() -> None:
     graph = GraphWatermarks(diamond())
     graph.take("s", Watermark(20))
     for source in "ts":
@@ -169,7 +169,7 @@ def test_a_graph_whose_sources_had_ended_goes_on_with_what_comes() -> None:
     assert again.watermark_of("c") == 5
 
 
-def test_of_several_sources_one_that_had_ended_holds_no_union_after_a_restore() -> None:
+def test_one_finished_source_of_several_holds_no_union_after_a_restore() -> None:
     graph = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
     graph.take("s", Watermark(20))
     assert reported(graph.take("t", END_OF_TIME)) == ["a=20"]
@@ -186,7 +186,7 @@ def test_an_operator_that_ends_while_idle_counts_as_ended_for_its_readers() -> N
     assert reported(graph.take("t", END_OF_TIME)) == [f"{name}={MAX_TIMESTAMP}" for name in "bcd"]
 
 
-def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
+def test_a_source_that_became_an_operator_starts_again() -> None:
     graph = GraphWatermarks([node("s"), node("a"), node("b", "s", "a")])
     graph.take("a", Watermark(9))
     graph.take("a", IDLE)
@@ -196,7 +196,7 @@ def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
     assert reported(other.take("s", Watermark(5)))[:1] == ["a=5"]
 
 
-def test_a_graph_that_knows_nothing_yet_has_no_times() -> None:
+def test_a_new_graph_has_no_times() -> None:
     graph = GraphWatermarks(diamond())
     assert graph.snapshot()[0] == NodeWatermark(node="s")
     assert graph.watermark_of("c") == MIN_TIMESTAMP
@@ -217,7 +217,7 @@ NODES = [
 
 
 @given(events, st.integers(0, 40))
-def test_nobody_goes_back_and_a_snapshot_at_any_point_changes_nothing(
+def test_no_node_decreases_and_a_snapshot_at_any_point_changes_nothing(
     events: Sequence[tuple[str, WatermarkElement]], point: int
 ) -> None:
     graph, restored = GraphWatermarks(NODES), GraphWatermarks(NODES)
@@ -237,7 +237,7 @@ def test_nobody_goes_back_and_a_snapshot_at_any_point_changes_nothing(
         assert restored.snapshot() == graph.snapshot()
 
 
-def test_a_long_chain_is_no_matter() -> None:
+def test_a_long_chain_is_supported() -> None:
     chain = [node("0"), *(node(str(at), str(at - 1)) for at in range(1, 3000))]
     graph = GraphWatermarks(chain)
     assert len(graph.take("0", Watermark(1))) == 2999
@@ -245,7 +245,7 @@ def test_a_long_chain_is_no_matter() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[WatermarkNode]:
-    """Sources, operators and unions, of which each reads some of those before it."""
+    """Sources, operators and unions, each of which reads some of those before it."""
     names = draw(st.lists(st.sampled_from("stu"), min_size=1, unique=True))
     made = [node(name) for name in names]
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
@@ -256,7 +256,7 @@ def graphs(draw: st.DrawFn) -> list[WatermarkNode]:
 
 
 @given(graphs(), events, graphs())
-def test_whatever_becomes_of_a_graph_nobody_goes_back_and_all_that_its_sources_send_arrives(
+def test_no_node_of_any_graph_decreases_and_all_source_watermarks_arrive(
     nodes: list[WatermarkNode], events: Sequence[tuple[str, WatermarkElement]], nodes_then: list[WatermarkNode]
 ) -> None:
     graph, then = GraphWatermarks(nodes), GraphWatermarks(nodes_then)
@@ -276,7 +276,7 @@ def test_whatever_becomes_of_a_graph_nobody_goes_back_and_all_that_its_sources_s
 
 
 def state_of(name: str, *channels: InputChannel, watermark_ms: int | None = None) -> NodeWatermark:
-    """An operator with one input, at the watermark that came through its valve."""
+    """An operator with one input, at the watermark of its valve."""
     return NodeWatermark(
         node=name,
         watermark_ms=watermark_ms,
@@ -285,7 +285,7 @@ def state_of(name: str, *channels: InputChannel, watermark_ms: int | None = None
     )
 
 
-def test_readers_learn_what_an_operator_lets_through_before_that_it_is_idle() -> None:
+def test_readers_get_the_watermark_of_an_operator_before_its_idle_status() -> None:
     graph = GraphWatermarks([node("s"), node("t"), node("first", ("s", "t")), node("second", "first")])
     graph.take("t", Watermark(30))
     graph.take("t", IDLE)
@@ -293,7 +293,7 @@ def test_readers_learn_what_an_operator_lets_through_before_that_it_is_idle() ->
     assert reported(graph.take("s", IDLE)) == ["first=30", "first idle", "second=30", "second idle"]
 
 
-def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not_read_before() -> None:
+def test_a_restored_operator_gets_the_watermark_of_a_newly_read_source() -> None:
     former = GraphWatermarks([node("s"), node("t"), node("reads", "s"), node("other", "t")])
     for element in (Watermark(50), IDLE):
         former.take("t", element)
@@ -304,7 +304,7 @@ def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not
     assert reported(graph.take("s", IDLE)) == ["reads=50", "reads idle"]
 
 
-def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None:
+def test_readers_of_a_source_get_it_in_node_order() -> None:
     graph = GraphWatermarks([node("s"), node("z"), node("x", "s"), node("y", "s"), node("last", ("x", "y", "z"))])
     graph.restore(
         [
@@ -320,7 +320,7 @@ def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None
     assert reported(graph.take("s", IDLE)) == ["x idle", "y idle", "last=20", "last=30", "last idle"]
 
 
-def test_what_nodes_do_at_a_restore_is_told_in_topological_order_whatever_that_of_the_checkpoint() -> None:
+def test_restored_nodes_report_in_topological_order_for_any_order_of_the_checkpoint() -> None:
     nodes = [node("s"), node("gone"), node("first", ("s", "gone")), node("second", ("s", "gone"))]
     former = GraphWatermarks(nodes)
     former.take("s", Watermark(5))

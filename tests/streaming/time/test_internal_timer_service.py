@@ -20,7 +20,7 @@ from typeserializers.scalars.strings import StringSerializer
 
 
 class Timers:
-    """A service over a backend of its own, and what has fired."""
+    """A service over its own backend, and the fired timers."""
 
     def __init__(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         event, processing = timer_queue_descriptors("timers", LongSerializer(), StringSerializer())
@@ -60,7 +60,7 @@ def timers(harness: BackendHarness, state_backend: Any) -> Timers:
     return Timers(harness, harness.open(state_backend))
 
 
-def test_timers_of_keys_and_namespaces_fire_once_each_in_the_order_of_time(timers: Timers) -> None:
+def test_timers_of_keys_and_namespaces_fire_once_each_in_time_order(timers: Timers) -> None:
     for key in (1, 0):
         for namespace in ("b", "a"):
             timers.at(key).register_event_time_timer(namespace, 10 + key)
@@ -78,7 +78,7 @@ def test_timers_of_keys_and_namespaces_fire_once_each_in_the_order_of_time(timer
     assert timers.service.next_processing_time_timer() is None
 
 
-def test_the_earliest_timer_alone_is_waited_for_also_if_it_is_registered_later_or_while_one_fires(
+def test_only_the_earliest_timer_is_scheduled_even_if_registered_later_or_during_a_firing(
     timers: Timers,
 ) -> None:
     for time in (20, 30, 20, 10, 30):
@@ -102,7 +102,7 @@ def test_the_earliest_timer_alone_is_waited_for_also_if_it_is_registered_later_o
     assert {time for time, *_ in timers.fired} == set(waited)
 
 
-def test_deleted_timers_never_fire_and_no_other_key_loses_its_own(timers: Timers) -> None:
+def test_deleted_timers_never_fire_and_other_keys_keep_theirs(timers: Timers) -> None:
     for key in (0, 1):
         timers.at(key).register_event_time_timer("a", 10)
         timers.at(key).register_processing_time_timer("a", 10)
@@ -115,7 +115,7 @@ def test_deleted_timers_never_fire_and_no_other_key_loses_its_own(timers: Timers
     assert timers.fired == [(10, 1, "a"), (10, 0, "a")]
 
 
-def test_what_fires_may_register_what_is_due_and_delete_what_was(timers: Timers) -> None:
+def test_a_firing_timer_may_register_due_timers_and_delete_others(timers: Timers) -> None:
     timers.at(0).register_event_time_timer("a", 1)
     timers.at(0).register_event_time_timer("a", 5)
     seen = []
@@ -144,7 +144,7 @@ def test_time_never_goes_back(timers: Timers) -> None:
     assert timers.fired == [(5, 0, "a")]
 
 
-def test_time_never_goes_back_either_where_timers_fire_together(timers: Timers) -> None:
+def test_time_never_goes_back_when_timers_fire_together(timers: Timers) -> None:
     fired: list[Any] = []
     timers.service.advance_watermark_together(10, fired.extend)
     timers.at(0).register_event_time_timer("a", 5)
@@ -156,7 +156,7 @@ def test_time_never_goes_back_either_where_timers_fire_together(timers: Timers) 
     assert [(timer.timestamp, timer.namespace) for timer, _ in fired] == [(5, "a")]
 
 
-def test_timers_are_in_the_snapshot_and_go_with_their_key_groups(
+def test_timers_are_in_the_snapshot_and_move_with_their_key_groups(
     harness: BackendHarness, timers: Timers, state_backend: Any
 ) -> None:
     for key in range(10):
@@ -174,7 +174,7 @@ def test_timers_are_in_the_snapshot_and_go_with_their_key_groups(
     assert sorted(seen) == sorted([(100 - key, key, "a") for key in range(10)] + [(key, key, "b") for key in range(10)])
 
 
-def test_what_cannot_be_a_timer_is_rejected_and_changes_nothing(timers: Timers) -> None:
+def test_invalid_timers_are_rejected_and_change_nothing(timers: Timers) -> None:
     with pytest.raises(NoCurrentKeyError):
         timers.service.register_event_time_timer("a", 1)
     for namespace, time in ((7, 1), ("a", 1 << 63), ("a", None)):
@@ -183,7 +183,7 @@ def test_what_cannot_be_a_timer_is_rejected_and_changes_nothing(timers: Timers) 
     assert timers.service.next_event_time_timer() is None
 
 
-def test_what_becomes_due_by_the_clock_while_others_fire_waits_for_the_next_time(timers: Timers) -> None:
+def test_timers_that_become_due_during_a_firing_wait_for_the_next_time(timers: Timers) -> None:
     for key in (1, 2):
         timers.at(key).register_processing_time_timer("a", 10 * key)
 

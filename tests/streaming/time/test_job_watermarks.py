@@ -27,7 +27,7 @@ SOURCES = {
 
 
 def seen(**largest_ms: int) -> list[ChannelTimestamp]:
-    """``seen(right=5, p1=7)``: what begins with p is a channel of the left source."""
+    """``seen(right=5, p1=7)``: names that begin with p are channels of the left source."""
     return [
         ChannelTimestamp("right", "", time) if name == "right" else ChannelTimestamp("left", name, time)
         for name, time in largest_ms.items()
@@ -38,7 +38,7 @@ def watermarks_of(job: JobWatermarks) -> dict[str, int]:
     return {name: job.watermark_of(name) for name in ("left", "right", "count", "join")}
 
 
-def test_what_tasks_saw_in_an_epoch_moves_the_operators_in_the_next() -> None:
+def test_task_timestamps_of_an_epoch_advance_the_operators_in_the_next() -> None:
     job = JobWatermarks(NODES, SOURCES)
     assert job.end_epoch(seen(p1=101, p2=51), 0) == ()
     done = job.end_epoch(seen(right=71), 1)
@@ -48,7 +48,7 @@ def test_what_tasks_saw_in_an_epoch_moves_the_operators_in_the_next() -> None:
     assert watermarks_of(job) == {"left": 100, "right": 60, "count": 60, "join": 60}
 
 
-def test_a_job_of_which_all_sources_ended_is_at_the_end_of_time() -> None:
+def test_a_job_with_only_finished_sources_is_at_the_end_of_time() -> None:
     job = JobWatermarks(NODES, SOURCES)
     job.end_epoch(seen(p1=101, right=5), 0)
     for source in SOURCES:
@@ -56,7 +56,7 @@ def test_a_job_of_which_all_sources_ended_is_at_the_end_of_time() -> None:
     assert set(watermarks_of(job).values()) == {MAX_TIMESTAMP}
 
 
-def test_a_job_whose_sources_had_ended_reads_on_after_a_restore() -> None:
+def test_a_job_with_finished_sources_reads_on_after_a_restore() -> None:
     job = JobWatermarks(NODES, SOURCES)
     job.end_epoch(seen(p1=101, right=71), 0)
     for source in SOURCES:
@@ -67,7 +67,7 @@ def test_a_job_whose_sources_had_ended_reads_on_after_a_restore() -> None:
     assert watermarks_of(again) == {"left": 100, "right": 64, "count": 64, "join": 64}
 
 
-def test_a_checkpoint_has_all_of_it() -> None:
+def test_a_checkpoint_has_all_watermarks() -> None:
     job = JobWatermarks(NODES, SOURCES)
     job.end_epoch(seen(p1=101, p2=51, right=71), 0)
     state = job.snapshot()
@@ -76,7 +76,7 @@ def test_a_checkpoint_has_all_of_it() -> None:
     assert [one.node for one in state.nodes] == ["left", "right", "count", "join"]
 
 
-def test_of_a_checkpoint_that_knew_channels_only_the_job_goes_on_from_them() -> None:
+def test_a_job_continues_from_a_checkpoint_with_channels_only() -> None:
     job = JobWatermarks(NODES, SOURCES)
     job.end_epoch(seen(p1=101, right=71), 0)
     again = JobWatermarks(NODES, SOURCES)
@@ -86,7 +86,7 @@ def test_of_a_checkpoint_that_knew_channels_only_the_job_goes_on_from_them() -> 
 
 
 @pytest.mark.parametrize("keeps_channels", [True, False])
-def test_a_source_that_was_idle_without_any_record_is_waited_for_when_it_has_one_after_a_restore(
+def test_an_idle_source_without_records_holds_the_watermark_after_a_restore_once_it_has_one(
     keeps_channels: bool,
 ) -> None:
     job = JobWatermarks(NODES, SOURCES)
@@ -110,7 +110,7 @@ epochs = st.lists(st.dictionaries(st.sampled_from(["right", "p1", "p2"]), st.int
 
 
 @given(epochs, st.integers(0, 15))
-def test_a_job_that_is_restored_between_any_two_epochs_has_the_watermarks_it_would_have_had(
+def test_a_job_restored_between_any_two_epochs_has_the_same_watermarks(
     epochs: Sequence[dict[str, int]], point: int
 ) -> None:
     job = restored = JobWatermarks(NODES, SOURCES)
@@ -138,7 +138,7 @@ lives = st.lists(
 
 
 @given(lives)
-def test_however_often_a_job_is_restarted_its_nodes_know_of_its_sources_what_their_channels_say(lives: Any) -> None:
+def test_repeated_restarts_keep_the_source_watermarks_of_all_nodes(lives: Any) -> None:
     job, now_ms = JobWatermarks(NODES, SOURCES), 0
     before = watermarks_of(job)
     for step in lives:
@@ -157,7 +157,7 @@ def test_however_often_a_job_is_restarted_its_nodes_know_of_its_sources_what_the
         before = watermarks_of(job)
 
 
-def test_a_checkpoint_says_how_far_those_sources_are_that_are_waited_for() -> None:
+def test_a_checkpoint_has_the_watermarks_of_active_sources() -> None:
     nodes = (
         NodeWatermark(node="behind", watermark_ms=10, is_idle=True),
         NodeWatermark(node="slow", watermark_ms=20),

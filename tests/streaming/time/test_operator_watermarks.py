@@ -23,7 +23,7 @@ def inputs_of(scenario: dict[str, Any]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
-def test_operators_of_several_inputs_send_the_watermarks_that_flinks_sent(scenario: dict[str, Any]) -> None:
+def test_operators_of_several_inputs_send_the_watermarks_of_flink(scenario: dict[str, Any]) -> None:
     inputs = inputs_of(scenario)
     operator = OperatorWatermarks(inputs)
     sources = [WatermarkOutlet() for _ in range(3)]
@@ -40,7 +40,7 @@ def test_operators_of_several_inputs_send_the_watermarks_that_flinks_sent(scenar
     assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
 
 
-def test_an_input_that_returns_behind_holds_the_operator_until_it_has_caught_up() -> None:
+def test_an_input_that_returns_late_holds_the_operator_until_it_has_caught_up() -> None:
     operator = OperatorWatermarks([["a"], ["b"]])
     operator.take(0, "a", Watermark(5))
     operator.take(1, "b", Watermark(20))
@@ -50,7 +50,7 @@ def test_an_input_that_returns_behind_holds_the_operator_until_it_has_caught_up(
     assert operator.take(0, "a", Watermark(25)) == (Watermark(25),)
 
 
-def test_what_a_valve_lets_out_at_once_is_taken_step_by_step() -> None:
+def test_several_valve_outputs_are_processed_step_by_step() -> None:
     operator = OperatorWatermarks([["a", "b"], ["c"]])
     for channel, index, time in [("a", 0, 10), ("b", 0, 5), ("c", 1, 20)]:
         operator.take(index, channel, Watermark(time))
@@ -59,7 +59,7 @@ def test_what_a_valve_lets_out_at_once_is_taken_step_by_step() -> None:
     assert operator.take(1, "c", IDLE) == (IDLE,)
 
 
-def test_inputs_that_are_all_idle_advance_the_operator_to_the_largest_of_them() -> None:
+def test_inputs_that_are_all_idle_advance_the_operator_to_their_maximum() -> None:
     operator = OperatorWatermarks([["a"], ["b"]])
     events: list[tuple[int, str, WatermarkElement]] = [
         (0, "a", Watermark(20)),
@@ -105,7 +105,7 @@ def test_channels_that_all_end_while_idle_do_not_advance_the_operator(inputs: li
     assert operator.watermark_ms == 20
 
 
-def test_a_channel_that_is_active_after_an_end_that_it_sent_while_idle_has_not_ended() -> None:
+def test_a_channel_active_after_an_idle_end_has_not_ended() -> None:
     operator = OperatorWatermarks([["a", "b"]])
     operator.take(0, "a", IDLE)
     operator.take(0, "a", END_OF_TIME)
@@ -114,19 +114,19 @@ def test_a_channel_that_is_active_after_an_end_that_it_sent_while_idle_has_not_e
     assert operator.take(0, "a", Watermark(5)) == (Watermark(5),)
 
 
-def test_an_idle_outlet_lets_the_end_of_time_pass_and_stays_idle() -> None:
+def test_an_idle_outlet_passes_the_end_of_time_and_stays_idle() -> None:
     outlet = WatermarkOutlet(IDLE)
     assert [outlet.passes(one) for one in (Watermark(MAX_TIMESTAMP - 1), END_OF_TIME)] == [False, True]
     assert outlet.status is IDLE
 
 
-def test_an_outlet_says_each_status_once() -> None:
+def test_an_outlet_sends_each_status_once() -> None:
     outlet = WatermarkOutlet()
     elements = [ACTIVE, IDLE, IDLE, Watermark(1), ACTIVE, ACTIVE, Watermark(1)]
     assert [outlet.passes(one) for one in elements] == [False, True, False, False, True, False, True]
 
 
-def test_what_does_not_belong_to_it_is_rejected() -> None:
+def test_foreign_events_are_rejected() -> None:
     operator = OperatorWatermarks([["a"]])
     with pytest.raises(IllegalTransitionError, match="no input 1"):
         operator.take(1, "a", Watermark(1))
@@ -139,7 +139,7 @@ def test_what_does_not_belong_to_it_is_rejected() -> None:
             OperatorWatermarks(inputs)
 
 
-def test_a_channel_that_is_gone_after_a_restore_is_not_waited_for() -> None:
+def test_a_channel_missing_after_a_restore_is_ignored() -> None:
     operator = OperatorWatermarks([["a", "b"]])
     operator.take(0, "a", Watermark(20))
     operator.take(0, "b", Watermark(10))
@@ -148,7 +148,7 @@ def test_a_channel_that_is_gone_after_a_restore_is_not_waited_for() -> None:
     assert fewer.watermark_ms == 20
 
 
-def test_a_channel_that_is_there_only_after_a_restore_does_not_hold_and_never_pulls_back() -> None:
+def test_a_channel_added_at_a_restore_neither_holds_nor_decreases() -> None:
     operator = OperatorWatermarks([["a"]])
     operator.take(0, "a", Watermark(20))
     more = OperatorWatermarks([["a", "b"]])
@@ -157,7 +157,7 @@ def test_a_channel_that_is_there_only_after_a_restore_does_not_hold_and_never_pu
     assert more.take(0, "a", Watermark(30)) == (Watermark(30),)
 
 
-def test_other_channels_altogether_go_on_from_the_watermark_that_was() -> None:
+def test_entirely_new_channels_continue_from_the_former_watermark() -> None:
     operator = OperatorWatermarks([["a"]])
     operator.take(0, "a", Watermark(20))
     operator.take(0, "a", IDLE)
@@ -167,7 +167,7 @@ def test_other_channels_altogether_go_on_from_the_watermark_that_was() -> None:
     assert other.take(0, "b", Watermark(21)) == (Watermark(21),)
 
 
-def test_an_operator_that_becomes_idle_by_a_restore_says_so_behind_the_watermark_that_this_lets_out() -> None:
+def test_an_operator_that_becomes_idle_by_a_restore_reports_it_after_the_watermark() -> None:
     operator = OperatorWatermarks([["a", "b"]])
     operator.take(0, "a", Watermark(20))
     operator.take(0, "b", Watermark(10))
@@ -177,7 +177,7 @@ def test_an_operator_that_becomes_idle_by_a_restore_says_so_behind_the_watermark
     assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20), IDLE)
 
 
-def test_an_input_that_is_gone_after_a_restore_is_not_waited_for_and_a_new_one_is() -> None:
+def test_a_removed_input_is_ignored_after_a_restore_and_a_new_one_is_not() -> None:
     operator = OperatorWatermarks([["a"], ["b"]])
     operator.take(0, "a", Watermark(20))
     operator.take(1, "b", Watermark(10))

@@ -19,7 +19,7 @@ TRACES = scenarios("status_watermark_valve")
 
 
 @pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
-def test_it_sends_what_flinks_valve_sent(scenario: dict[str, Any]) -> None:
+def test_it_sends_the_output_of_the_flink_valve(scenario: dict[str, Any]) -> None:
     valve = StatusWatermarkValve(range(scenario["operator"]["channels"]))
     sent = [
         entry
@@ -30,7 +30,7 @@ def test_it_sends_what_flinks_valve_sent(scenario: dict[str, Any]) -> None:
 
 
 def played(valve: StatusWatermarkValve[int], script: str) -> str:
-    """``12@0 idle1 active1`` for events, each behind a bar with what it sends."""
+    """``12@0 idle1 active1`` for events, each after a bar with its output."""
     steps = []
     for word in script.split():
         if "@" in word:
@@ -91,24 +91,24 @@ FLINKS_TESTS = [
 @pytest.mark.parametrize(
     ("channels", "events", "sent"), [case[1:] for case in FLINKS_TESTS], ids=[c[0] for c in FLINKS_TESTS]
 )
-def test_it_passes_the_cases_of_flinks_own_test(channels: int, events: str, sent: str) -> None:
+def test_it_passes_the_test_cases_of_flink(channels: int, events: str, sent: str) -> None:
     assert played(StatusWatermarkValve(range(channels)), events) == sent
 
 
-def test_a_valve_that_wakes_sends_its_status_before_a_watermark() -> None:
+def test_a_valve_that_becomes_active_sends_its_status_before_a_watermark() -> None:
     valve = StatusWatermarkValve(range(3))
     events = "22@0 20@1 5@2 idle2 12@2 active2 idle0 idle1 idle2 active0"
     assert played(valve, events) == "- - 5 20 - - - - IDLE ACTIVE,22"
 
 
-def test_a_channel_that_is_added_is_not_waited_for_until_it_has_caught_up() -> None:
+def test_an_added_channel_is_ignored_until_it_has_caught_up() -> None:
     valve = StatusWatermarkValve([0])
     assert played(valve, "10@0") == "10"
     assert valve.add_channel(1) == ()
     assert played(valve, "20@0 15@1 20@1 30@0 25@1") == "20 - - - 25"
 
 
-def test_a_channel_that_is_removed_holds_nobody_any_more() -> None:
+def test_a_removed_channel_holds_nothing() -> None:
     valve = StatusWatermarkValve([0, 1])
     assert played(valve, "10@0 5@1") == "- 5"
     assert valve.remove_channel(1) == (Watermark(10),)
@@ -123,7 +123,7 @@ def test_the_end_of_time_of_all_channels_passes_and_nothing_after_it() -> None:
     assert valve.input_watermark(0, MIN_TIMESTAMP) == ()
 
 
-def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
+def test_foreign_events_are_rejected_and_change_nothing() -> None:
     valve = StatusWatermarkValve([0])
     valve.input_watermark(0, 7)
     before = valve.snapshot()
@@ -142,13 +142,13 @@ def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("channels", [(), (1, 1)])
-def test_a_valve_without_channels_or_with_one_twice_is_none(channels: tuple[int, ...]) -> None:
+def test_a_valve_without_channels_or_with_a_duplicate_is_rejected(channels: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="has channels"):
         StatusWatermarkValve(channels)
 
 
 class NaiveValve:
-    """The rules of Flink's valve as they are told: who is aligned is remembered, every minimum is looked for."""
+    """The rules of Flink's valve literally: stored alignment, and a linear search for each minimum."""
 
     def __init__(self, channels: int) -> None:
         self.watermarks = [MIN_TIMESTAMP] * channels
@@ -196,7 +196,7 @@ events = st.lists(st.tuples(st.integers(0, 3), elements), max_size=40)
 
 
 @given(events)
-def test_it_does_what_the_rules_say_and_never_goes_back(events: Sequence[tuple[int, WatermarkElement]]) -> None:
+def test_it_follows_the_rules_and_never_goes_back(events: Sequence[tuple[int, WatermarkElement]]) -> None:
     valve, naive = StatusWatermarkValve(range(4)), NaiveValve(4)
     sent: list[WatermarkElement] = []
     for channel, element in events:
@@ -213,7 +213,7 @@ def test_it_does_what_the_rules_say_and_never_goes_back(events: Sequence[tuple[i
 
 
 @given(events, st.integers(0, 40))
-def test_a_snapshot_at_any_point_goes_on_as_the_valve_itself(
+def test_a_snapshot_at_any_point_continues_like_the_valve_itself(
     events: Sequence[tuple[int, WatermarkElement]], point: int
 ) -> None:
     valve = StatusWatermarkValve(range(4))
@@ -226,7 +226,7 @@ def test_a_snapshot_at_any_point_goes_on_as_the_valve_itself(
 
 
 @given(events, st.dictionaries(st.integers(0, 3), times))
-def test_watermarks_that_come_at_once_are_those_that_come_in_rising_order(
+def test_simultaneous_watermarks_equal_those_in_rising_order(
     events: Sequence[tuple[int, WatermarkElement]], at_once: dict[int, int]
 ) -> None:
     valve = StatusWatermarkValve(range(4))
@@ -239,20 +239,20 @@ def test_watermarks_that_come_at_once_are_those_that_come_in_rising_order(
     assert valve.snapshot() == in_order.snapshot()
 
 
-def test_a_snapshot_says_all_in_plain_values() -> None:
+def test_a_snapshot_has_plain_values() -> None:
     valve = StatusWatermarkValve(["a", "b"])
     valve.input_watermark("a", 5)
     valve.input_status("b", IDLE)
     assert valve.snapshot() == ValveState(5, (ValveChannel("a", 5, False), ValveChannel("b", MIN_TIMESTAMP, True)))
 
 
-def test_a_thousand_channels_in_step_give_every_step_once() -> None:
+def test_a_thousand_channels_in_step_emit_every_step_once() -> None:
     valve = StatusWatermarkValve(range(1000))
     sent = [one for step in range(1, 6) for channel in range(1000) for one in valve.input_watermark(channel, step)]
     assert sent == [Watermark(step) for step in range(1, 6)]
 
 
-def test_watermarks_of_which_one_is_none_change_nothing() -> None:
+def test_a_null_among_watermarks_is_rejected_without_changes() -> None:
     valve = StatusWatermarkValve(["a", "b"])
     with pytest.raises(ValueError, match="whole number of 64 bits"):
         valve.input_watermarks({"a": 5, "b": MAX_TIMESTAMP + 1})

@@ -32,12 +32,12 @@ def test_a_number_of_64_bits_is_a_timestamp(value: int | None) -> None:
 
 
 @pytest.mark.parametrize("value", [MIN_TIMESTAMP - 1, MAX_TIMESTAMP + 1, True, 1.0, "1"])
-def test_what_is_no_number_of_64_bits_is_rejected(value: object) -> None:
+def test_other_values_are_rejected_as_timestamps(value: object) -> None:
     with pytest.raises(ValueError, match="is not a timestamp"):
         timestamp_of(value)
 
 
-def test_a_moment_is_cut_off_towards_the_past() -> None:
+def test_an_instant_is_rounded_down() -> None:
     utc = datetime.timezone.utc
     assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1, 999, utc)) == 1000
     assert timestamp_of(datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, utc)) == -1
@@ -56,7 +56,7 @@ def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_from_utc")
-def test_a_moment_without_a_zone_is_in_utc_wherever_the_process_runs() -> None:
+def test_a_timestamp_without_a_zone_is_in_utc_in_any_process_zone() -> None:
     assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1)) == 1000
 
 

@@ -73,7 +73,7 @@ def strategy_of(scenario: dict[str, Any]) -> WatermarkStrategy[Any]:
 
 
 @pytest.mark.parametrize("scenario", OBJECTS, ids=[one["name"] for one in OBJECTS])
-def test_generators_emit_what_flinks_emitted(scenario: dict[str, Any]) -> None:
+def test_generators_emit_the_output_of_flink(scenario: dict[str, Any]) -> None:
     if "error" in (scenario["expected"] or [{}])[0]:
         with pytest.raises(JobDefinitionError, match=r"must be at least [01] ms"):
             strategy_of(scenario)
@@ -112,7 +112,7 @@ def job_entries(
 
 
 @pytest.mark.parametrize("scenario", JOBS, ids=[one["name"] for one in JOBS])
-def test_in_the_middle_of_a_job_it_sends_what_flinks_operator_sent(scenario: dict[str, Any]) -> None:
+def test_within_a_job_it_sends_the_output_of_the_flink_operator(scenario: dict[str, Any]) -> None:
     source = TimestampsAndWatermarks(
         strategy_of(scenario).create_generator, timestamp_of_record=lambda record: record["value"]
     )
@@ -125,7 +125,7 @@ def bounded(bound_ms: int = 0, **options: Any) -> TimestampsAndWatermarks[int]:
     return TimestampsAndWatermarks(strategy.create_generator, **options)
 
 
-def test_a_periodic_watermark_comes_out_once_and_only_if_it_is_larger() -> None:
+def test_a_periodic_watermark_is_emitted_once_and_only_if_larger() -> None:
     source = bounded(5)
     assert source.on_periodic_emit(0) == ()
     source.on_record(1, 100, 0)
@@ -135,7 +135,7 @@ def test_a_periodic_watermark_comes_out_once_and_only_if_it_is_larger() -> None:
     assert source.watermark_ms == 94
 
 
-def test_records_that_are_too_far_in_the_future_make_no_watermark() -> None:
+def test_records_too_far_in_the_future_move_no_watermark() -> None:
     source = bounded(future_limit_ms=1_000)
     assert source.on_record(1, 6_001, 5_000) == TimestampedRecord(6_001, True, ())
     assert source.on_record(1, MAX_TIMESTAMP, 5_000).is_beyond_limit
@@ -144,7 +144,7 @@ def test_records_that_are_too_far_in_the_future_make_no_watermark() -> None:
     assert source.on_periodic_emit(5_000) == (Watermark(5_999),)
 
 
-def test_a_record_without_a_timestamp_passes_and_moves_no_time() -> None:
+def test_a_record_without_a_timestamp_passes_and_moves_no_watermark() -> None:
     source = bounded(timestamp_of_record=lambda record: None, future_limit_ms=0)
     assert source.on_record(1, 7, 0) == TimestampedRecord(None, False, ())
     assert source.on_periodic_emit(0) == ()
@@ -160,17 +160,17 @@ def test_a_record_without_a_timestamp_passes_and_moves_no_time() -> None:
         (-5, -5),
     ],
 )
-def test_a_timestamp_may_be_a_moment(value: object, expected_ms: int) -> None:
+def test_a_timestamp_may_be_a_datetime(value: object, expected_ms: int) -> None:
     assert bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0).timestamp_ms == expected_ms
 
 
 @pytest.mark.parametrize("value", ["12", 1.5, True, 1 << 63, datetime.date(2020, 1, 1)])
-def test_what_is_no_timestamp_is_rejected(value: object) -> None:
+def test_an_invalid_timestamp_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="is not a timestamp"):
         bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0)
 
 
-def test_the_slowest_channel_says_how_far_the_source_is() -> None:
+def test_the_slowest_channel_determines_the_watermark_of_the_source() -> None:
     source = bounded(channel_of_record=lambda record: record % 2)
     source.on_record(0, 100, 0)
     assert source.on_periodic_emit(0) == (Watermark(99),)
@@ -182,7 +182,7 @@ def test_the_slowest_channel_says_how_far_the_source_is() -> None:
     assert source.channels() == {0: TimedChannel(199, False), 1: TimedChannel(149, False)}
 
 
-def test_a_channel_that_is_idle_is_not_waited_for_and_when_all_are_the_source_is() -> None:
+def test_an_idle_channel_is_ignored_and_all_idle_channels_make_the_source_idle() -> None:
     source = bounded(channel_of_record=lambda record: record, idleness_ms=100)
     for channel, timestamp_ms in [(0, 10), (1, 20)]:
         source.on_record(channel, timestamp_ms, 0)
@@ -206,7 +206,7 @@ def test_a_punctuated_watermark_of_a_channel_counts_at_once() -> None:
     assert source.on_record({"key": "w", "channel": 1}, 15, 0).elements == (Watermark(15),)
 
 
-def test_a_channel_more_than_there_may_be_is_rejected_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_channel_more_than_the_limit_is_rejected_without_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamps_and_watermarks, "MAX_CHANNELS", 2)
     source = bounded(channel_of_record=lambda record: record)
     source.on_record(0, 10, 0)
@@ -216,7 +216,7 @@ def test_a_channel_more_than_there_may_be_is_rejected_and_changes_nothing(monkey
     assert source.on_periodic_emit(0) == (Watermark(9),)
 
 
-def test_a_restored_channel_is_waited_for_before_it_has_a_record() -> None:
+def test_a_restored_channel_holds_the_watermark_before_it_has_a_record() -> None:
     source = bounded(channel_of_record=lambda record: record)
     source.restore(50, ACTIVE, {"fast": TimedChannel(99, False), "slow": TimedChannel(50, False)})
     source.on_record("fast", 200, 0)
@@ -228,7 +228,7 @@ def test_a_restored_channel_is_waited_for_before_it_has_a_record() -> None:
     assert again.channels() == {"fast": TimedChannel(99, False), "gone": TimedChannel(10, True)}
 
 
-def test_a_restored_source_goes_on_behind_what_it_had_sent_and_wakes_by_it() -> None:
+def test_a_restored_source_continues_after_its_sent_watermark_and_becomes_active_by_it() -> None:
     source = bounded()
     source.restore(100, IDLE)
     assert (source.watermark_ms, source.status) == (100, IDLE)
@@ -240,7 +240,7 @@ def test_a_restored_source_goes_on_behind_what_it_had_sent_and_wakes_by_it() -> 
         source.restore(1 << 63, ACTIVE)
 
 
-def test_the_end_of_input_is_told_once_and_nothing_follows_it() -> None:
+def test_the_end_of_input_is_sent_once_and_nothing_follows_it() -> None:
     source = bounded()
     source.on_record(1, 10, 0)
     assert source.on_end_of_input() == (END_OF_TIME,)
@@ -255,7 +255,7 @@ steps = st.lists(st.one_of(records, st.integers(0, 30)), max_size=40)
 
 
 @given(steps, st.integers(0, 10) | st.just(MAX_TIMESTAMP), st.booleans(), st.sampled_from([None, 1, 10]))
-def test_no_order_of_events_takes_its_watermark_back(
+def test_no_order_of_events_decreases_its_watermark(
     steps: Sequence[tuple[int, int | None] | int], bound_ms: int, channels: bool, idleness_ms: int | None
 ) -> None:
     source = bounded(bound_ms, channel_of_record=(lambda record: record) if channels else None, idleness_ms=idleness_ms)
@@ -272,13 +272,13 @@ def test_no_order_of_events_takes_its_watermark_back(
     assert statuses == [(IDLE, ACTIVE)[at % 2] for at in range(len(statuses))]
 
 
-def test_any_watermark_at_the_end_of_time_that_comes_from_upstream_is_passed_on() -> None:
+def test_any_end_of_time_from_upstream_is_forwarded() -> None:
     # It need not be the object that this process calls so: it may have come from another one.
     assert bounded().on_upstream(Watermark(MAX_TIMESTAMP)) == (END_OF_TIME,)
     assert bounded().on_upstream(Watermark(MAX_TIMESTAMP - 1)) == ()
 
 
-def test_channels_of_a_checkpoint_make_no_source_idle_that_has_none_any_more() -> None:
+def test_channels_of_a_checkpoint_make_no_source_without_channels_idle() -> None:
     source = bounded(idleness_ms=10)
     source.restore(5, ACTIVE, {"gone": TimedChannel(5, False)})
     sent: list[WatermarkElement] = []
@@ -288,7 +288,7 @@ def test_channels_of_a_checkpoint_make_no_source_idle_that_has_none_any_more() -
     assert sent == [Watermark(99 + now_ms) for now_ms in range(0, 60, 10)]
 
 
-def test_idleness_counts_from_the_last_time_without_records_and_not_from_one_before_them() -> None:
+def test_idleness_counts_from_the_last_time_without_records() -> None:
     output, now_ms = Recorded(), 0
     generator: WatermarksWithIdleness[Any] = WatermarksWithIdleness(Punctuated(), 15, lambda: now_ms)
     for has_event, now_ms in ((True, 10), (False, 20), (True, 30), (False, 40), (False, 50)):  # noqa: B007
@@ -301,7 +301,7 @@ def test_idleness_counts_from_the_last_time_without_records_and_not_from_one_bef
     assert output.sent == [IDLE]
 
 
-def test_who_was_idle_and_had_a_record_becomes_idle_again_and_says_so_again() -> None:
+def test_a_channel_that_had_a_record_after_idleness_becomes_idle_again_and_reports_it() -> None:
     source = bounded(idleness_ms=10)
     reported: list[list[WatermarkElement]] = []
     for now_ms in (0, 11, 20, 30, 50):
@@ -316,7 +316,7 @@ def test_who_was_idle_and_had_a_record_becomes_idle_again_and_says_so_again() ->
     st.sampled_from([None, 0, 30]),
     st.sampled_from([None, 2]),
 )
-def test_records_timed_together_have_the_effect_of_records_timed_one_by_one(
+def test_batched_records_have_the_effect_of_single_records(
     batches: list[list[int | None]], future_limit_ms: int | None, idleness_ms: int | None
 ) -> None:
     generator = WatermarkStrategy.for_bounded_out_of_orderness("5 ms").create_generator
@@ -338,7 +338,7 @@ def test_records_timed_together_have_the_effect_of_records_timed_one_by_one(
     [{}, {"idleness_ms": 5}, {"channel_of_record": str}, {"timestamp_of_record": int}],
     ids=["punctuated", "idle", "channels", "timestamps"],
 )
-def test_records_that_matter_themselves_are_not_timed_together(options: dict[str, Any]) -> None:
+def test_records_with_individual_effects_are_not_batched(options: dict[str, Any]) -> None:
     factory: Any = Punctuated
     if "channel_of_record" in options or "timestamp_of_record" in options:
         factory = WatermarkStrategy.for_bounded_out_of_orderness("5 ms").create_generator

@@ -21,18 +21,18 @@ def group(drift_ms: int, **watermarks_ms: int) -> AlignmentGroup[str]:
     return made
 
 
-def test_who_is_further_ahead_of_the_slowest_than_the_drift_pauses_until_that_has_come_closer() -> None:
+def test_a_source_further_ahead_than_the_drift_pauses_until_the_slowest_has_caught_up() -> None:
     sources = group(10, slow=0, near=10, fast=11)
     assert (sources.allowed_ms("fast"), sources.paused()) == (10, {"fast"})
     sources.watermark("slow", 1)
     assert sources.paused() == frozenset()
 
 
-def test_a_group_without_drift_keeps_all_together() -> None:
+def test_a_group_without_drift_stays_together() -> None:
     assert group(0, a=5, b=5, c=6).paused() == {"c"}
 
 
-def test_who_is_idle_holds_nobody_and_does_not_pause() -> None:
+def test_an_idle_member_holds_no_other_and_does_not_pause() -> None:
     sources = group(10, slow=0, fast=20)
     assert sources.paused() == {"fast"}
     sources.idle("slow")
@@ -46,7 +46,7 @@ def test_who_is_idle_holds_nobody_and_does_not_pause() -> None:
     assert sources.paused() == {"fast"}
 
 
-def test_who_has_reported_nothing_or_has_left_holds_nobody() -> None:
+def test_a_member_without_report_or_that_has_left_holds_no_other() -> None:
     sources = group(10, new=MIN_TIMESTAMP, slow=0, fast=100)
     assert sources.paused() == {"fast"}
     sources.leave("slow")
@@ -69,14 +69,14 @@ def test_times_at_the_ends_of_the_range_stay_within_it() -> None:
     assert group(10, a=MIN_TIMESTAMP + 1, b=MAX_TIMESTAMP).paused() == {"b"}
 
 
-def test_each_member_has_a_drift_of_its_own() -> None:
+def test_each_member_has_its_own_drift() -> None:
     sources = group(10, slow=0, near=50)
     sources.join("far", 100)
     sources.watermark("far", 50)
     assert sources.paused() == {"near"}
 
 
-def test_what_does_not_belong_to_a_group_is_rejected() -> None:
+def test_foreign_members_are_rejected() -> None:
     sources = group(10, a=1)
     with pytest.raises(IllegalTransitionError, match="'a' is a member of the group already"):
         sources.join("a", 5)
@@ -90,7 +90,7 @@ def test_what_does_not_belong_to_a_group_is_rejected() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 40) | st.none())), st.integers(0, 20))
-def test_somebody_can_always_go_on(events: Sequence[tuple[str, int | None]], drift_ms: int) -> None:
+def test_one_member_can_always_continue(events: Sequence[tuple[str, int | None]], drift_ms: int) -> None:
     sources = group(drift_ms, a=MIN_TIMESTAMP, b=MIN_TIMESTAMP, c=MIN_TIMESTAMP)
     for member, time in events:
         if time is None:

@@ -36,7 +36,7 @@ def entries_of(multiplexer: WatermarkOutputMultiplexer[str], at: int, event: dic
 
 
 @pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
-def test_it_sends_what_flinks_multiplexer_sent(scenario: dict[str, Any]) -> None:
+def test_it_sends_the_output_of_the_flink_multiplexer(scenario: dict[str, Any]) -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     sent = [entry for at, event in enumerate(scenario["input"]) for entry in played(multiplexer, at, event)]
     expected = [{"at": one["at"], "error": True} if "error" in one else one for one in scenario["expected"]]
@@ -47,14 +47,14 @@ def test_without_outputs_nothing_is_sent() -> None:
     assert WatermarkOutputMultiplexer[str]().on_periodic_emit() == ()
 
 
-def test_all_that_are_idle_say_so_at_every_update() -> None:
+def test_all_idle_outputs_report_it_at_every_update() -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     multiplexer.register("p")
     assert multiplexer.take("p", IDLE, deferred=True) == ()
     assert multiplexer.on_periodic_emit() == multiplexer.on_periodic_emit() == (IDLE,)
 
 
-def test_outputs_that_all_become_idle_give_the_largest_watermark_before_they_say_so() -> None:
+def test_outputs_that_all_become_idle_emit_the_largest_watermark_before_the_status() -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     for output in "pq":
         multiplexer.register(output)
@@ -65,7 +65,7 @@ def test_outputs_that_all_become_idle_give_the_largest_watermark_before_they_say
     assert multiplexer.on_periodic_emit() == (IDLE,)
 
 
-def test_an_output_that_is_not_registered_is_rejected() -> None:
+def test_an_unregistered_output_is_rejected() -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     with pytest.raises(IllegalTransitionError, match="no output 'p'"):
         multiplexer.take("p", Watermark(1), deferred=False)
@@ -99,7 +99,7 @@ def test_its_watermarks_only_grow(events: list[tuple[str, WatermarkElement | str
     assert watermarks == sorted(set(watermarks))
 
 
-def test_what_is_deferred_waits_though_another_output_sends_what_it_is_beyond() -> None:
+def test_deferred_watermarks_wait_even_if_another_output_is_ahead() -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     for name in "ab":
         multiplexer.register(name)

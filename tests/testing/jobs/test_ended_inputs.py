@@ -1,4 +1,4 @@
-"""Inputs that end while others, or they themselves, are idle: time waits for all, and an idle end wakes nobody."""
+"""Inputs that end while they or others are idle: time waits for all, and an idle end makes nothing active."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ORDERS = pytest.mark.parametrize(("ended", "idle"), ["ab", "ba"])
 
 
 def described(harness: JobTestHarness) -> list[Any]:
-    """Watermarks as numbers, statuses by their names, and the values of records."""
+    """Watermarks as numbers, statuses by name, and record values."""
     texts = {EmittedWatermark: lambda one: one.timestamp_ms, EmittedStatus: lambda one: one.status.value}
     return [tuple(one.record) if isinstance(one, Emitted) else texts[type(one)](one) for one in harness.taken()]
 
@@ -108,9 +108,7 @@ def test_time_does_not_end_while_an_input_is_idle(
 
 @JOBS
 @ORDERS
-def test_time_ends_when_the_last_input_ends_though_it_is_idle(
-    build: Callable[[Any], None], ended: str, idle: str
-) -> None:
+def test_time_ends_with_the_last_input_even_if_it_is_idle(build: Callable[[Any], None], ended: str, idle: str) -> None:
     with JobTestHarness(build) as harness:
         harness.source(idle).idle()
         harness.source(ended).end()
@@ -121,7 +119,7 @@ def test_time_ends_when_the_last_input_ends_though_it_is_idle(
 @JOBS
 @ORDERS
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_an_input_that_ends_while_idle_counts_as_ended_and_wakes_nobody(
+def test_an_input_that_ends_while_idle_counts_as_ended_and_makes_nothing_active(
     build: Callable[[Any], None], ended: str, idle: str, parallelism: int
 ) -> None:
     with JobTestHarness(build, parallelism=parallelism) as harness:
@@ -141,7 +139,7 @@ def test_an_input_that_ends_while_idle_counts_as_ended_and_wakes_nobody(
 @JOBS
 @ORDERS
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_inputs_that_all_end_while_idle_leave_time_where_it_is(
+def test_inputs_that_all_end_while_idle_do_not_advance_time(
     build: Callable[[Any], None], ended: str, idle: str, parallelism: int
 ) -> None:
     with JobTestHarness(build, parallelism=parallelism) as harness:
@@ -155,7 +153,7 @@ def test_inputs_that_all_end_while_idle_leave_time_where_it_is(
 
 @JOBS
 @ORDERS
-def test_the_last_end_brings_the_end_of_time_though_all_that_was_left_was_idle(
+def test_the_last_end_is_the_end_of_time_even_if_all_others_were_idle(
     build: Callable[[Any], None], ended: str, idle: str
 ) -> None:
     with JobTestHarness(build) as harness:
@@ -181,7 +179,7 @@ def test_an_operator_that_ends_while_idle_counts_as_ended_for_its_readers() -> N
 
 
 @ORDERS
-def test_a_join_keeps_its_windows_for_the_input_that_is_idle(ended: str, idle: str) -> None:
+def test_a_join_keeps_its_windows_for_an_idle_input(ended: str, idle: str) -> None:
     with JobTestHarness(window_join) as harness:
         harness.source(ended).send(("x", 1), timestamp_ms=5)
         harness.source(ended).end()
@@ -193,7 +191,7 @@ def test_a_join_keeps_its_windows_for_the_input_that_is_idle(ended: str, idle: s
         assert [tuple(row) for row in harness.taken_records("out")] == [("x", *pair)]
 
 
-def test_an_operator_that_waits_for_idle_inputs_alone_is_idle() -> None:
+def test_an_operator_that_waits_for_idle_inputs_only_is_idle() -> None:
     with JobTestHarness(three_inputs) as harness:
         a, b, c = map(harness.source, "abc")
         for source in (a, b, c):
@@ -210,7 +208,7 @@ def test_an_operator_that_waits_for_idle_inputs_alone_is_idle() -> None:
 
 @JOBS
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_a_restored_job_goes_on_where_one_input_had_ended_and_one_was_idle(
+def test_a_restored_job_continues_with_one_ended_and_one_idle_input(
     build: Callable[[Any], None], parallelism: int, tmp_path: Path
 ) -> None:
     with JobTestHarness(build, parallelism=2) as harness:
@@ -232,7 +230,7 @@ def test_a_restored_job_goes_on_where_one_input_had_ended_and_one_was_idle(
 
 
 @JOBS
-def test_a_restored_job_reads_on_from_an_input_that_had_ended(build: Callable[[Any], None], tmp_path: Path) -> None:
+def test_a_restored_job_reads_more_of_an_ended_input(build: Callable[[Any], None], tmp_path: Path) -> None:
     with JobTestHarness(build) as harness:
         a, b = map(harness.source, "ab")
         a.watermark(20)
@@ -252,7 +250,7 @@ def test_a_restored_job_reads_on_from_an_input_that_had_ended(build: Callable[[A
 
 
 @JOBS
-def test_a_restored_job_reads_on_from_an_input_that_had_ended_while_idle(
+def test_a_restored_job_reads_more_of_an_input_that_ended_while_idle(
     build: Callable[[Any], None], tmp_path: Path
 ) -> None:
     with JobTestHarness(build) as harness:

@@ -1,4 +1,4 @@
-"""What a new user's first tests of a job rely on: outputs apart from each other, order at once, time in their hands."""
+"""What first tests of a job rely on: separate outputs, immediate order, and controlled time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUSPICIOUS: OutputTag[Any] = OutputTag("suspicious", PAYMENT)
 
 
 class Balance(KeyedProcessFunction[str, Any, Any]):
-    """Emits each payment with the balance after it, and large payments to a side output too."""
+    """Emits each payment with the new balance, and large payments to a side output too."""
 
     def open(self, context: RuntimeContext) -> None:
         self.balance = context.get_state(ValueStateDescriptor("balance", int, default=0))
@@ -64,7 +64,7 @@ def totals(job: HarnessJob) -> None:
     job.output("totals", windows.process(Total(), uid="totals", schema=PAYMENT))
 
 
-def test_taking_the_records_of_one_output_leaves_those_of_another() -> None:
+def test_taking_records_of_one_output_keeps_those_of_another() -> None:
     with JobTestHarness(balances) as harness:
         harness.source("payments").send(("a", 1, 500))
         assert [tuple(row) for row in harness.taken_records("balances")] == [("a", 1, 500)]
@@ -81,7 +81,7 @@ def test_a_misspelt_output_is_an_error_and_not_an_empty_list() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_order_by_sorts_what_is_sent_at_once_and_waits_for_nothing(parallelism: int) -> None:
+def test_order_by_sorts_records_sent_together_without_waiting(parallelism: int) -> None:
     with JobTestHarness(lambda job: balances(job, ("at",)), parallelism=parallelism) as harness:
         payments = harness.source("payments")
         payments.send_all([("a", 2, 10), ("a", 1, 1), ("a", 3, 100)])
@@ -90,14 +90,14 @@ def test_order_by_sorts_what_is_sent_at_once_and_waits_for_nothing(parallelism: 
         assert [tuple(row) for row in harness.taken_records("balances")] == [("a", 0, 1111)]
 
 
-def test_order_by_in_two_operators_one_after_the_other_waits_for_nothing() -> None:
+def test_order_by_in_two_chained_operators_does_not_wait() -> None:
     with JobTestHarness(ordered_twice) as harness:
         harness.source("payments").send_all([("a", 2, -5), ("a", 1, 1)])
         # The first emits the balances 1 and -4, which the second sorts.
         assert [row.amount for row in harness.taken_records("balances")] == [-4, -3]
 
 
-def test_a_watermark_of_the_test_counts_beside_a_strategy() -> None:
+def test_a_watermark_of_the_test_counts_with_a_strategy() -> None:
     with JobTestHarness(totals) as harness:
         payments = harness.source("payments")
         payments.send_all([("a", 3, 1), ("a", 4, 2)])
@@ -113,7 +113,7 @@ def test_a_watermark_of_the_test_counts_beside_a_strategy() -> None:
         assert harness.taken()[-1] == EmittedWatermark("totals", 24)
 
 
-def test_a_source_with_a_strategy_falls_idle_when_the_test_says_so() -> None:
+def test_a_source_with_a_strategy_becomes_idle_when_the_test_says_so() -> None:
     with JobTestHarness(totals) as harness:
         harness.source("payments").idle()
         assert harness.taken() == [EmittedStatus("totals", WatermarkStatus.IDLE)]

@@ -1,4 +1,4 @@
-"""The harness of whole jobs: order of the outputs, time, snapshots for other jobs, and rejected calls."""
+"""The harness of whole jobs: output order, time, snapshots for other jobs, and rejected calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SIZE = 10
 
 
 class Remember(KeyedProcessFunction[str, Any, Any]):
-    """Sums, and shows the sum ten milliseconds of event time, and five of processing time, behind each record."""
+    """Sums, and emits the sum ten milliseconds of event time and five of processing time after each record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -74,7 +74,7 @@ def shown(elements: Sequence[Any]) -> list[Any]:
     ]
 
 
-def test_all_outputs_are_seen_in_one_order_and_time_behind_what_it_makes_due() -> None:
+def test_all_outputs_are_in_one_order_and_time_follows_its_timers() -> None:
     with JobTestHarness(remembering) as harness:
         source = harness.source("in")
         source.send(("a", 3), timestamp_ms=1)
@@ -105,7 +105,7 @@ def test_all_outputs_are_seen_in_one_order_and_time_behind_what_it_makes_due() -
 
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
-def test_a_snapshot_goes_on_with_another_backend_and_parallelism(tmp_path: Path, before: str, after: str) -> None:
+def test_a_snapshot_continues_with_another_backend_and_parallelism(tmp_path: Path, before: str, after: str) -> None:
     keys = "abcdef"
     with JobTestHarness(remembering, backend=before, parallelism=2, processing_time_ms=100) as harness:
         harness.source("in").send_all([(key, 1) for key in keys], [5] * 6)
@@ -125,7 +125,7 @@ def test_a_snapshot_goes_on_with_another_backend_and_parallelism(tmp_path: Path,
         assert sorted(restored.taken_records("out")) == [("a", -2), ("a", 3), *((key, 1) for key in keys[1:])]
 
 
-def test_time_does_not_go_back_behind_the_time_of_a_snapshot(tmp_path: Path) -> None:
+def test_time_does_not_go_back_before_a_snapshot(tmp_path: Path) -> None:
     with JobTestHarness(remembering, processing_time_ms=100) as harness:
         harness.source("in").send(("a", 1))
         snapshot = harness.snapshot(tmp_path / "snapshot")
@@ -153,7 +153,7 @@ def due_at_once(job: HarnessJob) -> None:
     job.output("out", job.source("in", RECORD).key_by("k").process(DueAtOnce(), uid="due", schema=RECORD))
 
 
-def test_behind_a_snapshot_an_epoch_begins_and_what_is_due_fires(tmp_path: Path) -> None:
+def test_after_a_snapshot_an_epoch_starts_and_due_timers_fire(tmp_path: Path) -> None:
     with JobTestHarness(due_at_once, processing_time_ms=7) as harness:
         harness.source("in").send(("a", 1))
         assert [tuple(row) for row in harness.taken_records("out")] == [("a", 1)]
@@ -162,7 +162,7 @@ def test_behind_a_snapshot_an_epoch_begins_and_what_is_due_fires(tmp_path: Path)
             assert [tuple(row) for row in harness.taken_records("out")] == fired
 
 
-def test_state_that_the_job_has_not_is_left_behind_only_where_that_is_allowed(tmp_path: Path) -> None:
+def test_state_without_operator_is_dropped_only_with_permission(tmp_path: Path) -> None:
     with JobTestHarness(remembering) as harness:
         harness.source("in").send(("a", 1))
         snapshot = harness.snapshot(tmp_path / "snapshot")
@@ -202,7 +202,7 @@ steps = st.lists(st.tuples(st.integers(0, 1), st.one_of(batch, st.integers(-20, 
 
 
 def model(script: Sequence[Step]) -> dict[str, list[Any]]:
-    """What is to come out of `windowed`, if nothing is idle: sums by window, and what came too late for its own."""
+    """The output of `windowed` without idleness: sums by window, and late records."""
     watermarks = [MIN_TIMESTAMP, MIN_TIMESTAMP]
     sums: dict[Any, int] = defaultdict(int)
     late: list[Any] = []
@@ -236,7 +236,7 @@ def model(script: Sequence[Step]) -> dict[str, list[Any]]:
     st.integers(1, 4),
     st.integers(0, 25),
 )
-def test_however_a_stream_is_cut_and_whoever_moves_results_are_those_of_a_model(
+def test_results_equal_the_model_for_any_cut_and_order_of_moves(
     tmp_path_factory: pytest.TempPathFactory,
     backend: str,
     script: list[Step],
@@ -274,7 +274,7 @@ def test_however_a_stream_is_cut_and_whoever_moves_results_are_those_of_a_model(
     assert {name: sorted(rows) for name, rows in seen.items()} == model(script)
 
 
-def test_strategies_are_asked_when_the_clock_moves_and_who_is_silent_is_not_waited_for() -> None:
+def test_strategies_are_called_when_the_clock_advances_and_idle_sources_are_ignored() -> None:
     strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("v")
 
     def build(job: HarnessJob) -> None:
@@ -297,7 +297,7 @@ def test_strategies_are_asked_when_the_clock_moves_and_who_is_silent_is_not_wait
         assert harness.watermarks()["remember"] == 57
 
 
-def test_a_source_that_is_ahead_of_its_group_waits() -> None:
+def test_a_source_ahead_of_its_group_waits() -> None:
     def build(job: HarnessJob) -> None:
         kind: WatermarkStrategy[Any] = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
         timed = [
@@ -325,7 +325,7 @@ class Answer(AsyncFunction[Any, Any]):
         return [(value.k, value.v * 10)]
 
 
-def test_a_watermark_waits_for_the_answers_before_it() -> None:
+def test_a_watermark_waits_for_earlier_async_results() -> None:
     def build(job: HarnessJob) -> None:
         keyed = job.source("in", RECORD).key_by("k")
         answered = AsyncDataStream.ordered_wait(keyed, Answer(), timeout="1 minute", uid="ask", schema=RECORD)
@@ -350,7 +350,7 @@ class Failing(KeyedProcessFunction[str, Any, Any]):
         self.closed.append(1)
 
 
-def test_what_a_job_raises_comes_to_the_test_and_ends_the_job(tmp_path: Path) -> None:
+def test_an_exception_of_a_job_is_raised_in_the_test_and_ends_the_job(tmp_path: Path) -> None:
     def build(job: HarnessJob) -> None:
         job.output("out", job.source("in", RECORD).key_by("k").process(Failing(), uid="divide", schema="a int, b int"))
 
@@ -367,7 +367,7 @@ def test_what_a_job_raises_comes_to_the_test_and_ends_the_job(tmp_path: Path) ->
             harness.snapshot(tmp_path / "snapshot")
 
 
-def test_what_cannot_be_is_rejected_and_changes_nothing() -> None:
+def test_invalid_calls_are_rejected_and_change_nothing() -> None:
     def twice(job: HarnessJob) -> None:
         job.source("in")
         job.source("in")
@@ -394,7 +394,7 @@ def test_what_cannot_be_is_rejected_and_changes_nothing() -> None:
         assert harness.taken() == [EmittedWatermark("out", MAX_TIMESTAMP), EmittedWatermark("side", MAX_TIMESTAMP)]
 
 
-def test_the_chapter_on_testing_jobs_shows_what_it_says(tmp_path: Path) -> None:
+def test_the_chapter_on_testing_jobs_shows_real_output(tmp_path: Path) -> None:
     chapter = (Path(__file__).resolve().parents[3] / "docs" / "testing-a-job.md").read_text(encoding="utf-8")
     [program] = re.findall(r"<!-- tests/\S+ runs this -->\n```python\n(.*?)```", chapter, re.S)
     exec(program, {"tmp_path": tmp_path})

@@ -1,4 +1,4 @@
-"""The fixture `statebackend_lock`, in runs of pytest inside this one."""
+"""The fixture `statebackend_lock`, in nested runs of pytest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_state(statebackend_lock):
 
 
 class Program:
-    """A program with a test of its lock, of which one version after the other is tested."""
+    """A program with a test of its lock, in consecutive versions."""
 
     def __init__(self, pytester: pytest.Pytester, arguments: str = "") -> None:
         self.pytester = pytester
@@ -72,7 +72,7 @@ def program(pytester: pytest.Pytester) -> Program:
     return made
 
 
-def test_without_a_lock_the_test_fails_and_says_how_to_write_it(pytester: pytest.Pytester) -> None:
+def test_without_a_lock_the_test_fails_and_names_the_command_that_writes_it(pytester: pytest.Pytester) -> None:
     result = Program(pytester).tested()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -105,13 +105,13 @@ def test_a_change_fails_with_the_issues_and_the_command_that_accepts_it(
     program.tested().assert_outcomes(passed=1)
 
 
-def test_a_program_that_gives_no_job_fails_in_a_line(program: Program) -> None:
+def test_a_program_without_a_job_fails_in_one_line(program: Program) -> None:
     program.is_as(PROGRAM.replace("    return env", ""))
     program.tested().stdout.fnmatch_lines(["*build returned None, which is not an environment*"])
     program.tested("--statebackend-lock-update").assert_outcomes(failed=1)
 
 
-def test_keys_whose_types_are_unknown_fail_in_a_line(program: Program) -> None:
+def test_unknown_key_types_fail_in_one_line(program: Program) -> None:
     program.is_as(PROGRAM.replace('from_elements([], "shop string")', "from_elements([])"))
     for arguments in ((), ("--statebackend-lock-update",)):
         result = program.tested(*arguments)
@@ -120,13 +120,13 @@ def test_keys_whose_types_are_unknown_fail_in_a_line(program: Program) -> None:
         result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_a_lock_that_was_edited_fails_with_what_to_do(program: Program) -> None:
+def test_an_edited_lock_fails_with_advice(program: Program) -> None:
     path = program.pytester.path / "state.lock"
     path.write_text(path.read_text().replace("sales: int64", "sales: int32"))
     program.tested().stdout.fnmatch_lines(["*edited by hand*"])
 
 
-def test_every_lock_of_a_history_has_to_be_restored(pytester: pytest.Pytester) -> None:
+def test_every_lock_of_a_history_must_be_compatible(pytester: pytest.Pytester) -> None:
     program = Program(pytester, ', "state.lock", history="locks", allow_loss=True')
     program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
     program.is_as(PROGRAM.replace('    note: str = ""\n', ""))
@@ -139,7 +139,7 @@ def test_every_lock_of_a_history_has_to_be_restored(pytester: pytest.Pytester) -
 
 
 @pytest.mark.parametrize("allows_loss", [True, False])
-def test_what_a_lock_of_the_history_would_lose_fails_unless_losses_are_allowed(
+def test_data_loss_from_a_lock_of_the_history_fails_unless_allowed(
     pytester: pytest.Pytester, allows_loss: bool
 ) -> None:
     program = Program(pytester, f', "state.lock", history="locks", allow_loss={allows_loss}')
@@ -152,7 +152,7 @@ def test_what_a_lock_of_the_history_would_lose_fails_unless_losses_are_allowed(
         result.stdout.fnmatch_lines(["*locks/00001-*", "*.note: removed (data loss)*"])
 
 
-def test_a_run_that_does_not_use_the_fixture_imports_nothing_of_the_product(tmp_path: Path) -> None:
+def test_a_run_without_the_fixture_imports_nothing_of_the_product(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
         "import sys\n\ndef test_it():\n    assert not "
         "{'pyarrow', 'attrs', 'hypothesis', 'pyspark'} & set(sys.modules)\n"
@@ -172,7 +172,7 @@ def test_a_run_that_does_not_use_the_fixture_imports_nothing_of_the_product(tmp_
     assert done.returncode == 0, done.stdout
 
 
-def test_the_hooks_of_pre_commit_run_commands_that_there_are() -> None:
+def test_the_pre_commit_hooks_run_existing_commands() -> None:
     hooks = (REPOSITORY / ".pre-commit-hooks.yaml").read_text()
     entries = [line.split(": ", 1)[1] for line in hooks.splitlines() if line.startswith("  entry: ")]
     assert entries == ["statebackend check", "statebackend lock --check"]

@@ -1,4 +1,4 @@
-"""The harness of one operator: emitted records and watermarks, remaining state and timers, and restores."""
+"""The harness of one operator: output and watermarks, remaining state and timers, and restores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Delaying(Operator):
 
 
 class Holding(Operator):
-    """Keeps the last record out of state until a snapshot is taken, and notes the watermarks that it hears."""
+    """Keeps the last record out of state until a snapshot, and records watermarks."""
 
     def open(self, context: Any, emitter: Emitter) -> None:
         self.record = context.get_state(ValueStateDescriptor("record", str))
@@ -72,7 +72,7 @@ class Holding(Operator):
 
 
 @pytest.mark.parametrize("backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
-def test_an_operator_is_driven_call_by_call_and_goes_on_from_its_state(tmp_path: Path, backend: Any) -> None:
+def test_an_operator_is_driven_call_by_call_and_continues_from_its_state(tmp_path: Path, backend: Any) -> None:
     harness = BackendHarness(str(tmp_path))
     run = OperatorTestHarness(harness, backend, Delaying())
     run.records(("a", "one", 1), ("b", "two", 5))
@@ -91,7 +91,7 @@ def test_an_operator_is_driven_call_by_call_and_goes_on_from_its_state(tmp_path:
     assert again.rows() == [("three", 3), ("two", 3)]
 
 
-def test_an_operator_is_told_before_each_kind_of_snapshot(tmp_path: Path) -> None:
+def test_an_operator_is_notified_before_each_kind_of_snapshot(tmp_path: Path) -> None:
     harness = BackendHarness(str(tmp_path))
     run = OperatorTestHarness(harness, HeapStateBackend(), Holding())
     run.records(("a", "one", None))
@@ -105,7 +105,7 @@ def test_an_operator_is_told_before_each_kind_of_snapshot(tmp_path: Path) -> Non
     assert last.operator.seen.get() == ["two"]
 
 
-def test_a_watermark_that_is_no_progress_is_heard_by_nobody(tmp_path: Path) -> None:
+def test_a_watermark_that_does_not_advance_is_dropped(tmp_path: Path) -> None:
     operator = Holding()
     run = OperatorTestHarness(BackendHarness(str(tmp_path)), HeapStateBackend(), operator)
     for watermark in (5, 5, 4, 6):

@@ -1,4 +1,4 @@
-"""An async operator without threads: coroutines run when it asks for outcomes, and time stands still.
+"""An async operator without threads: coroutines run when it polls, and time does not advance.
 
 What happens while the operator waits is a script: one step each time there is nothing to be taken. An operator that
 waits with no step left would wait for ever, and that fails the test.
@@ -32,7 +32,7 @@ class WaitsForEverError(AssertionError):
 
 
 class ManualRequests:
-    """Requests in a loop that is turned by hand, on a clock that is set by hand."""
+    """Requests in an event loop that a test steps, with a test clock."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
@@ -78,14 +78,14 @@ class ManualRequests:
         self.turn()
 
     def turn(self) -> None:
-        """Lets everything go on that can, at this time."""
+        """Run everything that can run at this time."""
         for _ in range(TURNS):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
         self.collect()
 
     def collect(self) -> None:
-        """Takes the outcomes of what has ended."""
+        """Take the outcomes of finished requests."""
         for number, task in list(self.tasks.items()):
             if task.done():
                 del self.tasks[number]
@@ -98,7 +98,7 @@ class ManualRequests:
 
 
 class Answering(AsyncFunction[Any, Any]):
-    """Its answers are given by the test: `answers` has a future for each record that is asked for, by attempt."""
+    """The test sets the results: `answers` has a future for each requested record, by attempt."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -137,7 +137,7 @@ class Batch:
 
 
 class Emitted:
-    """What an operator emits, watermarks as ``("W", time)``; an `Emitter`."""
+    """Output of an operator, watermarks as ``("W", time)``; an `Emitter`."""
 
     def __init__(self) -> None:
         self.output: list[Any] = []
@@ -154,7 +154,7 @@ class Emitted:
 
 
 class StoredList:
-    """List state that keeps bytes."""
+    """List state that stores bytes."""
 
     def __init__(self, descriptor: OperatorStateDescriptor, stored: list[bytes]) -> None:
         [self.serializer] = descriptor.serializers.values()
@@ -192,7 +192,7 @@ class Context(RuntimeContext):
 
 
 class Asking:
-    """An operator of async I/O, fed by hand. The records of a stream without a schema are anything."""
+    """An async operator fed by a test. Records of a stream without a schema are arbitrary."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Asking:
         self.records()
 
     def meanwhile(self, *steps: Callable[[], object]) -> None:
-        """What happens, one by one, when the operator waits."""
+        """The steps that run, one by one, while the operator waits."""
         self.requests.script.extend(steps)
 
     @contextlib.contextmanager
@@ -251,7 +251,7 @@ class Asking:
 
 
 class Late(Answering):
-    """Gives three times the record if it takes too long."""
+    """Returns three times the record after a timeout."""
 
     def timeout(self, value: Any, context: AsyncContext) -> Any:
         self.timed_out = (value, context.attempt, context.timestamp)
@@ -259,7 +259,7 @@ class Late(Answering):
 
 
 class Giving(AsyncFunction[Any, Any]):
-    """Gives what it was made with."""
+    """Returns its constructor argument."""
 
     def __init__(self, result: Any) -> None:
         self.result = result

@@ -1,4 +1,4 @@
-"""An operator of async I/O, record by record, with coroutines that the test completes and a clock that it sets.
+"""An async operator, record by record, with coroutines and a clock controlled by the test.
 
 The cases are those of Flink's AsyncWaitOperatorTest, and what else may come from a function.
 """
@@ -51,7 +51,7 @@ def test_unordered_results_do_not_pass_a_watermark() -> None:
 
 
 @BOTH_ORDERS
-def test_more_records_than_there_is_room_for_all_come_out(order: EmissionOrder) -> None:
+def test_more_records_than_the_capacity_are_all_emitted(order: EmissionOrder) -> None:
     function = Answering()
     with Asking(function, order, capacity=6).closed() as asking:
         answers = [partial(lambda value: function.answer(value, value * 2), value) for value in (6, 5, 4, 3, 2, 1)]
@@ -64,7 +64,7 @@ def test_more_records_than_there_is_room_for_all_come_out(order: EmissionOrder) 
 
 
 @BOTH_ORDERS
-def test_no_more_is_asked_for_than_there_is_room_for(order: EmissionOrder) -> None:
+def test_no_more_requests_than_the_capacity_are_sent(order: EmissionOrder) -> None:
     function = Answering()
     with Asking(function, order, capacity=2).closed() as asking:
         asking.records("a", "b")
@@ -98,7 +98,7 @@ def test_a_barrier_waits_until_nothing_is_in_flight(order: EmissionOrder) -> Non
 
 
 @BOTH_ORDERS
-def test_what_is_in_flight_is_in_the_snapshot_and_is_asked_for_first_and_in_order(order: EmissionOrder) -> None:
+def test_records_in_flight_are_in_the_snapshot_and_requested_first_in_order(order: EmissionOrder) -> None:
     first = Answering()
     stored: list[bytes] = []
     with Asking(first, order, carries=True, schema="v int", stored=stored).closed() as asking:
@@ -121,7 +121,7 @@ def test_what_is_in_flight_is_in_the_snapshot_and_is_asked_for_first_and_in_orde
 
 
 @BOTH_ORDERS
-def test_a_full_queue_is_restored_into_a_smaller_one_and_nothing_waits_for_ever(order: EmissionOrder) -> None:
+def test_a_full_queue_is_restored_into_a_smaller_one_without_deadlock(order: EmissionOrder) -> None:
     first = Answering()
     stored: list[bytes] = []
     with Asking(first, order, capacity=5, carries=True, schema="v int", stored=stored).closed() as asking:
@@ -138,7 +138,7 @@ def test_a_full_queue_is_restored_into_a_smaller_one_and_nothing_waits_for_ever(
         assert second.asked == [(value,) for value in range(6)]
 
 
-def test_a_snapshot_holds_no_watermark_and_what_is_before_one_is_not_carried() -> None:
+def test_a_snapshot_has_no_watermark_and_records_before_one_are_completed() -> None:
     function = Answering()
     with Asking(function, carries=True, schema="v int").closed() as asking:
         asking.records((1,))
@@ -152,9 +152,7 @@ def test_a_snapshot_holds_no_watermark_and_what_is_before_one_is_not_carried() -
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("carries", [False, True])
-def test_what_is_before_a_watermark_is_waited_for_when_that_has_to_come_out(
-    order: EmissionOrder, carries: bool
-) -> None:
+def test_a_watermark_waits_for_the_records_before_it(order: EmissionOrder, carries: bool) -> None:
     function = Answering()
     with Asking(function, order, carries=carries, schema="v int").closed() as asking:
         asking.records((1,))
@@ -167,7 +165,7 @@ def test_what_is_before_a_watermark_is_waited_for_when_that_has_to_come_out(
         function.answer((2,), 2)
 
 
-def test_the_end_of_time_waits_for_everything() -> None:
+def test_the_end_of_time_waits_for_all_requests() -> None:
     function = Answering()
     with Asking(function, carries=True, schema="v int").closed() as asking:
         asking.records((1,), (2,))
@@ -178,7 +176,7 @@ def test_the_end_of_time_waits_for_everything() -> None:
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("retry", [None, AsyncRetryStrategy.fixed_delay(3, 10)])
-def test_what_is_completed_behind_the_snapshot_is_not_emitted_when_the_operator_is_closed(
+def test_results_after_the_snapshot_are_not_emitted_when_the_operator_is_closed(
     order: EmissionOrder, retry: AsyncRetryStrategy | None
 ) -> None:
     function = Answering()
@@ -192,7 +190,7 @@ def test_what_is_completed_behind_the_snapshot_is_not_emitted_when_the_operator_
         assert asking.requests.tasks == {}
 
 
-def test_records_without_a_schema_cannot_be_carried() -> None:
+def test_records_without_a_schema_cannot_be_stored() -> None:
     with pytest.raises(JobDefinitionError, match="operator 'ask': carry_in_flight puts records into checkpoints"):
         Asking(Answering(), carries=True)
 
@@ -206,7 +204,7 @@ def test_ten_thousand_records_pass_a_queue_of_one() -> None:
 
 
 def immediate(asking: Asking) -> Any:
-    """Turns the loop as little as such a coroutine needs."""
+    """Step the loop only as needed by such a coroutine."""
     requests = asking.requests
 
     def outcomes(wait_s: float) -> Any:
@@ -232,7 +230,7 @@ class Counting(AsyncFunction[Any, Any]):
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("capacity", [1, 16])
-def test_in_the_loop_of_the_process_everything_comes_out_once(order: EmissionOrder, capacity: int) -> None:
+def test_in_the_loop_of_the_process_every_record_is_emitted_once(order: EmissionOrder, capacity: int) -> None:
     with Asking(Counting(), order, capacity=capacity, timeout_ms=600_000, requests=LoopRequests()).closed() as asking:
         for start in range(0, 400, 100):
             asking.records(*range(start, start + 100))
@@ -246,7 +244,7 @@ def test_in_the_loop_of_the_process_everything_comes_out_once(order: EmissionOrd
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("what", ["a watermark", "a snapshot", "a watermark that has to come out"])
-def test_what_was_restored_and_waits_for_room_is_passed_by_nothing(order: EmissionOrder, what: str) -> None:
+def test_restored_records_waiting_for_capacity_are_not_overtaken(order: EmissionOrder, what: str) -> None:
     stored: list[bytes] = []
     with Asking(Answering(), order, capacity=5, carries=True, schema="v int", stored=stored).closed() as asking:
         asking.records(*((value,) for value in range(5)))
@@ -270,7 +268,7 @@ def test_what_was_restored_and_waits_for_room_is_passed_by_nothing(order: Emissi
         assert records == list(range(5 - len(asking.stored)))
 
 
-def test_records_with_a_column_that_no_state_can_hold_cannot_be_carried() -> None:
+def test_records_with_an_unstorable_column_cannot_be_in_flight() -> None:
     months = DeclaredSchema((Column("v", "interval month", pa.month_day_nano_interval()),))
     context = Context([], None)
     assert snapshot_of_records(context, months, needed=False).restored() == []
@@ -281,7 +279,7 @@ def test_records_with_a_column_that_no_state_can_hold_cannot_be_carried() -> Non
 
 
 @BOTH_ORDERS
-def test_what_was_carried_comes_out_before_the_first_snapshot_of_a_program_that_carries_nothing(
+def test_restored_records_are_emitted_before_the_first_snapshot_of_a_program_without_async_io(
     order: EmissionOrder,
 ) -> None:
     stored: list[bytes] = []

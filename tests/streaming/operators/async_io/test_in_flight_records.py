@@ -1,4 +1,4 @@
-"""The form of records in flight in a snapshot, which is durable."""
+"""The durable form of records in flight in a snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statebackend.streaming.rows.record_serializer import stored_records
 SCHEMA = "v int, `a b` string"
 
 
-def test_the_bytes_of_records_in_flight_stay_what_they_are() -> None:
+def test_the_bytes_of_records_in_flight_are_stable() -> None:
     stored: list[bytes] = []
     with Asking(Answering(), carries=True, keyed=True, schema=SCHEMA, stored=stored).closed() as asking:
         asking.records((1, "x"), (None, None), keys=["k", 7], timestamps=[1000, None])
@@ -23,7 +23,7 @@ def test_the_bytes_of_records_in_flight_stay_what_they_are() -> None:
     assert [data.hex() for data in stored] == [FIRST, SECOND]
 
 
-def test_what_a_snapshot_says_of_their_form_stays_what_it_is() -> None:
+def test_the_schema_of_records_in_flight_is_stable() -> None:
     form = stored_records(parsed_schema(SCHEMA, "test").arrow, "test")
     snapshot = snapshot_to_bytes(record_serializer(form).snapshot_configuration())
     assert b"column_612062" in snapshot

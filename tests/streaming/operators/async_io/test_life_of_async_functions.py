@@ -1,4 +1,4 @@
-"""What an async function may give and raise, and its life from open to close."""
+"""Results and exceptions of an async function, and its lifecycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statebackend.streaming.errors import UserFunctionError
 
 
 @BOTH_ORDERS
-def test_what_a_function_raises_fails_with_operator_key_and_record_and_others_are_emitted(
+def test_an_exception_names_operator_key_and_record_and_other_results_are_emitted(
     order: EmissionOrder,
 ) -> None:
     function = Answering()
@@ -75,7 +75,7 @@ def test_a_function_may_yield_its_results() -> None:
         assert asking.output == [0, 1, 2]
 
 
-def test_a_function_that_is_not_async_is_told_to_be() -> None:
+def test_a_function_that_is_not_async_is_rejected() -> None:
     with (
         Asking(NotAsync()).closed() as asking,
         pytest.raises(UserFunctionError, match=r"async_invoke returned \[3\] at once; write it as async def"),
@@ -92,7 +92,7 @@ class Exiting(AsyncFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_a_coroutine_that_ends_itself_fails_its_record(error: BaseException) -> None:
+def test_a_coroutine_that_cancels_itself_fails_its_record(error: BaseException) -> None:
     with (
         Asking(Exiting(error)).closed() as asking,
         pytest.raises(UserFunctionError, match=f"record 'r': async_invoke raised {type(error).__name__}"),
@@ -101,7 +101,7 @@ def test_a_coroutine_that_ends_itself_fails_its_record(error: BaseException) -> 
 
 
 class WithLife(Answering):
-    """Opens and closes in the loop, and tells of it."""
+    """Opens and closes in the loop, and records both."""
 
     def __init__(self, failing: str = "") -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class WithLife(Answering):
             raise OSError("no")
 
 
-def test_open_and_close_may_be_coroutines_and_requests_have_ended_before_close() -> None:
+def test_open_and_close_may_be_coroutines_and_close_follows_all_requests() -> None:
     function = WithLife()
     with Asking(function).closed() as asking:
         asking.records(1)
@@ -132,7 +132,7 @@ def test_open_and_close_may_be_coroutines_and_requests_have_ended_before_close()
     assert function.cancelled == [1]
 
 
-def test_what_open_raises_names_the_operator() -> None:
+def test_an_exception_of_open_names_the_operator() -> None:
     function = WithLife("open")
     with Asking(function).closed() as asking:
         assert function.life == []
@@ -163,7 +163,7 @@ def test_state_cannot_be_registered_by_an_async_function() -> None:
 
 
 @BOTH_ORDERS
-def test_of_several_requests_that_fail_at_once_the_first_is_told(order: EmissionOrder) -> None:
+def test_the_first_of_several_failed_requests_is_reported(order: EmissionOrder) -> None:
     function = Answering()
     with Asking(function, order).closed() as asking:
         asking.records(1, 2)

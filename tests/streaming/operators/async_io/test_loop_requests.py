@@ -1,4 +1,4 @@
-"""Requests in the event loop of the process, which runs in a thread of its own."""
+"""Requests in the event loop of the process, which runs in its own thread."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_coroutines_run_in_another_thread_and_outcomes_are_taken_in_this_one(req
     assert requests.outcomes(0) == []
 
 
-def test_requests_of_one_process_share_a_loop_and_what_belongs_to_it_outlives_them() -> None:
+def test_requests_of_one_process_share_a_loop_that_outlives_them() -> None:
     first = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
     lock = first.run(made_in_the_loop())
     first.close()
@@ -79,12 +79,14 @@ async def made_in_the_loop() -> LoopLock:
     return lock
 
 
-def test_nothing_there_is_told_after_the_wait(requests: LoopRequests) -> None:
+def test_an_empty_poll_returns_nothing_after_the_wait(requests: LoopRequests) -> None:
     assert requests.outcomes(0.001) == []
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(2), KeyboardInterrupt()])
-def test_what_a_coroutine_raises_is_told_and_the_loop_goes_on(requests: LoopRequests, error: BaseException) -> None:
+def test_an_exception_of_a_coroutine_is_reported_and_the_loop_continues(
+    requests: LoopRequests, error: BaseException
+) -> None:
     async def failing() -> Any:
         raise error
 
@@ -95,7 +97,7 @@ def test_what_a_coroutine_raises_is_told_and_the_loop_goes_on(requests: LoopRequ
 
 
 def test_a_future_that_another_thread_completes_is_seen(requests: LoopRequests) -> None:
-    """Without a word to the loop, which is against the rules of asyncio and happens."""
+    """Without waking the loop, which asyncio forbids, but programs do."""
     futures: concurrent.futures.Future[asyncio.Future[Any]] = concurrent.futures.Future()
 
     async def waiting() -> Any:
@@ -108,7 +110,7 @@ def test_a_future_that_another_thread_completes_is_seen(requests: LoopRequests) 
     assert next_of(requests).results == [7]
 
 
-def test_blocking_work_goes_to_threads(requests: LoopRequests) -> None:
+def test_blocking_work_runs_in_threads(requests: LoopRequests) -> None:
     released = threading.Event()
 
     async def waiting() -> Any:
@@ -121,7 +123,7 @@ def test_blocking_work_goes_to_threads(requests: LoopRequests) -> None:
     assert next_of(requests).results == [True]
 
 
-def test_cancelled_requests_are_told_and_their_coroutines_have_ended(requests: LoopRequests) -> None:
+def test_cancelled_requests_are_reported_and_their_coroutines_have_ended(requests: LoopRequests) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def waiting() -> Any:
@@ -139,7 +141,7 @@ def test_cancelled_requests_are_told_and_their_coroutines_have_ended(requests: L
     assert ended.is_set()
 
 
-def test_closing_ends_everything_and_nothing_begins_behind_it() -> None:
+def test_closing_ends_all_requests_and_accepts_no_more() -> None:
     requests = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
     ended: list[int] = []
 
@@ -162,7 +164,7 @@ def test_closing_ends_everything_and_nothing_begins_behind_it() -> None:
     assert len(ended) == 20
 
 
-def test_a_coroutine_that_swallows_its_cancellation_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     requests = LoopRequests(answer_s=LONG_S, end_s=0)
     begun, released = threading.Event(), asyncio.Event()
 
@@ -191,7 +193,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_left_behind(caplog: pytes
     another.close()
 
 
-def test_a_loop_that_a_coroutine_blocks_is_left_behind_and_the_next_one_gets_another(
+def test_a_blocked_loop_is_abandoned_and_the_next_operator_gets_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = WorkerLoop()
@@ -217,7 +219,7 @@ def test_a_loop_that_a_coroutine_blocks_is_left_behind_and_the_next_one_gets_ano
 
 
 class StoodStill(threading.Event):
-    """Something that is waited for in a process that stands still meanwhile: when it goes on the time is over."""
+    """An object that is awaited while the process is paused: the timeout is over afterwards."""
 
     has_stood_still = False
 
@@ -228,7 +230,7 @@ class StoodStill(threading.Event):
         return super().wait(timeout)
 
 
-def test_a_loop_that_answers_behind_a_pause_of_the_process_is_not_left_behind(
+def test_a_loop_that_answers_after_a_pause_of_the_process_is_not_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(requests_module, "threading", SimpleNamespace(Event=StoodStill))
@@ -240,7 +242,7 @@ def test_a_loop_that_answers_behind_a_pause_of_the_process_is_not_left_behind(
     assert not [one for one in caplog.records if one.name == requests_module.__name__]
 
 
-def test_an_abandoned_loop_is_given_to_nobody() -> None:
+def test_an_abandoned_loop_is_not_reused() -> None:
     loop = worker_loop()
     assert worker_loop() is loop
     abandon(WorkerLoop())
@@ -258,7 +260,7 @@ def test_an_operator_may_be_called_from_a_running_loop(requests: LoopRequests) -
     assert asyncio.run(program()) == ((1,), (2,))
 
 
-def test_a_forked_process_has_a_loop_of_its_own() -> None:
+def test_a_forked_process_has_its_own_loop() -> None:
     worker_loop()
     reader, writer = os.pipe()
     process_id = os.fork()

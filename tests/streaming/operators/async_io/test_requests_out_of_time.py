@@ -1,4 +1,4 @@
-"""Requests that take too long: what becomes of them, of their record and of those behind them."""
+"""Requests that time out: their result, their record, and those after them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statebackend.streaming.operators.async_requests import LoopRequests, Worker
 
 
 @BOTH_ORDERS
-def test_a_request_that_takes_too_long_fails_with_operator_key_and_record_and_others_are_emitted(
+def test_a_timeout_fails_with_operator_key_and_record_and_other_results_are_emitted(
     order: EmissionOrder,
 ) -> None:
     function = Answering()
@@ -38,7 +38,7 @@ def test_a_request_that_takes_too_long_fails_with_operator_key_and_record_and_ot
 
 
 @BOTH_ORDERS
-def test_timeout_may_give_results_instead_and_the_request_is_cancelled(order: EmissionOrder) -> None:
+def test_timeout_may_return_results_instead_and_the_request_is_cancelled(order: EmissionOrder) -> None:
     function = Late()
     with Asking(function, order).closed() as asking:
         asking.records(1, 2, timestamps=[7, 8])
@@ -52,7 +52,7 @@ def test_timeout_may_give_results_instead_and_the_request_is_cancelled(order: Em
         assert function.cancelled == [1]
 
 
-def test_an_operator_that_waits_is_woken_by_the_time() -> None:
+def test_a_waiting_operator_is_woken_by_the_timeout() -> None:
     function = Late()
     with Asking(function, capacity=1).closed() as asking:
         asking.records(1)
@@ -61,7 +61,7 @@ def test_an_operator_that_waits_is_woken_by_the_time() -> None:
         assert asking.output == [3]
 
 
-def test_a_result_that_came_after_its_time_is_none_although_nobody_looked() -> None:
+def test_a_result_after_its_timeout_is_dropped_even_if_nobody_polled() -> None:
     function = Late()
     with Asking(function).closed() as asking:
         asking.records(1, 2)
@@ -89,7 +89,7 @@ def test_nothing_is_left_of_a_request_that_was_in_time() -> None:
 
 @pytest.mark.parametrize("by_exception", [True, False])
 @BOTH_ORDERS
-def test_retries_come_after_their_delays_until_one_is_good(order: EmissionOrder, by_exception: bool) -> None:
+def test_retries_follow_their_delays_until_one_succeeds(order: EmissionOrder, by_exception: bool) -> None:
     retry = AsyncRetryStrategy.exponential_backoff(
         4, 100, 250, retry_on_exception=ConnectionError, retry_on_result=lambda results: results == ["busy"]
     )
@@ -114,7 +114,7 @@ def test_retries_come_after_their_delays_until_one_is_good(order: EmissionOrder,
         assert function.attempts == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
-def test_the_last_attempt_counts_whatever_it_gives() -> None:
+def test_the_last_attempt_counts_with_any_result() -> None:
     retry = AsyncRetryStrategy.fixed_delay(2, 0, retry_on_result=lambda results: True)
     function = Answering()
     with Asking(function, retry=retry).closed() as asking:
@@ -132,7 +132,7 @@ def test_the_last_attempt_counts_whatever_it_gives() -> None:
         assert asking.output == ["second"]
 
 
-def test_what_is_not_worth_a_retry_fails_at_once() -> None:
+def test_an_error_without_retry_fails_at_once() -> None:
     retry = AsyncRetryStrategy.fixed_delay(5, 0, retry_on_exception=lambda error: "again" in str(error))
     function = Answering()
     with Asking(function, retry=retry).closed() as asking:
@@ -147,7 +147,7 @@ def test_what_is_not_worth_a_retry_fails_at_once() -> None:
 
 
 @BOTH_ORDERS
-def test_the_time_is_over_all_attempts_and_may_end_between_two(order: EmissionOrder) -> None:
+def test_the_timeout_covers_all_attempts_and_may_fire_between_two(order: EmissionOrder) -> None:
     retry = AsyncRetryStrategy.fixed_delay(10, 600)
     function = Answering()
     with Asking(function, order, retry=retry).closed() as asking:
@@ -168,7 +168,7 @@ def test_the_time_is_over_all_attempts_and_may_end_between_two(order: EmissionOr
 
 
 @BOTH_ORDERS
-def test_timeout_gives_results_between_two_attempts(order: EmissionOrder) -> None:
+def test_timeout_returns_results_between_two_attempts(order: EmissionOrder) -> None:
     function = Late()
     with Asking(function, order, retry=AsyncRetryStrategy.fixed_delay(10, 5000)).closed() as asking:
         asking.records(1)
@@ -199,7 +199,7 @@ class BadTimeout(Answering):
         ({"a": 1}, "timeout returned {'a': 1}, which is one record"),
     ],
 )
-def test_what_timeout_does_wrong_names_the_record(result: Any, reported: str) -> None:
+def test_an_error_of_timeout_names_the_record(result: Any, reported: str) -> None:
     with Asking(BadTimeout(result)).closed() as asking:
         asking.records("r")
         asking.requests.pass_time(1)
@@ -208,7 +208,7 @@ def test_what_timeout_does_wrong_names_the_record(result: Any, reported: str) ->
         assert not isinstance(raised.value, TimeoutError)
 
 
-def test_timeout_may_give_nothing() -> None:
+def test_timeout_may_return_nothing() -> None:
     with Asking(BadTimeout(None)).closed() as asking:
         asking.records("r")
         asking.requests.pass_time(1)
@@ -217,7 +217,7 @@ def test_timeout_may_give_nothing() -> None:
 
 
 class Stubborn(Late):
-    """Does not let itself be cancelled, and asks for another attempt each time."""
+    """Ignores its cancellation, and asks for another attempt each time."""
 
     async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
         self.asked.append(value)
@@ -259,7 +259,7 @@ class Blocking(Late):
         return [value]
 
 
-def test_a_coroutine_that_blocks_the_loop_is_out_of_time_like_any_other() -> None:
+def test_a_coroutine_that_blocks_the_loop_times_out_too() -> None:
     own, blocking = WorkerLoop(), Blocking()
     requests = LoopRequests(own, answer_s=0)
     try:

@@ -1,4 +1,4 @@
-"""What an async operator may emit when: the queue of its elements as a table, without a coroutine."""
+"""When an async operator may emit what: its queue as a table, without a coroutine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(order: EmissionOrder, *elements: Any, capacity: int = 100) -> tuple[S
     return queue, numbers
 
 
-def test_ordered_results_wait_for_those_before_them() -> None:
+def test_ordered_results_wait_for_earlier_ones() -> None:
     queue, (one, two, three) = filled(ORDERED, "a", "b", "c")
     queue.handle(three, COMPLETED, ["C"])
     queue.handle(two, COMPLETED, ["B"])
@@ -53,7 +53,7 @@ def test_ordered_results_wait_for_those_before_them() -> None:
     assert len(queue) == 0
 
 
-def test_unordered_results_are_emitted_as_they_come() -> None:
+def test_unordered_results_are_emitted_on_completion() -> None:
     queue, (one, two, three) = filled(UNORDERED, "a", "b", "c")
     queue.handle(three, COMPLETED, ["C"])
     assert taken(queue) == ["C"]
@@ -95,7 +95,7 @@ def test_an_element_has_one_outcome_and_a_second_is_ignored(order: EmissionOrder
 
 
 @pytest.mark.parametrize("order", EmissionOrder)
-def test_a_late_result_is_ignored_while_timeout_is_asked_and_its_results_count(order: EmissionOrder) -> None:
+def test_a_late_result_is_ignored_while_timeout_runs_and_its_results_count(order: EmissionOrder) -> None:
     queue, [one] = filled(order, "a")
     assert queue.handle(one, TIMED_OUT)
     assert not queue.handle(one, COMPLETED, ["late"])
@@ -107,7 +107,7 @@ def test_a_late_result_is_ignored_while_timeout_is_asked_and_its_results_count(o
 
 @pytest.mark.parametrize("order", EmissionOrder)
 @pytest.mark.parametrize("by_timeout", [False, True])
-def test_a_failed_element_holds_nothing_up(order: EmissionOrder, by_timeout: bool) -> None:
+def test_a_failed_element_blocks_nothing(order: EmissionOrder, by_timeout: bool) -> None:
     queue, (one, two) = filled(order, "a", "b")
     queue.handle(two, COMPLETED, ["B"])
     if by_timeout:
@@ -119,7 +119,7 @@ def test_a_failed_element_holds_nothing_up(order: EmissionOrder, by_timeout: boo
     assert len(queue) == 0
 
 
-def test_capacity_counts_what_is_not_emitted_and_watermarks_too() -> None:
+def test_capacity_counts_unemitted_elements_including_watermarks() -> None:
     queue, (one, two) = filled(ORDERED, "a", ("W", 1), "b", capacity=3)
     assert not queue.has_room
     queue.handle(two, COMPLETED, ["B"])
@@ -134,7 +134,7 @@ def test_capacity_counts_what_is_not_emitted_and_watermarks_too() -> None:
 
 
 @pytest.mark.parametrize("order", EmissionOrder)
-def test_what_is_not_emitted_is_told_in_the_order_of_arrival(order: EmissionOrder) -> None:
+def test_unemitted_elements_are_listed_in_order_of_arrival(order: EmissionOrder) -> None:
     queue, (one, _, three) = filled(order, "a", "b", ("W", 7), "c")
     queue.handle(three, COMPLETED, ["C"])
     queue.handle(one, COMPLETED, ["A"])
@@ -144,7 +144,9 @@ def test_what_is_not_emitted_is_told_in_the_order_of_arrival(order: EmissionOrde
 
 @pytest.mark.parametrize("state", ElementState)
 @pytest.mark.parametrize("event", ElementEvent)
-def test_what_is_not_in_the_table_is_an_error_that_changes_nothing(state: ElementState, event: ElementEvent) -> None:
+def test_an_event_outside_of_the_table_is_an_error_that_changes_nothing(
+    state: ElementState, event: ElementEvent
+) -> None:
     queue, [number] = filled(ORDERED, "a")
     for step in {
         ElementState.IN_FLIGHT: [],
@@ -164,14 +166,14 @@ def test_what_is_not_in_the_table_is_an_error_that_changes_nothing(state: Elemen
 
 
 @pytest.mark.parametrize("number", [-1, 1])
-def test_an_element_that_was_never_put_in_is_an_error(number: int) -> None:
+def test_an_unknown_element_is_an_error(number: int) -> None:
     queue, _ = filled(UNORDERED, "a")
     with pytest.raises(StreamElementQueueError, match=f"there is no element {number}: 1 were put in"):
         queue.handle(number, COMPLETED)
 
 
 def expected(order: EmissionOrder, elements: Sequence[Any], completions: Sequence[int]) -> list[Any]:
-    """The model: segment by segment between watermarks, in the order of arrival or of completion."""
+    """The model: segment by segment between watermarks, in order of arrival or of completion."""
     out: list[Any] = []
     rank = {number: position for position, number in enumerate(completions)}
     for is_watermark, group in itertools.groupby(enumerate(elements), lambda pair: pair[1] is None):
@@ -185,7 +187,7 @@ def expected(order: EmissionOrder, elements: Sequence[Any], completions: Sequenc
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from(EmissionOrder), st.lists(st.sampled_from(["record", None]), max_size=12))
-def test_any_order_of_completions_gives_what_a_model_says(
+def test_any_order_of_completions_equals_the_model(
     data: st.DataObject, order: EmissionOrder, elements: list[str | None]
 ) -> None:
     queue = StreamElementQueue(order, max(len(elements), 1))

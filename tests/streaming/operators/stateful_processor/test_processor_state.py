@@ -1,4 +1,4 @@
-"""A processor written for Spark, on our state and without Spark: what it reads, what it may write, what is rejected."""
+"""A Spark processor on our state, without Spark: reads, allowed writes, and rejected ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = "k string, n int"
 
 
 class Processor:
-    """The methods that every processor has; ``handle`` says what one does with the rows of a key."""
+    """The methods that every processor has; ``handle`` processes the rows of a key."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -41,7 +41,7 @@ def row(**values: Any) -> Any:
 
 
 class Asking(Processor):
-    """Emits what a function makes of the states, in order, for each key and epoch."""
+    """Emits the result of a function on the states, in order, for each key and epoch."""
 
     def __init__(self, ask: Callable[[Asking], list[Any]], schema: str = "n int") -> None:
         self.ask = ask
@@ -85,7 +85,7 @@ def answers(ask: Callable[[Any], list[Any]], schema: str = "n int") -> list[str]
     return [text for _, text in run(Asking(ask, schema))]
 
 
-def test_all_rows_of_a_key_in_an_epoch_are_one_call() -> None:
+def test_all_rows_of_a_key_and_epoch_are_one_call() -> None:
     class Sizes(Processor):
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
             yield row(k=key[0], text=str([one.n for one in rows]))
@@ -120,7 +120,7 @@ def test_a_value_is_a_tuple_or_nothing() -> None:
 @pytest.mark.parametrize(
     "value", [(5,), [5], {"n": 5}, row(other=5)], ids=["tuple", "list", "dict by name", "row by position"]
 )
-def test_what_a_value_may_be_given_as(value: Any) -> None:
+def test_accepted_forms_of_a_value(value: Any) -> None:
     def ask(of: Asking) -> list[Any]:
         of.value.update(value)
         return [of.value.get()]
@@ -139,12 +139,12 @@ def test_what_a_value_may_be_given_as(value: Any) -> None:
         ((1.5,), "1.5"),
     ],
 )
-def test_what_a_value_may_not_be_is_said_with_state_and_key(value: Any, reported: str) -> None:
+def test_rejected_forms_of_a_value_name_state_and_key(value: Any, reported: str) -> None:
     with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a'.*{reported}"):
         answers(lambda of: [of.value.update(value)])
 
 
-def test_a_list_keeps_its_order_and_is_never_written_empty() -> None:
+def test_a_list_keeps_its_order_and_is_never_stored_empty() -> None:
     def ask(of: Asking) -> list[Any]:
         found = [list(of.list.get()), of.list.exists()]
         of.list.appendValue((1,))
@@ -161,7 +161,7 @@ def test_a_list_keeps_its_order_and_is_never_written_empty() -> None:
             answers(lambda of, method=method: [getattr(of.list, method)([])])
 
 
-def test_a_map_gives_rows_for_keys_and_tuples_in_iterations() -> None:
+def test_a_map_returns_rows_by_key_and_tuples_in_iterations() -> None:
     def ask(of: Asking) -> list[Any]:
         found = [of.map.exists(), of.map.getValue((1,)), list(of.map.iterator())]
         for key in (3, -1, 2):
@@ -181,7 +181,7 @@ def test_a_map_gives_rows_for_keys_and_tuples_in_iterations() -> None:
     ]
 
 
-def test_values_of_all_kinds_come_back_as_on_spark() -> None:
+def test_values_of_all_kinds_round_trip_as_on_spark() -> None:
     schema = (
         "i tinyint, d double, b binary, t timestamp, l timestamp_ntz, a array<int>, m map<string,int>, s struct<x:int>"
     )
@@ -200,14 +200,14 @@ def test_values_of_all_kinds_come_back_as_on_spark() -> None:
     assert row_time == repr(in_local_time)
 
 
-def test_a_struct_inside_of_a_value_is_taken_by_name_as_the_rows_have_it() -> None:
+def test_a_nested_struct_is_read_by_name() -> None:
     schema = ProcessorSchema("s struct<a: string, b: string>, l array<struct<a: string, b: string>>", "here")
     given = {"b": "second", "a": "first"}
     [struct, [inside]] = schema.values(schema.stored((given, [given])))
     assert struct == inside == ("first", "second")
 
 
-def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> None:
+def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_equal() -> None:
     schema = ProcessorSchema("d decimal(4,2)", "here")
     to_bytes = schema.serializer.to_bytes
     assert repr(schema.values(schema.stored((Decimal("1.5"),)))) == "(Decimal('1.50'),)"
@@ -218,9 +218,7 @@ def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> N
 
 
 @pytest.mark.parametrize("hour_utc", [0, 1])
-def test_an_instant_in_an_hour_that_clocks_show_twice_stays_what_it_is(
-    monkeypatch: pytest.MonkeyPatch, hour_utc: int
-) -> None:
+def test_an_instant_in_a_repeated_hour_is_unchanged(monkeypatch: pytest.MonkeyPatch, hour_utc: int) -> None:
     schema = ProcessorSchema("t timestamp", "here")
     instant = datetime.datetime(2024, 10, 27, hour_utc, 30, tzinfo=datetime.timezone.utc)
     with monkeypatch.context() as patched:
@@ -264,7 +262,7 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
         ((Processor(), "k string", "update", "wall"), "time_mode is 'wall'; pass one of 'none', 'processingTime'"),
     ],
 )
-def test_what_cannot_run_is_rejected_at_once(arguments: tuple[Any, ...], reported: str) -> None:
+def test_processors_that_cannot_run_are_rejected_at_once(arguments: tuple[Any, ...], reported: str) -> None:
     stream = LocalStreamEnvironment().from_elements([("a", 1)], ROWS)
     with pytest.raises(JobDefinitionError, match=reported):
         stream.group_by("k").transform_with_state(*arguments)
@@ -292,7 +290,7 @@ class InitIs(Processor):
         ),
     ],
 )
-def test_what_init_may_not_do_is_found_before_the_job_starts(register: Callable[[Any], Any], reported: str) -> None:
+def test_forbidden_calls_in_init_are_found_before_the_job_starts(register: Callable[[Any], Any], reported: str) -> None:
     with pytest.raises(StreamJobError, match=reported):
         run(InitIs(register))
 
@@ -324,7 +322,7 @@ class TotalOfText(Total):
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_state_moves_on_to_a_schema_with_another_field(tmp_path: Path, backend: str) -> None:
+def test_state_migrates_to_a_schema_with_another_field(tmp_path: Path, backend: str) -> None:
     job = {"job_dir": tmp_path / "job", "backend": backend}
     assert run(Total(), [("a", 1), ("a", 2)], **job) == [("a", "None")]
     with pytest.raises(StateMigrationException, match="total"):
@@ -333,14 +331,14 @@ def test_state_moves_on_to_a_schema_with_another_field(tmp_path: Path, backend: 
     assert run(TotalOfMore(), [("a", 4)], **job) == [("a", "(None, 7)")]
 
 
-def test_a_savepoint_carries_the_state_on_under_another_schema_and_backend(tmp_path: Path) -> None:
+def test_a_savepoint_restores_the_state_with_another_schema_and_backend(tmp_path: Path) -> None:
     run(Total(), [("a", 1), ("b", 2)], savepoint=tmp_path / "savepoint", parallelism=2, backend="heap")
     rows = run(TotalOfMore(), [("a", 4), ("b", 4), ("c", 4)], from_savepoint=tmp_path / "savepoint", backend="rocksdb")
     assert sorted(rows) == [("a", "(None, 1)"), ("b", "(None, 2)"), ("c", "None")]
 
 
 class Once(Processor):
-    """Registers a timer that is due at once and one that is not; what a time-to-live lets it see is emitted."""
+    """Registers a timer that is due at once and one that is not; emits values visible under TTL."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -361,7 +359,7 @@ class Once(Processor):
         yield row(k=key[0], text=f"fired {late} late, {self.seen.get()}")
 
 
-def test_timers_of_processing_time_and_a_time_to_live_in_a_job() -> None:
+def test_processing_time_timers_and_ttl_in_a_job() -> None:
     rows = run(Once(), [("a", 7), ("b", 8), ("a", 9)], epoch_size=2, time_mode="processingTime")
     assert rows == [
         ("a", "2 timers, 0"),
@@ -372,7 +370,7 @@ def test_timers_of_processing_time_and_a_time_to_live_in_a_job() -> None:
     ]
 
 
-def test_timers_that_are_pending_travel_in_a_savepoint(tmp_path: Path) -> None:
+def test_pending_timers_are_in_a_savepoint(tmp_path: Path) -> None:
     at = tmp_path / "savepoint"
     run(Once(), [("a", 7), ("b", 8)], time_mode="processingTime", savepoint=at, parallelism=2, backend="heap")
     rows = run(Once(), [("a", 9), ("b", 9)], time_mode="processingTime", from_savepoint=at, backend="rocksdb")

@@ -1,4 +1,4 @@
-"""Timers of a processor: in which order an epoch calls it, what deleting and registering does, what is late."""
+"""Timers of a processor: order of calls in an epoch, deletion, registration, and lateness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKENDS = {"heap": HeapStateBackend(), "rocksdb": RocksDBStateBackend()}
 
 
 class Timed:
-    """Does what the records say, and tells what it is called with; a timer at ...7 registers two more."""
+    """Follows the records, and emits the arguments of its calls; a timer at ...7 registers two more."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -60,7 +60,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_records_come_before_timers_and_timers_in_order_of_time(tmp_path: Path, backend: Any, mode: TimeMode) -> None:
+def test_records_precede_timers_and_timers_are_in_time_order(tmp_path: Path, backend: Any, mode: TimeMode) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), mode)
     assert epochs.epoch(0, ("a", 10, [5000, 10_000, 15_000], []), ("c", 10, [], [])) == [
         ("a", "1 rows at 0, [5000, 10000, 15000]"),
@@ -89,7 +89,7 @@ def test_records_come_before_timers_and_timers_in_order_of_time(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_timer_fires_once_however_often_it_is_registered_and_deleted(
+def test_a_timer_fires_once_for_any_number_of_registrations_and_deletions(
     tmp_path: Path, backend: Any, mode: TimeMode
 ) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), mode)
@@ -104,7 +104,7 @@ def test_a_timer_fires_once_however_often_it_is_registered_and_deleted(
     assert epochs.next_timer is None
 
 
-def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, backend: Any) -> None:
+def test_records_are_late_by_the_watermark_of_the_former_epoch(tmp_path: Path, backend: Any) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [], []))
     epochs.epoch(10_000, ("a", 12_000, [], []))
@@ -114,7 +114,7 @@ def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, b
     assert epochs.epoch(12_000, ("a", 12_000, [], [])) == []
 
 
-def test_timers_that_an_older_version_has_stored_fire_once_each(
+def test_timers_stored_by_an_older_version_fire_once_each(
     tmp_path: Path, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
@@ -129,7 +129,7 @@ def test_timers_that_an_older_version_has_stored_fire_once_each(
     assert [text.split(" at ")[0] for _, text in epochs.epoch(90_000)] == ["timer 25007"]
 
 
-def test_a_watermark_that_has_not_come_yet_is_zero_for_timers_too(tmp_path: Path, backend: Any) -> None:
+def test_a_missing_watermark_is_zero_for_timers_too(tmp_path: Path, backend: Any) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     assert epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [0, 1], [])) == [
         ("a", "1 rows at 0, [0, 1]"),
@@ -139,7 +139,7 @@ def test_a_watermark_that_has_not_come_yet_is_zero_for_timers_too(tmp_path: Path
 
 
 class Latest(Timed):
-    """Tells what each key had by the watermark, and puts its timer off with each call."""
+    """Emits the content of each key by the watermark, and postpones its timer with each call."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         last = max(row.t for row in rows)
@@ -169,7 +169,7 @@ def run_in_job(
     return job, [tuple(row) for row in results]
 
 
-def test_timers_of_event_time_fire_in_jobs_and_travel_in_savepoints(tmp_path: Path, backend: Any) -> None:
+def test_event_time_timers_fire_in_jobs_and_are_in_savepoints(tmp_path: Path, backend: Any) -> None:
     job, results = run_in_job([("a", 5), ("b", 1), ("a", 12), ("c", 5)], backend)
     # The record of c is not after the watermark that the first two have made.
     assert results == [("a", "last 5 at 0"), ("b", "last 1 at 0"), ("a", "last 12 at 5"), ("b", "timer 11 at 12")]
@@ -194,7 +194,7 @@ def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
 @pytest.mark.parametrize(
     ("time", "reported"), [("x", "not a str"), (1 << 63, "milliseconds of 64 bits"), (1.5, "not a float")]
 )
-def test_the_time_of_a_timer_is_whole_milliseconds(tmp_path: Path, time: Any, reported: str) -> None:
+def test_the_time_of_a_timer_is_an_integer_of_milliseconds(tmp_path: Path, time: Any, reported: str) -> None:
     epochs = EpochDrive(tmp_path, BACKENDS["heap"], Timed(), TimeMode.EVENT_TIME)
     with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a': handleInputRows raised .*{reported}"):
         epochs.epoch(0, ("a", 1, [time], []))

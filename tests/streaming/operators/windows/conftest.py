@@ -1,4 +1,4 @@
-"""State for operators of windows: each test has a store of its own."""
+"""State for window operators: each test has its own store."""
 
 from __future__ import annotations
 

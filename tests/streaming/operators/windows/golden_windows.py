@@ -1,4 +1,4 @@
-"""The operators of the golden traces of windows, made of what their README describes."""
+"""The operators of the golden window traces, as described in their README."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ELEMENT = "key string, values array<bigint>"
 
 
 class Element(NamedTuple):
-    """What is folded, as a row of `ELEMENT`."""
+    """A folded element, as a row of `ELEMENT`."""
 
     key: str
     values: list[int]
@@ -71,7 +71,7 @@ GLOBAL_FIRES = ValueStateDescriptor("gfires", int)
 
 
 class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
-    """Shows what a window holds, and counts its firings if it is to."""
+    """Emits the content of a window, and counts its firings if configured."""
 
     def __init__(self, has_state: bool, clear_tag: OutputTag[Any] | None) -> None:
         self.has_state = has_state
@@ -114,7 +114,7 @@ def shown_window(window: Any) -> Any:
 
 
 def values_of(element: Any) -> list[int]:
-    """The values of a record, of what was folded, or of a result of `Concatenate`."""
+    """The values of a record, of a folded element, or of a result of `Concatenate`."""
     values: list[int] = element.values if isinstance(element, Element) else element["values"]
     return values
 
@@ -185,7 +185,7 @@ class EarlyAt(Trigger[Any, Any]):
 
 
 def value_of(element: Any) -> int:
-    """The value of a record; behind a first stage the sum."""
+    """The value of a record; the sum after a first stage."""
     return sum(values_of(element))
 
 

@@ -1,4 +1,4 @@
-"""Values of sliding windows that stay in memory until a snapshot: the stored bytes and the results are the same."""
+"""Values of sliding windows stay in memory until a snapshot: stored bytes and results are equal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.inte
 
 
 class Joined(AggregateFunction[int, str, str]):
-    """Joins what is added, in order."""
+    """Joins its input, in order."""
 
     def create_accumulator(self) -> str:
         return ""
@@ -56,7 +56,7 @@ def kept(run: WindowRun) -> int:
     most=st.sampled_from([0, 2, 1 << 16]),
     reduces=st.booleans(),
 )
-def test_stored_rows_and_results_are_those_of_records_that_are_stored_one_by_one(
+def test_stored_rows_and_results_equal_those_of_records_stored_one_by_one(
     state_backend: Any, epochs: list[Any], most: int, reduces: bool
 ) -> None:
     stream = windows(SLIDING)
@@ -111,7 +111,7 @@ def test_many_values_are_stored_before_the_next_snapshot(
     assert len(list(run.backend.get_keys_and_namespaces("window-contents"))) == 6
 
 
-def test_keys_that_are_equal_in_python_only_are_not_kept_in_memory(harness: BackendHarness) -> None:
+def test_keys_that_are_equal_in_python_only_are_not_cached(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows(SLIDING).aggregate(Sum(), Values()), key_serializer=DoubleSerializer())
     run.records((0.0, 1, 0))
     run.records((-0.0, 2, 0), (float("nan"), 3, 0))

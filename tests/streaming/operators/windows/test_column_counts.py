@@ -1,4 +1,4 @@
-"""Counts of windows: what comes in columns is counted as what comes as objects, late records too."""
+"""Window counts: records in columns count like objects, late records too."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def places(keys: list[Any], times: list[int | None], key_type: Any = None) -> Ba
 
 
 @given(RECORDS, st.integers(1, 20), st.integers(-19, 19))
-def test_records_are_counted_in_the_windows_that_python_finds(
+def test_records_are_counted_in_the_windows_that_python_computes(
     records: list[tuple[str, int]], size: int, offset: int
 ) -> None:
     windows = TumblingEventTimeWindows.of(size, offset % size).aligned
@@ -98,17 +98,19 @@ def test_records_are_counted_in_the_windows_that_python_finds(
     ],
     ids=["numbers", "texts", "two zeros", "no timestamp", "end of time"],
 )
-def test_only_what_arrow_and_python_group_alike_is_counted_in_columns(one: BatchPlaces, is_counted: bool) -> None:
+def test_only_keys_that_arrow_and_python_group_equally_are_counted_in_columns(
+    one: BatchPlaces, is_counted: bool
+) -> None:
     assert can_be_counted(one) is is_counted
 
 
 @pytest.mark.parametrize("far", [-(1 << 63) + 1, (1 << 63) - 1])
-def test_times_near_either_end_of_their_range_are_left_to_pythons_numbers(far: int) -> None:
+def test_times_near_the_ends_of_their_range_are_computed_in_python(far: int) -> None:
     assert not can_be_counted(places(["a", "a"], [0, far], pa.string()))
 
 
 class Columns:
-    """Records as a task of Spark's is given them."""
+    """Records as a Spark task gets them."""
 
     def __init__(self, key_group: Any) -> None:
         self._reader = InputReader(InputColumns(("key", "n"), ("key",), has_time=True), "windows")
@@ -134,7 +136,7 @@ class Columns:
 # The window ends where the watermark is.
 @example([[("a", 12)], [("a", 5)]], 0)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_columns_and_objects_give_the_same_rows_late_ones_too(
+def test_columns_and_objects_return_the_same_rows_including_late_ones(
     tmp_path_factory: pytest.TempPathFactory,
     contents: WindowContents,
     backend: str,
@@ -236,7 +238,7 @@ def test_an_overflow_in_a_window_names_the_key(tmp_path: Path) -> None:
         run.records(("a", ("a", 1), 5), ("b", ("b", 1), 5))
 
 
-def test_batches_are_put_together_up_to_a_bound_and_keep_their_order() -> None:
+def test_batches_are_joined_up_to_a_bound_in_order() -> None:
     sizes = [10_000, 0, 3, 120_000, 10_000, 200_000, 1]
     numbers = iter(range(sum(sizes)))
     batches = [pa.record_batch({"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in sizes]

@@ -1,4 +1,4 @@
-"""What functions, triggers and definitions of windows are rejected for, and what is told of it."""
+"""Rejected functions, triggers and window definitions, with their errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windows(assigner: Any = HOURLY) -> Any:
 
 
 class Forgetful(AggregateFunction[int, int, int]):
-    """Gives no accumulator back for 13."""
+    """Returns no accumulator for 13."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -64,7 +64,7 @@ class Lists(ProcessWindowFunction[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("assigner", [HOURLY, SESSIONS], ids=["fixed", "merging"])
-def test_a_function_that_folds_to_none_is_told_with_the_record(harness: BackendHarness, assigner: Any) -> None:
+def test_a_function_that_folds_to_none_is_reported_with_the_record(harness: BackendHarness, assigner: Any) -> None:
     def reduce(left: int, right: int) -> int:
         return None if right == 13 else left + right  # type: ignore[return-value]
 
@@ -80,7 +80,7 @@ def test_a_function_that_folds_to_none_is_told_with_the_record(harness: BackendH
 
 
 class MergingState(EventTimeTrigger):
-    """Keeps state that is not made for merging, and merges it all the same."""
+    """Has state that cannot be merged, and merges it."""
 
     descriptor: Any = ValueStateDescriptor("seen", int)
 
@@ -98,13 +98,13 @@ class MergingLists(MergingState):
 
 
 class Unmerging(EventTimeTrigger):
-    """Says that it can merge, and does not say how."""
+    """Claims to merge, without implementing it."""
 
     def on_merge(self, window: Any, context: OnMergeContext) -> None:
         super(EventTimeTrigger, self).on_merge(window, context)
 
 
-def test_state_of_a_trigger_is_merged_only_if_its_kind_can_be(harness: BackendHarness) -> None:
+def test_trigger_state_is_merged_only_if_its_kind_allows_it(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows(SESSIONS).trigger(MergingState()).process(Lists(), element_type=int))
     run.records(("a", 1, 1), ("a", 1, 20))
     reported = "the state 'seen' of a trigger is a value state, which cannot be merged; list, reducing and aggregating"
@@ -117,14 +117,14 @@ def test_state_of_a_trigger_is_merged_only_if_its_kind_can_be(harness: BackendHa
     assert [sorted(row) for row in run.rows()] == [[1, 1, 1]]
 
 
-def test_a_trigger_that_says_it_can_merge_and_does_not_say_how_is_told(harness: BackendHarness) -> None:
+def test_a_trigger_that_claims_to_merge_without_implementing_it_is_reported(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows(SESSIONS).trigger(Unmerging()).process(Lists(), element_type=int))
     run.records(("a", 1, 1), ("a", 1, 20))
     with pytest.raises(UserFunctionError, match=r"key 'a'.*NotImplementedError: Unmerging cannot merge windows"):
         run.records(("a", 1, 11))
 
 
-def test_a_trigger_by_event_time_tells_a_record_without_any(harness: BackendHarness) -> None:
+def test_an_event_time_trigger_reports_a_record_without_timestamp(harness: BackendHarness) -> None:
     trigger = ContinuousEventTimeTrigger.of(5)
     run = WindowRun(harness, HEAP, windows(GlobalWindows.create()).trigger(trigger).process(Lists(), element_type=int))
     with pytest.raises(UserFunctionError, match=r"key 'a', record 7: .*needs a timestamp, and the record has none"):
@@ -142,7 +142,7 @@ def test_a_trigger_by_event_time_tells_a_record_without_any(harness: BackendHarn
     ],
     ids=["state", "output"],
 )
-def test_a_function_over_windows_is_told_what_it_asks_for_in_vain(
+def test_a_window_function_is_told_of_unavailable_context_members(
     harness: BackendHarness, call: Any, reported: str
 ) -> None:
     class Asking(Lists):
@@ -157,14 +157,14 @@ def test_a_function_over_windows_is_told_what_it_asks_for_in_vain(
 
 
 class WithATimerOfItsOwn(ContinuousProcessingTimeTrigger):
-    """Has a timer in each window that is not for firing."""
+    """Has a timer in each window that does not fire it."""
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> Any:
         context.register_processing_time_timer(window.start + 3)
         return super().on_element(element, timestamp_ms, window, context)
 
 
-def test_a_continuous_trigger_fires_at_its_own_timers_alone(harness: BackendHarness) -> None:
+def test_a_continuous_trigger_fires_at_its_own_timers_only(harness: BackendHarness) -> None:
     trigger = WithATimerOfItsOwn(4)
     assigner = TumblingProcessingTimeWindows.of(10)
     run = WindowRun(harness, HEAP, windows(assigner).trigger(trigger).process(Lists(), element_type=int))
@@ -178,7 +178,7 @@ def test_a_continuous_trigger_fires_at_its_own_timers_alone(harness: BackendHarn
     assert run.entries() == {}
 
 
-def test_an_evictor_by_time_leaves_records_without_times_alone(harness: BackendHarness) -> None:
+def test_a_time_evictor_ignores_records_without_times(harness: BackendHarness) -> None:
     evicted = windows(GlobalWindows.create()).trigger(CountTrigger.of(3)).evictor(TimeEvictor.of(5))
     run = WindowRun(harness, HEAP, evicted.process(Lists(), element_type=int))
     run.records(("a", 1, None), ("a", 2, 100), ("a", 3, None))
@@ -192,7 +192,7 @@ def pair_of_windows(assigner: Any = HOURLY) -> Any:
     return WindowedStreamPair.of(lambda definition, **_: definition, assigner, JoinWindowFunction)
 
 
-def test_parts_that_make_no_windows_are_rejected_when_they_are_given() -> None:
+def test_invalid_parts_of_windows_are_rejected_by_the_constructor() -> None:
     for make, reported in (
         (lambda: PurgingTrigger.of(5), "takes a trigger, not 5"),
         (lambda: PurgingTrigger.of(EventTimeTrigger), "takes a trigger, not "),
@@ -217,7 +217,7 @@ def test_parts_that_make_no_windows_are_rejected_when_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("of", [windows, pair_of_windows])
-def test_windows_of_one_stream_and_of_two_take_the_same_triggers_and_latenesses(of: Any) -> None:
+def test_windows_of_one_stream_and_of_two_accept_the_same_triggers_and_lateness(of: Any) -> None:
     with pytest.raises(JobDefinitionError, match=r"trigger\(\) takes a Trigger, not the class EventTimeTrigger"):
         of().trigger(EventTimeTrigger)
     clock = TumblingProcessingTimeWindows.of(10)

@@ -1,4 +1,4 @@
-"""Windows that merge: what a snapshot has of them, and what is left of those that others have taken in."""
+"""Merging windows in snapshots, and the state of merged ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def summed(windowed: Any) -> WindowDefinition:
 
 
 @pytest.mark.parametrize("state_backend", [HEAP, RocksDBStateBackend()], ids=["heap", "rocksdb"])
-def test_a_session_that_grows_in_each_of_several_runs_fires_with_all_of_its_records(
+def test_a_session_that_grows_in_several_runs_fires_with_all_records(
     harness: BackendHarness, state_backend: Any
 ) -> None:
     handles: tuple[Any, ...] = ()
@@ -43,7 +43,7 @@ def test_a_session_that_grows_in_each_of_several_runs_fires_with_all_of_its_reco
     assert run.entries() == {}
 
 
-def test_sessions_of_more_keys_than_are_kept_in_use_all_fire(harness: BackendHarness) -> None:
+def test_sessions_of_more_keys_than_the_cache_all_fire(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, summed(sessions()))
     many = [(f"key {number}", 1, 0) for number in range(5_000)]
     run.records(*many)
@@ -58,9 +58,7 @@ def test_sessions_of_more_keys_than_are_kept_in_use_all_fire(harness: BackendHar
     [(EventTimeTrigger(), 2), (CountTrigger.of(5), 1)],
     ids=lambda one: type(one).__name__,
 )
-def test_of_sessions_that_became_one_there_is_what_there_is_of_one(
-    harness: BackendHarness, trigger: Any, timers: int
-) -> None:
+def test_merged_sessions_have_the_state_of_one(harness: BackendHarness, trigger: Any, timers: int) -> None:
     run = WindowRun(harness, HEAP, summed(sessions().trigger(trigger).allowed_lateness(50)))
     run.records(("a", 1, 0), ("a", 2, 12), ("a", 4, 6))
     left = run.entries()
@@ -71,7 +69,7 @@ def test_of_sessions_that_became_one_there_is_what_there_is_of_one(
     assert run.entries() == {}
 
 
-def test_a_late_record_that_joins_sessions_which_are_over_fires_once(harness: BackendHarness) -> None:
+def test_a_late_record_that_joins_closed_sessions_fires_once(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, summed(sessions().allowed_lateness(50)))
     run.records(("a", 1, 0), ("a", 2, 12))
     run.watermark(30)
@@ -82,7 +80,7 @@ def test_a_late_record_that_joins_sessions_which_are_over_fires_once(harness: Ba
     assert run.rows() == [1, 2, 7]
 
 
-def test_a_window_that_has_no_end_has_no_timer_for_it(harness: BackendHarness) -> None:
+def test_a_window_without_an_end_has_no_end_timer(harness: BackendHarness) -> None:
     endless = WindowedStream.of(lambda definition, **_: definition, GlobalWindows.create())
     run = WindowRun(harness, HEAP, summed(endless.trigger(CountTrigger.of(2))))
     run.records(("a", 1, None), ("b", 1, None), ("b", 2, None))

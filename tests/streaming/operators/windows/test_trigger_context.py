@@ -1,4 +1,4 @@
-"""What a trigger asks of its context reaches the timers of the window that is current, and nothing else."""
+"""Trigger context calls affect the timers of the current window only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statebackend.streaming.windows.triggers import EventTimeTrigger
 
 
 class NotedTimers:
-    """A timer service that notes its calls."""
+    """A timer service that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -34,7 +34,7 @@ class NotedTimers:
         "delete_processing_time_timer",
     ],
 )
-def test_a_timer_is_that_of_the_current_window(name: str) -> None:
+def test_a_timer_belongs_to_the_current_window(name: str) -> None:
     timers: Any = NotedTimers()
     context = WindowTriggerContext(EventTimeTrigger(), timers, lambda descriptor: None)
     for window in ("first", "second"):
@@ -44,7 +44,7 @@ def test_a_timer_is_that_of_the_current_window(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["current_watermark", "current_processing_time"])
-def test_time_is_that_of_the_timers(name: str) -> None:
+def test_time_is_that_of_the_timer_service(name: str) -> None:
     timers: Any = NotedTimers()
     assert getattr(WindowTriggerContext(EventTimeTrigger(), timers, lambda descriptor: None), name)() == 7
     assert timers.calls == [(name,)]

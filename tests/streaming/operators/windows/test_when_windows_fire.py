@@ -1,4 +1,4 @@
-"""When windows fire, by whatever trigger, and that nothing of them is left then."""
+"""When windows fire with any trigger, and that their state is removed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from typeserializers.times.timers import GLOBAL_WINDOW
 
 class TestProcessingTime:
     @BACKENDS
-    def test_windows_of_the_clock_fire_and_go(self, harness: BackendHarness, state_backend: Any) -> None:
+    def test_processing_time_windows_fire_and_are_removed(self, harness: BackendHarness, state_backend: Any) -> None:
         for assigner, expected in (
             (TumblingProcessingTimeWindows.of(10), [3, 4]),
             (ProcessingTimeSessionWindows.with_gap(10), [7]),
@@ -58,7 +58,7 @@ class TestProcessingTime:
             assert run.rows() == expected
             assert run.entries() == {}
 
-    def test_a_continuous_trigger_fires_by_the_clock(self, harness: BackendHarness) -> None:
+    def test_a_continuous_trigger_fires_in_processing_time(self, harness: BackendHarness) -> None:
         trigger = ContinuousProcessingTimeTrigger.of(4)
         run = WindowRun(harness, HEAP, windows(TumblingProcessingTimeWindows.of(10)).trigger(trigger).aggregate(Sum()))
         for now_ms in range(12):
@@ -68,7 +68,7 @@ class TestProcessingTime:
         assert run.rows() == [4, 8, 9]
         assert run.entries() == {}
 
-    def test_a_purging_trigger_purges_by_the_clock_too(self, harness: BackendHarness) -> None:
+    def test_a_purging_trigger_purges_in_processing_time_too(self, harness: BackendHarness) -> None:
         trigger = PurgingTrigger.of(ContinuousProcessingTimeTrigger.of(4))
         run = WindowRun(harness, HEAP, windows(TumblingProcessingTimeWindows.of(10)).trigger(trigger).aggregate(Sum()))
         for now_ms in range(12):
@@ -78,7 +78,7 @@ class TestProcessingTime:
         assert run.rows() == [4, 4, 1]
         assert run.entries() == {}
 
-    def test_sessions_of_the_clock_that_merge_fire_when_the_first_of_them_was_to(self, harness: BackendHarness) -> None:
+    def test_merged_processing_time_sessions_fire_at_the_first_end(self, harness: BackendHarness) -> None:
         trigger = ContinuousProcessingTimeTrigger.of(4)
         assigner = ProcessingTimeSessionWindows.with_gap(10)
         run = WindowRun(harness, HEAP, windows(assigner).trigger(trigger).aggregate(Sum()))
@@ -93,12 +93,12 @@ class TestProcessingTime:
         assert run.entries() == {}
 
 
-def test_a_trigger_of_ones_own_has_state_per_window_and_timers(harness: BackendHarness) -> None:
+def test_a_custom_trigger_has_state_per_window_and_timers(harness: BackendHarness) -> None:
     descriptor = ValueStateDescriptor("first", int)
 
     @attrs.frozen
     class FirstAgain(Trigger[Any, Any]):
-        """Fires when the first value of a window comes again."""
+        """Fires when the first value of a window is repeated."""
 
         @property
         def state_descriptors(self) -> Any:
@@ -125,7 +125,7 @@ def test_a_trigger_of_ones_own_has_state_per_window_and_timers(harness: BackendH
     assert run.rows() == [("a", [1]), ("a", [1, 1])]
 
 
-def test_a_timer_of_the_clock_gives_up_no_window_of_event_time(harness: BackendHarness) -> None:
+def test_a_processing_time_timer_removes_no_event_time_window(harness: BackendHarness) -> None:
     by_the_clock = windows().trigger(ContinuousProcessingTimeTrigger.of(5)).aggregate(Sum())
     run = WindowRun(harness, HEAP, by_the_clock)
     run.records(("a", 1, 1))
@@ -144,7 +144,7 @@ def test_a_timer_of_the_clock_gives_up_no_window_of_event_time(harness: BackendH
     assert "window-contents" not in run.entries()
 
 
-def test_behind_the_end_of_time_every_record_is_late(harness: BackendHarness) -> None:
+def test_after_the_end_of_time_every_record_is_late(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
     run.watermark(MAX_TIMESTAMP)
     run.records(("a", 1, MAX_TIMESTAMP), ("a", 2, MAX_TIMESTAMP - 20))
@@ -168,12 +168,12 @@ EVERY_TRIGGER = pytest.mark.parametrize(
 
 
 @EVERY_TRIGGER
-def test_whatever_fires_a_window_nothing_of_it_outlives_the_window(trigger: Any, harness: BackendHarness) -> None:
+def test_no_state_outlives_a_window_with_any_trigger(trigger: Any, harness: BackendHarness) -> None:
     play(harness, windows().trigger(trigger).aggregate(Sum()), [("a", 1, 1), ("a", 2, 2), ("b", 3, 3)])
 
 
 @EVERY_TRIGGER
-def test_whatever_fires_a_session_nothing_outlives_those_that_became_one(trigger: Any, harness: BackendHarness) -> None:
+def test_no_state_outlives_merged_sessions_with_any_trigger(trigger: Any, harness: BackendHarness) -> None:
     sessions = windows(EventTimeSessionWindows.with_gap(10)).trigger(trigger)
     if not trigger.can_merge():
         with pytest.raises(JobDefinitionError, match="cannot merge"):
@@ -187,13 +187,13 @@ def test_whatever_fires_a_session_nothing_outlives_those_that_became_one(trigger
     assert run.entries() == {}
 
 
-def test_what_purges_when_another_trigger_fires_merges_only_if_that_does() -> None:
+def test_a_purging_trigger_merges_only_if_its_inner_one_does() -> None:
     sessions = windows(EventTimeSessionWindows.with_gap(10))
     with pytest.raises(JobDefinitionError, match="cannot merge"):
         sessions.trigger(PurgingTrigger.of(DeltaTrigger.of(1, rise, int))).aggregate(Sum())
 
 
-def test_a_window_without_an_end_fires_at_the_end_of_time_and_is_not_to_fire_again(harness: BackendHarness) -> None:
+def test_a_window_without_an_end_fires_at_the_end_of_time_and_not_again(harness: BackendHarness) -> None:
     endless = windows(GlobalWindows.create()).trigger(ContinuousEventTimeTrigger.of(5)).aggregate(Sum())
     run = WindowRun(harness, HEAP, endless)
     run.records(("a", 1, 1))
@@ -204,7 +204,7 @@ def test_a_window_without_an_end_fires_at_the_end_of_time_and_is_not_to_fire_aga
     assert run.timers.next_event_time_timer() is None
 
 
-def test_a_window_that_is_kept_for_ever_has_no_timer_that_gives_it_up(harness: BackendHarness) -> None:
+def test_a_window_kept_forever_has_no_cleanup_timer(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows().allowed_lateness(MAX_TIMESTAMP).aggregate(Sum()))
     run.records(("a", 1, 1))
     assert run.entries() == {"window-contents": 1, "timers": 1}

@@ -1,4 +1,4 @@
-"""The operator of windows beyond what traces show: errors, definitions, extremes, batches, rows of a schema."""
+"""The window operator beyond the traces: errors, definitions, extremes, batches, rows of a schema."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ from typeserializers.scalars.strings import StringSerializer
 
 class TestErrors:
     @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(3)], ids=["batch", "one by one"])
-    def test_a_function_that_raises_is_told_with_operator_key_and_record(
+    def test_an_exception_of_a_function_names_operator_key_and_record(
         self, harness: BackendHarness, assigner: Any
     ) -> None:
         run = WindowRun(harness, HEAP, windows(assigner).aggregate(Sum()))
         with pytest.raises(UserFunctionError, match=r"'windows', key 'b', record 13: .*ZeroDivisionError: thirteen"):
             run.records(("a", 1, 1), ("b", 2, 2), ("b", 13, 3), ("b", 4, 4), ("a", 5, 5))
 
-    def test_a_function_that_raises_at_a_timer_is_told_with_key_window_and_time(self, harness: BackendHarness) -> None:
+    def test_an_exception_at_a_timer_names_key_window_and_time(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().apply(lambda key, window, values: 1 // 0, element_type=int))
         run.records(("a", 1, 1))
         with pytest.raises(UserFunctionError, match=r"key 'a', window .*start=0, end=10.*timer at 9: .*ZeroDivision"):
             run.watermark(9)
 
-    def test_a_trigger_that_raises_or_answers_nothing_is_told_with_the_record(self, harness: BackendHarness) -> None:
+    def test_an_exception_or_missing_result_of_a_trigger_names_the_record(self, harness: BackendHarness) -> None:
         class Odd(EventTimeTrigger):
             def on_element(self, element: Any, timestamp_ms: Any, window: Any, context: TriggerContext) -> Any:
                 return 1 // element if element < 2 else None
@@ -73,7 +73,7 @@ class TestErrors:
             with pytest.raises(UserFunctionError, match=f"key 'a', record {value}: .*{reported}"):
                 run.records(("a", value, 1))
 
-    def test_a_record_without_a_timestamp_is_told(self, harness: BackendHarness) -> None:
+    def test_a_record_without_a_timestamp_is_reported(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
         reported = (
             r"^operator 'windows', key 'a', record 5: the record has no timestamp.*with_timestamps.*processing time$"
@@ -81,12 +81,12 @@ class TestErrors:
         with pytest.raises(MissingTimestampError, match=reported):
             run.records(("a", 1, 1), ("a", 5, None))
 
-    def test_a_record_that_its_serializer_rejects_is_told(self, harness: BackendHarness) -> None:
+    def test_a_record_rejected_by_its_serializer_is_reported(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().process(Values(), element_type=int))
         with pytest.raises(UserFunctionError, match=r"'windows', key 'a', record 'x'"):
             run.records(("a", "x", 1))
 
-    def test_a_key_with_a_part_that_is_none_is_told(self, harness: BackendHarness) -> None:
+    def test_a_key_with_a_null_part_is_reported(self, harness: BackendHarness) -> None:
         serializer = TupleSerializer((StringSerializer(), LongSerializer()))
         run = WindowRun(harness, HEAP, windows().aggregate(Sum()), key_serializer=serializer)
         with pytest.raises(UserFunctionError, match=r"key \('a', None\), record 5"):
@@ -98,11 +98,11 @@ class TestErrors:
         with pytest.raises(UserFunctionError, match="one record and not an iterable"):
             run.watermark(9)
 
-    def test_records_of_no_known_type_are_rejected_at_the_start(self, harness: BackendHarness) -> None:
+    def test_records_of_unknown_type_are_rejected_at_the_start(self, harness: BackendHarness) -> None:
         with pytest.raises(JobDefinitionError, match=r"'windows'.*element_type="):
             WindowRun(harness, HEAP, windows().process(Values()))
 
-    def test_state_that_was_not_registered_is_told(self, harness: BackendHarness) -> None:
+    def test_unregistered_state_is_reported(self, harness: BackendHarness) -> None:
         class Forgetful(Values):
             def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
                 return [context.window_state().get_state(ValueStateDescriptor("x", int))]
@@ -114,7 +114,7 @@ class TestErrors:
 
 
 class TestDefinitions:
-    def test_what_does_not_go_together_is_rejected(self) -> None:
+    def test_inconsistent_definitions_are_rejected(self) -> None:
         class Untyped(Sum):
             def create_accumulator(self):  # type: ignore[no-untyped-def]
                 return 0
@@ -142,7 +142,7 @@ class TestDefinitions:
             with pytest.raises(JobDefinitionError, match=reported):
                 make()
 
-    def test_evictors_evict_before_the_function_unless_they_are_told_otherwise(self) -> None:
+    def test_evictors_evict_before_the_function_by_default(self) -> None:
         def delta(one: int, last: int) -> int:
             return last - one
 
@@ -151,7 +151,7 @@ class TestDefinitions:
             assert evictor.evict_before(held, None) == held[1:]
             assert evictor.evict_after(held, None) == held
 
-    def test_an_accumulator_gets_its_type_from_the_function(self) -> None:
+    def test_an_accumulator_type_comes_from_the_function(self) -> None:
         assert windows().aggregate(Sum()).contents.accumulator_serializer == LongSerializer()
 
 
@@ -175,7 +175,7 @@ class TestExtremes:
             seen |= total
         assert seen == 0b11111
 
-    def test_thousands_of_sessions_become_one(self, harness: BackendHarness) -> None:
+    def test_thousands_of_sessions_merge(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows(EventTimeSessionWindows.with_gap(10)).aggregate(Sum()))
         run.records(*[("a", 1, at * 15) for at in range(3000)])
         run.records(*[("a", 1, at * 15 + 7) for at in range(3000)])
@@ -183,7 +183,7 @@ class TestExtremes:
         assert run.rows() == [6000]
         assert run.entries() == {}
 
-    def test_thousands_of_sessions_in_state_are_abandoned_one_by_one(self, harness: BackendHarness) -> None:
+    def test_thousands_of_stored_sessions_are_removed_one_by_one(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows(EventTimeSessionWindows.with_gap(10)).aggregate(Sum()))
         run.records(*[("a", 1, at * 15) for at in range(3000)])
         run = WindowRun(harness, HEAP, windows(EventTimeSessionWindows.with_gap(10)).aggregate(Sum()), run.snapshot())
@@ -191,7 +191,7 @@ class TestExtremes:
         assert run.rows() == [1] * 3000
         assert run.entries() == {}
 
-    def test_a_lateness_to_the_end_of_time_is_one(self, harness: BackendHarness) -> None:
+    def test_an_endless_lateness_is_valid(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().allowed_lateness(MAX_TIMESTAMP).aggregate(Sum()))
         run.records(("a", 1, 1))
         run.watermark(1 << 60)
@@ -200,13 +200,13 @@ class TestExtremes:
 
 
 class TestBatches:
-    def test_a_window_of_a_key_has_one_timer_whatever_comes(self, harness: BackendHarness) -> None:
+    def test_a_window_of_a_key_has_one_timer_for_any_input(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
         for _ in range(3):
             run.records(*[(key, 1, at) for key in "ab" for at in range(20)])
         assert run.timers.registrations == 4
 
-    def test_late_records_keep_their_place_among_those_of_open_windows(self, harness: BackendHarness) -> None:
+    def test_late_records_keep_their_order_among_those_of_open_windows(self, harness: BackendHarness) -> None:
         definition = (
             windows(SlidingEventTimeWindows.of(10, 5)).allowed_lateness(100).process(Values(), element_type=int)
         )
@@ -219,7 +219,7 @@ class TestBatches:
 
 
 class Pair(NamedTuple):
-    """Fields of one's own."""
+    """Custom fields."""
 
     k: str
     v: int
@@ -236,7 +236,7 @@ class TestRows:
         ],
         ids=["tuple", "dict", "named tuple"],
     )
-    def test_rows_are_reduced_to_whatever_may_be_emitted(
+    def test_rows_are_reduced_to_anything_that_can_be_emitted(
         self, harness: BackendHarness, state_backend: Any, made: Any
     ) -> None:
         schema = parsed_schema("k string, v bigint", "x")
@@ -247,7 +247,7 @@ class TestRows:
         run.watermark(9)
         assert run.rows() == [("a", 10)]
 
-    def test_what_is_no_record_of_the_columns_is_told(self, harness: BackendHarness) -> None:
+    def test_a_record_of_other_columns_is_reported(self, harness: BackendHarness) -> None:
         schema = parsed_schema("k string, v bigint", "x")
         run = WindowRun(harness, HEAP, windows().reduce(lambda left, right: {"v": 1}), schema=schema)
         row = row_class(schema.names)
@@ -265,7 +265,7 @@ class TestRows:
             assert [element.v for element in elements] == [5, 4] if evictor == TimeEvictor.of(3) else [2, 5, 4]
 
 
-def test_state_per_window_is_cleared_by_the_function_and_no_window_has_that_of_another(harness: BackendHarness) -> None:
+def test_state_per_window_is_cleared_by_the_function_and_separate_per_window(harness: BackendHarness) -> None:
     descriptors = ValueStateDescriptor("seen", int), ValueStateDescriptor("seen again", int)
     cleared: OutputTag[Any] = OutputTag("cleared")
 
@@ -296,7 +296,7 @@ def test_state_per_window_is_cleared_by_the_function_and_no_window_has_that_of_a
     assert run.entries() == {}
 
 
-def test_a_function_over_windows_may_have_nothing_to_say(harness: BackendHarness) -> None:
+def test_a_window_function_may_emit_nothing(harness: BackendHarness) -> None:
     class Silent(ProcessWindowFunction[Any, Any, Any, Any]):
         def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
             return [len(elements)] if len(elements) > 1 else None
@@ -308,7 +308,7 @@ def test_a_function_over_windows_may_have_nothing_to_say(harness: BackendHarness
     assert run.entries() == {}
 
 
-def test_a_wrong_accumulator_is_rejected_and_told(harness: BackendHarness) -> None:
+def test_a_wrong_accumulator_is_rejected_with_the_record(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows().aggregate(Sum(), accumulator_type=str))
     with pytest.raises(UserFunctionError, match=r"key 'a', record 1") as failure:
         run.records(("a", 1, 1))
@@ -317,7 +317,7 @@ def test_a_wrong_accumulator_is_rejected_and_told(harness: BackendHarness) -> No
 
 class TestTwoInputs:
     @BACKENDS
-    def test_records_of_two_inputs_meet_in_windows_that_leave_nothing_behind(
+    def test_records_of_two_inputs_are_joined_in_windows_that_leave_nothing(
         self, harness: BackendHarness, state_backend: Any
     ) -> None:
         sessions = EventTimeSessionWindows.with_gap(10)
@@ -343,7 +343,7 @@ class TestTwoInputs:
         with pytest.raises(JobDefinitionError, match="no schema"):
             WindowRun(harness, HEAP, pair.apply(lambda left, right: left, left_type=int))
 
-    def test_a_window_that_less_lateness_has_abandoned_goes_with_what_one_input_alone_has_left(
+    def test_after_a_lateness_reduction_a_window_with_records_of_one_input_only_is_removed(
         self, harness: BackendHarness
     ) -> None:
         pair = WindowedStreamPair.of(lambda definition, **_: definition, HOURLY, CoGroupWindowFunction)
@@ -363,14 +363,14 @@ class TestTwoInputs:
 
 
 @pytest.mark.parametrize("gap", [0, -1, "-1 seconds"])
-def test_a_gap_of_a_record_that_is_none_is_told_with_the_record(gap: Any, harness: BackendHarness) -> None:
+def test_a_missing_gap_of_a_record_is_reported_with_it(gap: Any, harness: BackendHarness) -> None:
     dynamic = windows(EventTimeSessionWindows.with_dynamic_gap(lambda value: gap)).aggregate(Sum())
     with pytest.raises(UserFunctionError, match=r"key 'a', record 1: .*must be at least 1 ms"):
         WindowRun(harness, HEAP, dynamic).records(("a", 1, 1))
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_evictors_have_nothing_to_say_of_a_window_with_nothing_in_it(after: bool) -> None:
+def test_evictors_ignore_an_empty_window(after: bool) -> None:
     [window] = HOURLY.assign_windows(1, 1)
     for evictor in (
         CountEvictor.of(0, after),

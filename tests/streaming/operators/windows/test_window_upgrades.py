@@ -1,4 +1,4 @@
-"""What windows hold, restored by a program whose types have changed."""
+"""Window state restored by a program with changed types."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from typeserializers.records.record_serializer import AttrsSerializer
 
 @attrs.frozen
 class Totals1:
-    """A window's accumulator, as it was."""
+    """A window's accumulator in the former version."""
 
     total: int = 0
 
 
 @attrs.frozen
 class Totals:
-    """The same a release later."""
+    """The same in the next version."""
 
     total: int = 0
     largest: int = -1
@@ -61,7 +61,7 @@ def _adding(totals: type) -> Any:
 class TestUpgrades:
     @BACKENDS
     @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
-    def test_an_accumulator_gains_a_field_with_timers_pending(
+    def test_an_accumulator_gets_a_new_field_while_timers_are_pending(
         self, harness: BackendHarness, state_backend: Any, assigner: Any
     ) -> None:
         old = windows(assigner).aggregate(_adding(Totals1), accumulator_type=AttrsSerializer(Totals1, name="Totals"))
@@ -76,9 +76,7 @@ class TestUpgrades:
         assert run.entries() == {}
 
     @pytest.mark.parametrize(("before", "after"), [(0, 5), (20, 5), (5, 0), (5, 20)])
-    def test_another_lateness_cleans_up_what_the_old_one_left(
-        self, harness: BackendHarness, before: int, after: int
-    ) -> None:
+    def test_another_lateness_cleans_up_earlier_windows(self, harness: BackendHarness, before: int, after: int) -> None:
         run = WindowRun(harness, HEAP, windows().allowed_lateness(before).aggregate(Sum()))
         run.records(("a", 1, 1))
         handle = run.snapshot()
@@ -90,7 +88,7 @@ class TestUpgrades:
         assert run.entries() == {}
 
     @pytest.mark.parametrize("time", [2, 8, -3], ids=["in it", "behind it", "before it"])
-    def test_a_late_record_of_a_session_that_less_lateness_has_abandoned_leaves_nothing_of_it(
+    def test_a_late_record_of_a_session_removed_by_less_lateness_leaves_nothing(
         self, harness: BackendHarness, time: int
     ) -> None:
         sessions = windows(EventTimeSessionWindows.with_gap(10))
@@ -110,7 +108,7 @@ class TestUpgrades:
         ids=lambda one: type(one).__name__,
     )
     @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
-    def test_a_purged_window_that_less_lateness_has_abandoned_leaves_nothing_behind(
+    def test_a_purged_window_removed_by_less_lateness_leaves_nothing(
         self, harness: BackendHarness, assigner: Any, trigger: Any, late: tuple[Any, ...]
     ) -> None:
         purged = windows(assigner).trigger(PurgingTrigger.of(trigger))
@@ -123,7 +121,7 @@ class TestUpgrades:
         run.watermark(MAX_TIMESTAMP)
         assert run.entries() == {}
 
-    def test_columns_come_and_go_between_runs(self, harness: BackendHarness) -> None:
+    def test_columns_are_added_and_removed_between_runs(self, harness: BackendHarness) -> None:
         old, new = (parsed_schema(ddl, "x") for ddl in ("k string, v int", "k string, w string, v bigint"))
         definition = windows().process(Values())
         run = WindowRun(harness, HEAP, definition, schema=old)

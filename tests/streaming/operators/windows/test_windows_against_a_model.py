@@ -1,4 +1,4 @@
-"""Random streams, cut into batches in many ways: windows emit what a dict of windows does."""
+"""Random streams, cut into batches in many ways: windows equal a dict of windows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ASSIGNERS = {
 
 
 class Gather(AggregateFunction[int, "list[int]", Any]):
-    """Gathers what is added, in a list that it goes on changing."""
+    """Collects its input in a mutable list."""
 
     def create_accumulator(self) -> list[int]:
         return []
@@ -58,7 +58,7 @@ class Gather(AggregateFunction[int, "list[int]", Any]):
 
 
 class GatherText(AggregateFunction[int, str, "list[int]"]):
-    """Gathers what is added, in a text: an accumulator that cannot change."""
+    """Collects its input in a text: an immutable accumulator."""
 
     def create_accumulator(self) -> str:
         return ""
@@ -164,7 +164,7 @@ events = st.lists(
     lateness=st.sampled_from([0, 7, 10]),
     kind=st.sampled_from(["aggregate", "text", "process", "evictor"]),
 )
-def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
+def test_windows_equal_a_dict_of_windows_for_any_cut(
     state_backend: Any, assigner: Any, events: list[Any], lateness: int, kind: str
 ) -> None:
     model = Model(assigner, lateness)
@@ -208,7 +208,7 @@ def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
     lateness=st.sampled_from([0, 7]),
     purges=st.booleans(),
 )
-def test_no_trigger_leaves_state_behind(
+def test_no_trigger_leaves_state(
     state_backend: Any, assigner: Any, events: list[Any], trigger: Any, lateness: int, purges: bool
 ) -> None:
     stream = WindowedStream.of(lambda definition, **_: definition, assigner).allowed_lateness(lateness)

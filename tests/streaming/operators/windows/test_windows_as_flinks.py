@@ -1,4 +1,4 @@
-"""Windows with every trigger and evictor: a job emits what the rules of Flink's operator say, in that order."""
+"""Windows with every trigger and evictor: a job emits what Flink defines, in that order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assert_equal(actual: list[Any], expected: list[Any], ties: list[Any], is_uno
 
 
 @pytest.mark.parametrize("scenario", RECORDED)
-def test_the_rules_give_what_flink_gave(scenario: Any) -> None:
+def test_the_rules_equal_flink(scenario: Any) -> None:
     expected = scenario["expected"]
     given = WindowModel(scenario["operator"]).play(scenario["input"])
     assert_equal(given, expected, expected, scenario.get("values_unordered", False))
@@ -69,7 +69,7 @@ SHOWN: Final = {"windowState": True, "clearSide": "cleared"}
 
 
 def cases() -> Iterator[Any]:
-    """Every assigner with every trigger that it may have, purging or not, and with every evictor."""
+    """Every assigner with every allowed trigger, purging or not, and with every evictor."""
     functions = itertools.cycle(["process", "reduce", "aggregate_process", "reduce_process", "aggregate"])
     lateness = itertools.cycle([0, 4, 1, 9])
     for (name, assigner), trigger, purges in itertools.product(ASSIGNERS.items(), TRIGGERS, (False, True)):
@@ -86,7 +86,7 @@ def cases() -> Iterator[Any]:
 
 
 def completed(name: str, operator: dict[str, Any], lateness: int) -> dict[str, Any]:
-    """With what shows more, where it is allowed."""
+    """Completed with all allowed options."""
     if name != "global":
         operator = {**operator, "allowedLateness": lateness, "lateTag": "late"}
     if operator["function"]["type"] in ("reduce", "aggregate"):
@@ -96,7 +96,7 @@ def completed(name: str, operator: dict[str, Any], lateness: int) -> dict[str, A
 
 
 def stream(seed: str, kind: str) -> list[dict[str, Any]]:
-    """Records around a time that goes on, and watermarks around it too, somewhere on the axis of time.
+    """Records and watermarks around an advancing time, anywhere in the range of time.
 
     Values are gaps where those are dynamic, and rise by and by elsewhere, so that differences of both signs go on.
     """
@@ -122,7 +122,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("operator", CASES)
-def test_a_job_emits_what_the_rules_give(operator: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_a_job_emits_what_the_rules_define(operator: dict[str, Any], request: pytest.FixtureRequest) -> None:
     kind = operator["assigner"]["type"]
     events = stream(request.node.callspec.id, kind)
     expected = WindowModel(operator).play(events)

@@ -34,7 +34,7 @@ HOURLY = TumblingEventTimeWindows.of(10)
 
 
 class WindowRun(OperatorTestHarness):
-    """A window operator that was opened over a backend of its own."""
+    """A window operator opened over its own backend."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ def windows(assigner: Any = HOURLY) -> Any:
 
 
 class Sum(AggregateFunction[int, int, int]):
-    """A sum that thirteen breaks."""
+    """A sum that raises at 13."""
 
     def create_accumulator(self) -> int:
         return 0

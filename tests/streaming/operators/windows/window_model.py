@@ -1,4 +1,4 @@
-"""Flink's windows in dicts: what a scenario of the golden traces emits by the rules of its `WindowOperator`.
+"""Flink's windows in dicts: the output of a golden scenario by the rules of its `WindowOperator`.
 
 It shares nothing with the product. Every rule is written down as it is told: windows are pairs of their start and end,
 triggers are tables of functions, timers a set that is looked through. It emits entries in the form of the traces.
@@ -60,7 +60,7 @@ class Place:
 
 
 class Trigger:
-    """What triggers do unless they say otherwise; each answers whether the window fires."""
+    """Default trigger methods; each returns whether the window fires."""
 
     def __init__(self, given: Given) -> None:
         self.given = given
@@ -72,7 +72,7 @@ class Trigger:
         return time == last_of(place.window)
 
     def merge(self, place: Place, merged: Sequence[Place]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def clear(self, place: Place) -> None:
         place.take()
@@ -213,7 +213,7 @@ EVICTED: Final[Mapping[str, Callable[[Given, Sequence[Held]], list[Held]]]] = {
 
 @define
 class WindowModel:
-    """See the module; ``operator`` is that of a scenario."""
+    """The model of a window operator; ``operator`` is that of a scenario."""
 
     operator: Given
     watermark: int = MIN_TIME
