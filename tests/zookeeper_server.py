@@ -1,4 +1,4 @@
-"""Real servers of ZooKeeper, and a network between them and us that loses things.
+"""Real ZooKeeper servers, and a lossy network between them and the client.
 
 The server comes out of the jars of PySpark, which carry one (3.9): it needs nothing but the Java that Spark needs, so
 no test is ever skipped for want of it, and its version is that of the lock file. A distribution's package would be an
@@ -61,7 +61,7 @@ _reserved: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """A port that nobody listens on, and that no test of this or another process is given as long as this one lives."""
+    """A free port that no test of any process gets while this process lives."""
     while True:
         port, reserving = secrets.choice(PORTS), socket.socket(socket.AF_UNIX)
         try:
@@ -108,16 +108,16 @@ class ZooKeeperServer:
 
     @property
     def hosts(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:
-        """The end of what it has said."""
+        """The end of its log."""
         return (self._directory / "log").read_text(errors="replace")[-4000:]
 
     def begin(self) -> None:
-        """Starts the process, and does not wait for it."""
+        """Start the process without waiting."""
         name = "ZooKeeperServerMain" if self._is_single else "quorum.QuorumPeerMain"
         java = shutil.which("java") or os.path.join(os.environ["JAVA_HOME"], "bin", "java")
         with (self._directory / "log").open("ab") as log:
@@ -131,12 +131,12 @@ class ZooKeeperServer:
             )
 
     def start(self) -> None:
-        """Starts it, and waits until it serves."""
+        """Start the process, and wait until it serves."""
         self.begin()
         self.wait_until_it_serves()
 
     def wait_until_it_serves(self) -> None:
-        """Waits until it says that it has begun, and then until a session begins.
+        """Wait until it logs its start, and then until a session is accepted.
 
         Whoever asks before makes it answer nobody any more: it looks for the session in a database that it does not
         have yet.
@@ -165,7 +165,7 @@ class ZooKeeperServer:
         return True
 
     def end_session(self, client_id: tuple[int, bytes]) -> None:
-        """Ends the session of a client, as the servers do when they do not hear of it.
+        """End the session of a client, as the servers do after a timeout.
 
         Whoever it belongs to notices that another has taken it and takes it back, which may be before it is ended.
         """
@@ -174,7 +174,7 @@ class ZooKeeperServer:
             self._takes(client_id, then=_framed(_CLOSE.pack(1, _CLOSE_SESSION)))
 
     def _takes(self, client_id: tuple[int, bytes], then: bytes = b"") -> bool:
-        """Connects to a session, and says more in it until that is answered; whether there was one."""
+        """Connect to a session, and ping until that is answered; returns whether it existed."""
         session, password = client_id
         connect = _CONNECT.pack(0, 0, ASKING_MS, session, len(password), password, False)
         with socket.create_connection(("127.0.0.1", self.port), timeout=GIVE_UP_S) as server:
@@ -191,13 +191,13 @@ class ZooKeeperServer:
         return True
 
     def leading_node(self, leaders: str) -> str:
-        """The node of the driver that leads, which is below the node ``leaders``."""
+        """The node of the leading driver, below the node ``leaders``."""
         with self._client() as client:
             names = client.get_children(leaders)
         return f"{leaders}/{min(names, key=lambda name: name[-_DIGITS_OF_A_NUMBER:])}"
 
     def remove_node(self, node: str) -> None:
-        """Removes a node, as the servers do with one of a session that ends; they may have done so."""
+        """Remove a node, as the servers do when its session ends; it may be gone already."""
         from kazoo.exceptions import NoNodeError
 
         with self._client() as client, contextlib.suppress(NoNodeError):
@@ -216,12 +216,12 @@ class ZooKeeperServer:
             client.close()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends the process a signal."""
+        """Send the process a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Ends the process at once, as a power loss would; what was promised is on the disk."""
+        """Kill the process, like a power loss; acknowledged data is on the disk."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -230,7 +230,7 @@ class ZooKeeperServer:
 
 @contextlib.contextmanager
 def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
-    """A single server for as long as the context lasts."""
+    """A single server within the context."""
     server = ZooKeeperServer(directory)
     try:
         server.start()
@@ -241,7 +241,7 @@ def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
 
 @contextlib.contextmanager
 def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
-    """Three servers that need two of them; one that is alone serves who only reads."""
+    """Three servers with a quorum of two; a single one serves read-only clients."""
     peers = [(number, reserved_port(), reserved_port()) for number in (1, 2, 3)]
     servers = [ZooKeeperServer(directory / str(number), peers, number) for number, _, _ in peers]
     try:
@@ -260,13 +260,13 @@ def _framed(request: bytes) -> bytes:
 
 
 class _Frames:
-    """Requests or answers out of pieces of them: each is its length and so many bytes, which begin with its number."""
+    """Splits a stream into requests or answers: each has its length, and starts with its number."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def take(self, data: bytes) -> list[bytes]:
-        """Those that are whole with this piece."""
+        """The frames that are complete with this part."""
         self._pending += data
         whole = []
         while len(self._pending) >= _LENGTH.size:
@@ -279,7 +279,7 @@ class _Frames:
 
 
 class LossyNetwork:
-    """A port that leads to a server, and can be cut, or lose what the server answers to something."""
+    """A port that forwards to a server, and can be cut, or lose the answer to a request."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -293,26 +293,26 @@ class LossyNetwork:
 
     @property
     def hosts(self) -> str:
-        """Where clients find the server through this network."""
+        """The address of the server through this network."""
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Closes all connections, and every one that is made until `mend`."""
+        """Close all connections, and each new one until `mend`."""
         self._is_cut = True
         for pair in list(self._pairs):
             self._end(pair)
 
     def mend(self) -> None:
-        """Lets connections through again."""
+        """Allow connections again."""
         self._is_cut = False
 
     def lose_answer_to(self, content: bytes, *, then_cut: bool = False) -> None:
-        """Passes the next request with this content on, and closes its connection instead of answering it."""
+        """Forward the next request with this content, and close its connection instead of answering."""
         self._then_cut = then_cut
         self._lost_after = content
 
     def close(self) -> None:
-        """Ends all of it."""
+        """Close everything."""
         self._listening.close()
         self.cut()
 

@@ -1,4 +1,4 @@
-"""A backend of another distribution, found by its entry point, keeps the whole contract and runs jobs.
+"""A backend of another distribution, found by its entry point, passes the complete contract and runs jobs.
 
 Its package is not on the path of the tests: it is installed here, as its pyproject.toml says, into a temporary
 directory, by hand, since a machine without a network may have no build tools.
@@ -46,7 +46,7 @@ REPOSITORY = PROJECT.parents[1]
 
 
 def install(target: Path) -> None:
-    """What an installer leaves in site-packages: the package, and the metadata that declares its entry points."""
+    """Create the content of site-packages as an installer does: the package, and metadata with its entry points."""
     project: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     copytree(PROJECT / "src", target, dirs_exist_ok=True)
     information = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -79,7 +79,7 @@ def _installed(site_packages: Path) -> Iterator[None]:
 
 @functools.cache
 def found_class() -> type[StateBackend]:
-    """The class behind the name; looking through the installed distributions once is enough."""
+    """The class of the name; searching the installed distributions once is enough."""
     return type(state_backend("sqlite"))
 
 
@@ -108,7 +108,7 @@ def test_a_new_process_finds_it_too(site_packages: Path) -> None:
     assert (result.returncode, result.stdout.strip()) == (0, "sqlite"), result.stderr
 
 
-def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
+def test_it_uses_only_what_the_guide_names() -> None:
     guide = "".join((REPOSITORY / "docs" / page).read_text() for page in ("writing-a-backend.md", "backend-rules.md"))
     ours = {"migration", "snapshots", "statebackend", "typeserializers"}
     used = set()
@@ -130,7 +130,7 @@ class Sale:
 
 
 class Ledger(KeyedProcessFunction[str, Sale, tuple[str, int, int, int]]):
-    """Keeps the turnover, all amounts, and how often each amount was paid."""
+    """Stores the turnover, all amounts, and the count of each amount."""
 
     def open(self, context: RuntimeContext) -> None:
         self.turnover = context.get_state(ValueStateDescriptor("turnover", int, 0))
@@ -151,7 +151,7 @@ NEXT = [Sale("north", 1), Sale("west", 4)]
 def run(
     backend: str, sales: list[Sale], directory: Path, savepoint: Path | None, **options: Any
 ) -> tuple[list[Any], Path]:
-    """Runs the job in a directory of its own; returns what came out, and a savepoint."""
+    """Run the job in its own directory; returns its output, and a savepoint."""
     environment = LocalStreamEnvironment(job_dir=directory, backend=backend, **options)
     rows: list[Any] = []
     stream = environment.from_elements(sales).key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA)
@@ -166,7 +166,7 @@ def run(
 SCHEMA = "shop string, turnover bigint, sales bigint, times bigint"
 
 
-def test_a_job_keeps_its_state_from_epoch_to_epoch(tmp_path: Path) -> None:
+def test_a_job_keeps_its_state_over_epochs(tmp_path: Path) -> None:
     one_epoch, _ = run("heap", SALES, tmp_path / "heap", None)
     rows, _ = run("sqlite", SALES, tmp_path / "sqlite", None, epoch_size=2, parallelism=2)
     assert sorted(rows) == sorted(one_epoch)
@@ -180,7 +180,7 @@ def test_a_savepoint_moves_from_rocksdb_and_back(tmp_path: Path) -> None:
     assert sorted(back) == [("north", 6, 5, 4), ("west", 8, 2, 2)]
 
 
-def test_checkpoints_in_its_own_format_are_for_it_alone(tmp_path: Path) -> None:
+def test_checkpoints_in_its_native_format_are_readable_by_it_only(tmp_path: Path) -> None:
     run("sqlite", SALES, tmp_path / "job", None)
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", backend="rocksdb")
     environment.from_elements(NEXT).key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA).sink_to([])
@@ -195,7 +195,7 @@ def described() -> LocalStreamEnvironment:
     return environment
 
 
-def test_its_checkpoints_are_checked_with_it_and_told_to_others(
+def test_its_checkpoints_are_checked_with_it_and_rejected_by_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("sqlite", SALES, tmp_path / "job", None)
@@ -213,7 +213,7 @@ def test_its_checkpoints_are_checked_with_it_and_told_to_others(
     assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in reported
 
 
-def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_missing(
+def test_its_checkpoints_are_read_by_every_tool_and_its_name_reported_if_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = str(tmp_path / "job")

@@ -1,4 +1,4 @@
-"""What the documents say of the tree is so: modules, tests and files that they name exist, and links lead somewhere.
+"""Documents match the tree: the modules, tests and files that they name exist, and links have targets.
 
 `docs/architecture.md` has a row for every package of the product, and the glossary has every word once.
 """
@@ -51,14 +51,14 @@ def text_of(document: Path) -> str:
 
 
 def anchors_of(document: Path) -> set[str]:
-    """The anchors that headings get where Markdown is shown: lower case, no punctuation, hyphens for blanks."""
+    """The anchors of headings in rendered Markdown: lower case, no punctuation, hyphens for blanks."""
     headings = (re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in HEADING.findall(text_of(document)))
     return {heading.replace(" ", "-") for heading in headings}
 
 
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
-    """What a module defines or imports at its top, and the members of its classes."""
+    """The names that a module defines or imports, and the members of its classes."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -86,7 +86,7 @@ def named_code(document: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     broken = []
     for link in LINK.findall(CODE.sub("", text_of(document))):
         place, _, anchor = link.partition("#")
@@ -100,14 +100,14 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_module_that_is_named_exists(document: Path) -> None:
+def test_every_named_module_exists(document: Path) -> None:
     named = {code for code in named_code(document) if DOTTED.fullmatch(code)} - NAMES_IN_FILES
 
     assert sorted(name for name in named if not is_there(name)) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_file_that_is_named_exists(document: Path) -> None:
+def test_every_named_file_exists(document: Path) -> None:
     named = {code.partition("::")[0] for code in named_code(document) if FILE.fullmatch(code.partition("::")[0])}
 
     assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
@@ -121,7 +121,7 @@ def test_every_package_has_a_row_in_the_architecture(package: str) -> None:
     assert len(sentences[0].split()) >= 5
 
 
-def test_every_word_of_the_glossary_stands_once_and_in_its_place() -> None:
+def test_every_word_of_the_glossary_is_once_in_its_place() -> None:
     words = [named for named, _ in ROW.findall(text_of(GLOSSARY))][1:]
 
     assert len(words) > 50
@@ -129,7 +129,7 @@ def test_every_word_of_the_glossary_stands_once_and_in_its_place() -> None:
     assert len(set(words)) == len(words)
 
 
-def test_the_index_of_decisions_has_each_with_its_title_in_order() -> None:
+def test_the_index_of_decisions_lists_each_with_its_title_in_order() -> None:
     decisions = REPOSITORY / "docs" / "decisions"
     rows = []
     for record in sorted(decisions.glob("[0-9]*.md")):

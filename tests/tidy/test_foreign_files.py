@@ -1,4 +1,4 @@
-"""A user's file of the same name as one of our packages is named, in one line."""
+"""A user's file with the name of one of our packages is named in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_beside(script: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("package", [name for name in SUBMODULE_OF if name != "statebackend"])
-def test_a_file_beside_the_program_with_the_name_of_a_package_is_named(tmp_path, package: str) -> None:
+def test_a_file_next_to_the_program_with_the_name_of_a_package_is_named(tmp_path, package: str) -> None:
     foreign = tmp_path / f"{package}.py"
     foreign.write_text("", encoding="utf-8")
 
@@ -41,7 +41,7 @@ def test_a_folder_with_the_name_of_a_package_is_named(tmp_path) -> None:
     assert "'migration' of Statebackend" in ended.stderr
 
 
-def test_a_file_with_the_name_that_the_package_of_checkpoints_had_does_not_matter(tmp_path) -> None:
+def test_a_file_named_checkpoint_does_not_matter(tmp_path) -> None:
     (tmp_path / "checkpoint.py").write_text("raise SystemExit(3)", encoding="utf-8")
 
     ended = run_beside(tmp_path / "program.py", "from statebackend import DataStream; print('fine')")

@@ -1,4 +1,4 @@
-"""The documentation site: every page is in its navigation once, and no page is longer than a reader follows."""
+"""The documentation site: every page is in its navigation once, and no page is too long."""
 
 from __future__ import annotations
 

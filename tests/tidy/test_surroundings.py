@@ -1,4 +1,4 @@
-"""What a file of tests leaves behind is seen, and what test files register while they are imported meets no other."""
+"""Changes that a test file leaves are detected, and registrations of test files do not collide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def import_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("written_to_be_forgotten")
 
 
-def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_of_a_test_for_others_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = surroundings.surroundings()
     with surroundings.own_registrations():
         import_written(tmp_path, monkeypatch)
@@ -74,7 +74,7 @@ def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch:
     assert surroundings.left_behind(before) == []
 
 
-def test_what_is_registered_for_one_test_is_gone_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registration_for_one_test_is_reverted_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with surroundings.own_registrations():
         import_written(tmp_path, monkeypatch)
 
@@ -100,7 +100,7 @@ def test_what_is_registered_for_one_test_is_gone_behind_it(tmp_path: Path, monke
         register_snapshot("tests.surroundings.Written")(Local)
 
 
-def test_what_one_file_needs_for_all_is_nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_requirement_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "_for_all", {})
     before = surroundings.surroundings()
     with surroundings.for_all_tests():
@@ -111,7 +111,7 @@ def test_what_one_file_needs_for_all_is_nothing_left_behind(monkeypatch: pytest.
 
 
 def test_names_that_test_files_register_when_imported_are_of_tests() -> None:
-    """All files of a run are imported into one process: a name that another test wants unknown would be known there."""
+    """All test files are imported into one process: a registered name would be known to other tests."""
     of_tests = {
         name
         for name, known in registered_names().items()

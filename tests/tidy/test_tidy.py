@@ -1,4 +1,4 @@
-"""The rules of the code that a machine can check: import cycles, head docstrings, private names, file names.
+"""The machine-checked code rules: import cycles, head docstrings, private names, file names.
 
 Who may import whom is in the contracts of `pyproject.toml`, which `make lint` holds the code to.
 """
@@ -47,7 +47,7 @@ TREE = sorted(name for name, path in MODULES.items() if path.name == "__init__.p
 
 
 def modules_of(package: str) -> list[str]:
-    """Returns the modules of a package, in order."""
+    """The modules of a package, in order."""
     found = [module for module in MODULES if module.partition(".")[0] == package]
     assert found
     return found
@@ -59,7 +59,7 @@ def tree_of(module: str) -> ast.Module:
 
 
 def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below a tree but those of ``if TYPE_CHECKING``."""
+    """All nodes below a tree except those of ``if TYPE_CHECKING``."""
     for node in ast.iter_child_nodes(tree):
         if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield node
@@ -133,7 +133,7 @@ def defined_in(tree: ast.Module) -> set[str]:
 
 
 def is_of_its_class(node: ast.expr) -> bool:
-    """Whether an object may be of the class that looks into it: one by name, or itself, as in ``super()._name``.
+    """Whether an object may be of the accessing class: by name, or itself, as in ``super()._name``.
 
     What an attribute of another object holds is of a class of its own.
     """
@@ -160,12 +160,12 @@ def foreign_private_names(module: str) -> Iterator[str]:
                 yield f"line {node.lineno}: .{node.attr}"
 
 
-def test_no_module_imports_itself_through_others() -> None:
+def test_no_module_imports_itself_indirectly() -> None:
     assert circles() == []
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
-def test_a_package_says_what_is_in_it(package: str) -> None:
+def test_a_package_has_a_docstring(package: str) -> None:
     said = {module: ast.get_docstring(tree_of(module)) or "" for module in modules_of(package) if module in TREE}
     too_little = {module: docstring for module, docstring in said.items() if len(docstring.split()) < 8}
 
@@ -173,7 +173,7 @@ def test_a_package_says_what_is_in_it(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
-def test_a_module_begins_with_its_theory(package: str) -> None:
+def test_a_module_has_a_head_docstring(package: str) -> None:
     assert [module for module in modules_of(package) if not ast.get_docstring(tree_of(module))] == []
 
 
@@ -185,12 +185,12 @@ def test_no_module_uses_a_private_name_of_another(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
-def test_a_name_says_what_is_in_it(package: str) -> None:
+def test_a_file_name_has_no_forbidden_word(package: str) -> None:
     assert [module for module in modules_of(package) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """Tests lie in no packages, so pytest could collect only one of them, and which one depends on the order."""
+    """Tests are not packages, so pytest could import only one of two files with the same name."""
     places = defaultdict(list)
     tests = Path(__file__).resolve().parents[1]
     for path in sorted(tests.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Words that the project does not use: each has a word of the field in its place.
+"""Words that the project does not use: each has a replacement in the field's terms.
 
 Identifiers, docstrings, comments and messages of the packages are checked, and all documents. Only words that have no
 other meaning here are listed; reviewers watch the rest. Documents are checked for more words.

@@ -65,7 +65,7 @@ def row_of(item: dict[str, Any]) -> ts.Row:
 
 
 def value_of(item: Any) -> Any:
-    """Our value for a value of the golden files; constants of enums are given as their names."""
+    """Our value for a value of the golden files; enum constants are given by name."""
     if isinstance(item, list):
         return [value_of(element) for element in item]
     if isinstance(item, dict):
@@ -77,7 +77,7 @@ def value_of(item: Any) -> Any:
 
 
 def number_of(item: Any) -> Any:
-    """A floating-point number; those that JSON cannot hold are given as text."""
+    """A floating-point number; JSON texts for those that JSON has no number for."""
     return float(item)
 
 

@@ -1,4 +1,4 @@
-"""The laws that every serializer of the family keeps, with generated values, misfits and damaged bytes."""
+"""The rules of every serializer of the family, with generated values, invalid ones and damaged bytes."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ DAMAGED_WAYS = 10
 @pytest.mark.parametrize("name", LAWS)
 @relaxed
 @given(data=st.data())
-def test_values_survive_alone_and_in_sequence_by_view_and_compiled(name: str, data: st.DataObject) -> None:
+def test_values_round_trip_alone_and_in_sequence_by_view_and_compiled(name: str, data: st.DataObject) -> None:
     serializer, strategy = LAWS[name]
     values = data.draw(st.lists(strategy, min_size=1, max_size=5))
     encoded = [serializer.to_bytes(value) for value in values]
@@ -251,7 +251,7 @@ def test_values_survive_alone_and_in_sequence_by_view_and_compiled(name: str, da
 @pytest.mark.parametrize("name", LAWS)
 @relaxed
 @given(data=st.data())
-def test_copies_are_equal_and_share_nothing_that_can_change(name: str, data: st.DataObject) -> None:
+def test_copies_are_equal_and_share_nothing_mutable(name: str, data: st.DataObject) -> None:
     serializer, strategy = LAWS[name]
     value = data.draw(strategy)
     copied = serializer.copy(value)
@@ -266,7 +266,7 @@ def test_copies_are_equal_and_share_nothing_that_can_change(name: str, data: st.
 @pytest.mark.parametrize("name", LAWS)
 @relaxed
 @given(data=st.data())
-def test_equal_values_have_equal_bytes_where_the_serializer_says_so(name: str, data: st.DataObject) -> None:
+def test_equal_values_have_equal_bytes_if_the_serializer_declares_it(name: str, data: st.DataObject) -> None:
     serializer, strategy = LAWS[name]
     if not serializer.equal_values_have_equal_bytes:
         return
@@ -291,7 +291,7 @@ def test_truncation_at_every_length_is_an_error(name: str, data: st.DataObject) 
 
 
 def damaged(draw: random.Random, encoded: bytes) -> bytes:
-    """The bytes with a few of them changed, or bytes that nobody has written."""
+    """The bytes with a few changes, or random bytes."""
     if draw.random() < 0.5 or not encoded:
         return draw.randbytes(draw.randrange(60))
     changed = bytearray(encoded)
@@ -303,7 +303,9 @@ def damaged(draw: random.Random, encoded: bytes) -> bytes:
 @pytest.mark.parametrize("name", LAWS)
 @relaxed
 @given(data=st.data(), seed=st.integers(0, 1 << 32))
-def test_damaged_bytes_give_a_value_or_an_error_and_both_codes_agree(name: str, data: st.DataObject, seed: int) -> None:
+def test_damaged_bytes_yield_a_value_or_an_error_and_both_codes_agree(
+    name: str, data: st.DataObject, seed: int
+) -> None:
     serializer, strategy = LAWS[name]
     encoded = serializer.to_bytes(data.draw(strategy))
     # To draw a value costs more than to damage it: each is damaged in several ways.
@@ -318,7 +320,7 @@ def test_damaged_bytes_give_a_value_or_an_error_and_both_codes_agree(name: str, 
 
 
 def outcome(read: Callable[[Any], Any], data: Any) -> Any:
-    """What was read, or the class of the error; anything but a StateFormatError goes through."""
+    """The value read, or the class of the error; only a StateFormatError is caught."""
     try:
         return read(data)
     except StateFormatError:
@@ -342,7 +344,7 @@ def test_huge_counts_cost_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_misfits_are_rejected_alike_and_named_and_nothing_is_written(name: str) -> None:
+def test_invalid_values_are_rejected_equally_and_named_and_nothing_is_written(name: str) -> None:
     serializer = LAWS[name].serializer
     rejected = 0
     for misfit in MISFITS:

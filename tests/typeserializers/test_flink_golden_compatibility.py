@@ -1,5 +1,4 @@
-"""Every compatibility result that Flink itself came to, and what follows from it, apart from two deliberate
-differences."""
+"""Every compatibility result of Flink, and its consequences, except for two deliberate differences."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def enum_of(source: list[str]) -> type[enum.Enum]:
 
 
 def new_serializer(case: dict[str, Any]) -> ts.TypeSerializer[Any]:
-    """The serializer that the new snapshot describes; enums are made from Java's source."""
+    """The serializer of the new snapshot; enums are created from Java's source."""
     if "newSource" in case:
         serializer: ts.TypeSerializer[Any] = ts.EnumSerializer(enum_of(case["newSource"]), name="golden.evo.E")
         return ts.ListSerializer(serializer) if case["new"].startswith("List") else serializer
@@ -62,7 +61,7 @@ def values_in(data: bytes, serializer: ts.TypeSerializer[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_compatibility_is_flinks(name: str) -> None:
+def test_the_compatibility_equals_that_of_flink(name: str) -> None:
     case = CASES[name]
     compatibility = judge(case)
     # Flink lets composites of another class pass, and misreads the bytes.
@@ -74,7 +73,7 @@ def test_the_compatibility_is_flinks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_snapshots_are_written_back_identically(name: str) -> None:
+def test_both_snapshots_round_trip_to_the_byte(name: str) -> None:
     case = CASES[name]
     for data in (bytes.fromhex(case["oldSnapshotHex"]), bytes.fromhex(case["newSnapshotHex"])):
         snapshot = snapshot_from_bytes(data)
@@ -84,7 +83,7 @@ def test_both_snapshots_are_written_back_identically(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
-def test_the_old_data_is_read_and_rewritten_as_flink_does(name: str) -> None:
+def test_old_data_is_read_and_rewritten_like_flink(name: str) -> None:
     case = CASES[name]
     compatibility, data = judge(case), bytes.fromhex(case["oldDataHex"])
     serializer = new_serializer(case)
@@ -99,7 +98,7 @@ def test_the_old_data_is_read_and_rewritten_as_flink_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "enum" in case["group"]])
-def test_the_constants_are_the_same_after_reconfiguration(name: str) -> None:
+def test_the_constants_are_equal_after_reconfiguration(name: str) -> None:
     case = CASES[name]
     compatibility = judge(case)
     if compatibility.is_incompatible:
@@ -115,5 +114,5 @@ def test_the_constants_are_the_same_after_reconfiguration(name: str) -> None:
     assert [constant.name for constant in flat] == (expected[0] if isinstance(expected[0], list) else expected)
 
 
-def test_every_case_of_our_groups_is_covered() -> None:
+def test_every_case_of_our_groups_is_tested() -> None:
     assert len(CASES) == 70

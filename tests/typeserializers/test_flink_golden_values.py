@@ -1,4 +1,4 @@
-"""Every golden value of Flink's is written to its bytes, read from them, and written back identically."""
+"""Every golden value of Flink is written to its bytes, read, and written again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_are_written_as_flink_writes_them(name: str) -> None:
+def test_values_are_written_like_flink(name: str) -> None:
     serializer = flink_values.WRITERS[name]
     for value, expected in flink_values.golden_values(name):
         assert serializer.to_bytes(value).hex() == expected.hex()
@@ -37,7 +37,7 @@ def test_values_are_written_as_flink_writes_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_are_read_and_written_back_identically(name: str) -> None:
+def test_values_round_trip_to_the_byte(name: str) -> None:
     serializer = flink_values.WRITERS[name]
     for value, data in flink_values.golden_values(name):
         read = serializer.from_bytes(data)
@@ -48,7 +48,7 @@ def test_values_are_read_and_written_back_identically(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_whole_sequence_is_read_in_step(name: str) -> None:
+def test_the_complete_sequence_is_read(name: str) -> None:
     serializer = flink_values.WRITERS[name]
     pairs = flink_values.golden_values(name)
     data = b"".join(part for _, part in pairs)
@@ -62,7 +62,7 @@ def test_the_whole_sequence_is_read_in_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_snapshots_are_read_and_written_back_identically(name: str) -> None:
+def test_snapshots_round_trip_to_the_byte(name: str) -> None:
     data = bytes.fromhex(flink_values.SERIALIZERS[name]["snapshotHex"])
     snapshot = snapshot_from_bytes(data)
     assert snapshot_to_bytes(snapshot) == data
@@ -75,7 +75,7 @@ def test_snapshots_are_read_and_written_back_identically(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lengths_and_null_are_as_flink_has_them(name: str) -> None:
+def test_lengths_and_nulls_equal_those_of_flink(name: str) -> None:
     golden, serializer = flink_values.SERIALIZERS[name], flink_values.WRITERS[name]
     # Flink's void namespace claims no length but takes a byte.
     expected = 1 if name == "void-namespace" else golden["fixedLength"]
@@ -95,7 +95,7 @@ def test_a_null_sql_timestamp_is_twelve_bytes_both_ways() -> None:
     assert serializer.deserialize(source) == ts.SqlTimestamp(-1, 999_000_001)
 
 
-def test_a_named_row_is_read_back_with_the_names_of_its_serializer() -> None:
+def test_a_named_row_is_read_with_the_names_of_its_serializer() -> None:
     serializer = flink_values.WRITERS["row-named"]
     read = serializer.from_bytes(serializer.to_bytes(ts.Row.named(l=9, kind=ts.RowKind.DELETE)))
     assert read == ts.Row.named(i=None, s=None, l=9, kind=ts.RowKind.DELETE)

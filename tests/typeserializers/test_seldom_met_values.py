@@ -1,4 +1,4 @@
-"""Values and declarations that are met seldom: subclasses of dates, arrays of another byte order, renamed POJOs."""
+"""Rare values and declarations: subclasses of dates, arrays of another byte order, renamed POJOs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typeserializers.avro import check_schema
 
 
 class Holiday(datetime.date):
-    """A date with a meaning."""
+    """A subclass of date."""
 
 
 class Pause(datetime.timedelta):
-    """A duration with a meaning."""
+    """A subclass of timedelta."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ class Pause(datetime.timedelta):
     ],
     ids=["date", "timedelta"],
 )
-def test_a_subclass_of_a_time_comes_back_as_the_time_that_it_is(serializer: Any, given: Any, plain: Any) -> None:
+def test_a_subclass_of_a_time_is_read_back_as_the_base_class(serializer: Any, given: Any, plain: Any) -> None:
     again = serializer.from_bytes(serializer.to_bytes(given))
     assert (again, type(again)) == (plain, type(plain))
     for wrong in (datetime.datetime(2026, 1, 6), 5, "2026-01-06", None):
@@ -50,7 +50,7 @@ def test_a_subclass_of_a_time_comes_back_as_the_time_that_it_is(serializer: Any,
     ids=repr,
 )
 @pytest.mark.parametrize("order", ["__ctype_le__", "__ctype_be__"])
-def test_an_array_of_either_byte_order_has_the_elements_that_it_shows(serializer: Any, kind: Any, order: str) -> None:
+def test_an_array_of_either_byte_order_keeps_its_elements(serializer: Any, kind: Any, order: str) -> None:
     elements = [1, 258, -3]
 
     class Ordered(ctypes.Array):  # type: ignore[type-arg]
@@ -73,7 +73,7 @@ def pojo(class_name: str, *former: str) -> ts.PojoSerializer[Any]:
     return ts.PojoSerializer(Point)
 
 
-def test_a_pojo_whose_class_was_renamed_is_the_same_if_it_says_so() -> None:
+def test_a_renamed_pojo_class_is_compatible_if_declared() -> None:
     old = pojo("my.old.Point")
     snapshot: Any = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     data = old.to_bytes(old.record_class(7))
@@ -88,12 +88,12 @@ def test_a_pojo_whose_class_was_renamed_is_the_same_if_it_says_so() -> None:
         assert "pojo-class" in {issue.rule for issue in rejected.issues}
 
 
-def test_a_pojo_that_is_none_has_no_problems() -> None:
+def test_another_class_is_no_pojo_without_problems() -> None:
     assert list(pojo("my.Point").problems(None, "here")) == []
 
 
 @pytest.mark.parametrize("wrapped", [{"type": {"type": "long"}}, {"type": ["null", "long"]}], ids=str)
-def test_an_avro_type_that_is_wrapped_in_a_type_is_no_schema(wrapped: Any) -> None:
+def test_a_wrapped_avro_type_is_not_a_schema(wrapped: Any) -> None:
     for schema in (wrapped, {"type": "record", "name": "R", "fields": [{"name": "n", "type": wrapped}]}):
         with pytest.raises(SnapshotFormatError, match="this is not an Avro schema"):
             ts.AvroSerializer(schema)

@@ -1,4 +1,4 @@
-"""What type checkers make of async functions and of what is set up once per process.
+"""Typing of async functions and of objects that are set up once per process.
 
 Nothing here is run. Each class shows one thing.
 """

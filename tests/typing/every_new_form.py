@@ -1,4 +1,4 @@
-"""A job of the forms that the guide shows: generic base classes, durations, rows in state, aggregates, no state."""
+"""A job with the forms of the guide: generic base classes, durations, rows in state, aggregates, no state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Total(NamedTuple):
 
 
 class PerShop(KeyedProcessFunction[str, T, Total], Generic[T]):
-    """A base class that leaves the input open."""
+    """A base class with an open input type."""
 
     seen = MapStateDescriptor("seen", str, int, ttl=StateTtlConfig("7 days"))
     times = ListStateDescriptor("times", datetime.datetime, ttl=StateTtlConfig(datetime.timedelta(hours=1)))

@@ -1,4 +1,4 @@
-"""What type checkers make of functions with several inputs.
+"""Typing of functions with several inputs.
 
 Nothing here is run. Each class shows one thing.
 """

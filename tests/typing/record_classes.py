@@ -1,4 +1,4 @@
-"""A job of record classes: mypy knows the records from the source to the sink, and no schema is written as text."""
+"""A job of record classes: mypy knows the records from source to sink, and no schema is a text."""
 
 from __future__ import annotations
 

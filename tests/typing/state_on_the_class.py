@@ -1,4 +1,4 @@
-"""What type checkers make of state descriptors in the body of a class.
+"""Typing of state descriptors in the body of a class.
 
 Nothing here is run. Each function shows one thing.
 """

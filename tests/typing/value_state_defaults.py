@@ -1,4 +1,4 @@
-"""What type checkers make of value states; `make lint` checks it, and an ignored error that is gone is an error too.
+"""Typing of value states; `make lint` checks it, and an unused ignore is an error too.
 
 Nothing here is run. Each function shows one thing.
 """

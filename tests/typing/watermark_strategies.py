@@ -1,4 +1,4 @@
-"""What type checkers make of watermark strategies; `make lint` checks it, and an ignored error that is gone is one too.
+"""Typing of watermark strategies; `make lint` checks it, and an unused ignore is an error too.
 
 Nothing here is run. Each function shows one thing.
 """

@@ -1,4 +1,4 @@
-"""Who may read the page: token, cookie, host, origin, and the headers of every response."""
+"""Access to the page: token, cookie, host, origin, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_hostile_form_is_rejected(page: ServedPage, boundary: str, body: bytes
     assert "of 1 to 1,048,576 bytes" in answered.text or "does not begin with" in answered.text
 
 
-def test_paths_of_the_machine_are_not_places(page: ServedPage, tmp_path: Path) -> None:
+def test_paths_of_the_machine_are_not_accepted(page: ServedPage, tmp_path: Path) -> None:
     for place in ("1", "0.", "0.job", str(tmp_path), "../job", "", "0/../.."):
         text = page.get(f"/job?at={place}", status=404).text
         assert "shows no job or savepoint" in text

@@ -1,4 +1,4 @@
-"""What the page shows of jobs, savepoints and their state, and that it survives whatever is stored."""
+"""The pages of jobs, savepoints and their state, with any stored content."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_text_that_is_no_key_is_reported(page: ServedPage) -> None:
     ("state", "limit"),
     [("totals", 7), ("totals", 20), ("by amount", 33), ("amounts", 21), ("_timer_state/processing_user-timers", 40)],
 )
-def test_pages_of_entries_are_all_entries_in_order(directory: Path, place: str, state: str, limit: int) -> None:
+def test_pages_of_entries_contain_all_entries_in_order(directory: Path, place: str, state: str, limit: int) -> None:
     savepoint = Savepoint.open(directory / place)
     expected = [repr(one) for one in savepoint.read("per shop", state)]
     pages: list[list[str]] = []

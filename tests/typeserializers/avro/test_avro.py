@@ -27,7 +27,7 @@ def decimals(precision: int, scale: int) -> dict[str, Any]:
     return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 
 
-def test_values_and_logical_types_come_back() -> None:
+def test_values_and_logical_types_round_trip() -> None:
     serializer = record(
         ("n", "long"), ("d", decimals(10, 2)), ("t", {"type": "int", "logicalType": "date"}), ("u", ["null", "string"])
     )
@@ -38,7 +38,7 @@ def test_values_and_logical_types_come_back() -> None:
 
 
 @pytest.mark.parametrize("value", [{"n": 2**40}, {"n": "x"}, {}, {"n": 1, "m": 2}, None, 5, {"n": None}])
-def test_what_does_not_fit_the_schema_is_rejected(value: Any) -> None:
+def test_a_value_outside_of_the_schema_is_rejected(value: Any) -> None:
     with pytest.raises(ts.SerializationError):
         record(("n", "int")).to_bytes(value)
 
@@ -74,7 +74,7 @@ BRANCHES = [{"type": "record", "name": name, "fields": [{"name": "n", "type": "i
         (BRANCHES, ("Second", {"n": 1})),
     ],
 )
-def test_a_value_that_would_come_back_as_another_is_rejected(schema: Any, value: Any) -> None:
+def test_a_value_that_would_change_is_rejected(schema: Any, value: Any) -> None:
     with pytest.raises(ts.SerializationError, match=r"comes? back"):
         AvroSerializer(schema).to_bytes(value)
     inside = record(("n", "int"), ("list", {"type": "array", "items": {"type": "map", "values": schema}}))
@@ -82,7 +82,7 @@ def test_a_value_that_would_come_back_as_another_is_rejected(schema: Any, value:
         inside.to_bytes({"n": 1, "list": [{}, {"k": value}]})
 
 
-def test_the_place_of_what_would_come_back_as_another_value_is_named() -> None:
+def test_the_path_of_a_changing_value_is_named() -> None:
     serializer = record(("of", {"type": "array", "items": {"type": "map", "values": "double"}}))
     with pytest.raises(
         ts.SerializationError, match=r"\.of\[1\]\.k: 9007199254740993 would come back as 9007199254740992\.0"
@@ -113,12 +113,12 @@ def test_the_place_of_what_would_come_back_as_another_value_is_named() -> None:
         (["null", *BRANCHES], ("First", {"n": 1}), {"n": 1}),
     ],
 )
-def test_a_value_that_comes_back_equal_is_taken(schema: Any, value: Any, read: Any) -> None:
+def test_a_value_that_round_trips_is_accepted(schema: Any, value: Any, read: Any) -> None:
     serializer = AvroSerializer(schema)
     assert serializer.from_bytes(serializer.to_bytes(value)) == read
 
 
-def test_what_is_no_number_is_taken_as_such() -> None:
+def test_nan_and_infinity_are_accepted() -> None:
     for schema in ("float", "double"):
         serializer = record(("n", schema), ("m", "double"))
         read = serializer.from_bytes(serializer.to_bytes({"n": float("nan"), "m": 0.5}))
@@ -154,7 +154,7 @@ def test_hostile_bytes_are_rejected_in_bounded_time() -> None:
         AvroSerializer({"type": "array", "items": "long"}).from_bytes(many_nulls)
 
 
-def test_a_value_nested_too_deep_is_rejected_before_the_library_sees_it() -> None:
+def test_a_value_nested_too_deep_is_rejected_before_the_library_reads_it() -> None:
     value: Any = {"next": None}
     for _ in range(100_000):
         value = {"next": value}
@@ -167,7 +167,7 @@ def test_a_value_nested_too_deep_is_rejected_before_the_library_sees_it() -> Non
 @pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"type": "record"}, "{", {"type": "enum", "name": "E"}, 5, ["int", "what"]]
 )
-def test_what_is_no_schema_is_rejected(schema: Any) -> None:
+def test_an_invalid_schema_is_rejected(schema: Any) -> None:
     with pytest.raises((SnapshotFormatError, ValueError)):
         AvroSerializer(schema)
 
@@ -241,7 +241,7 @@ def test_schemas_are_resolved_by_avros_rules(old: Any, new: Any, kind: str, rule
 
 
 @pytest.mark.parametrize(("old", "new", "bits"), [("int", "float", 24), ("long", "float", 24), ("long", "double", 53)])
-def test_a_promotion_says_from_where_on_it_rounds(old: str, new: str, bits: int) -> None:
+def test_a_promotion_names_its_rounding_limit(old: str, new: str, bits: int) -> None:
     [issue] = judged(record(("a", old)), record(("a", new))).issues
     assert f"beyond 2**{bits} it is rounded" in issue.reason
     [issue] = judged(record(("a", "int")), record(("a", "double"))).issues
@@ -271,7 +271,7 @@ def test_a_recursive_schema_evolves() -> None:
     assert migrated(*pair, {"next": {"next": None}}) == {"next": {"next": None, "w": 1}, "w": 1}
 
 
-def test_bytes_that_are_no_text_stop_the_migration() -> None:
+def test_invalid_text_bytes_stop_the_migration() -> None:
     migration: SchemaMigration[Any] = migration_between(AvroSerializer("bytes"), AvroSerializer("string"))
     with pytest.raises(MigrationError, match="utf-8"):
         migration.to_bytes(AvroSerializer("bytes").to_bytes(b"\xff"))
@@ -317,7 +317,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=150)
 @given(st.data(), RECORDS, RECORDS)
-def test_whatever_the_compatibility_allows_can_be_read(
+def test_everything_that_the_result_allows_can_be_read(
     data: st.DataObject, old: AvroSerializer, new: AvroSerializer
 ) -> None:
     compatibility = judged(old, new)
@@ -384,13 +384,13 @@ FREE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_schema_that_contains_itself_has_values_without_end(name: str) -> None:
+def test_a_recursive_schema_has_endless_values(name: str) -> None:
     schemas = named(ENDLESS[name])
     assert is_recursive(schemas)
     assert is_risky(schemas)
 
 
-def test_what_the_bytes_of_a_schema_cannot_pay_for_is_known() -> None:
+def test_a_schema_is_bounded_by_its_bytes() -> None:
     for name, schema in PAID.items():
         assert not is_recursive(named(schema)), name
         assert not is_risky(named(schema)), name
@@ -417,7 +417,7 @@ def test_what_the_bytes_of_a_schema_cannot_pay_for_is_known() -> None:
         ({"type": "map", "values": "long"}, "0202610400", 5),
     ],
 )
-def test_a_value_is_stepped_over_to_its_end_and_not_beyond(schema: Any, data: str, end: int | None) -> None:
+def test_a_value_is_skipped_to_its_end_and_not_beyond(schema: Any, data: str, end: int | None) -> None:
     schemas, encoded = named(schema), bytes.fromhex(data)
     if end is None:
         with pytest.raises(StateFormatError):
@@ -439,12 +439,12 @@ def test_a_value_is_stepped_over_to_its_end_and_not_beyond(schema: Any, data: st
         ("long", "ff" * 12),
     ],
 )
-def test_a_value_that_cannot_be_is_not_stepped_over(schema: Any, data: str) -> None:
+def test_an_invalid_value_is_not_skipped(schema: Any, data: str) -> None:
     with pytest.raises(StateFormatError):
         skip(named(schema), bytes.fromhex(data), 0)
 
 
-def test_the_fields_of_a_renamed_record_are_judged() -> None:
+def test_the_fields_of_a_renamed_record_are_checked() -> None:
     old = record(("a", "int"), ("b", "int"))
     renamed = record(("a", "string"), ("b", "int"), name="Trip", aliases=["Flight"])
     compatibility = judged(old, renamed)

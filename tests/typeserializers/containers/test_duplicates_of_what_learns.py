@@ -1,4 +1,4 @@
-"""A composite with a part that learns is duplicated with the part: what one learns, the other does not."""
+"""A composite with a learning part is duplicated with the part: the copies learn independently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COMPOSITES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-def test_a_duplicate_learns_for_itself(name: str) -> None:
+def test_a_duplicate_learns_independently(name: str) -> None:
     compose, value = COMPOSITES[name]
     part = LearningWordSerializer()
     original = compose(part)
@@ -60,7 +60,7 @@ def test_a_duplicate_learns_for_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-def test_what_learns_nothing_is_its_own_duplicate(name: str) -> None:
+def test_a_serializer_that_does_not_learn_is_its_own_duplicate(name: str) -> None:
     compose, value = COMPOSITES[name]
     original = compose(ts.StringSerializer())
     duplicate = original.duplicate()

@@ -1,4 +1,4 @@
-"""In which order the elements of a set are written: as they came, where that is remembered, else by their bytes."""
+"""The stored order of set elements: insertion order if known, otherwise by bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORTS, TEXTS = ts.SetSerializer(ts.ShortSerializer()), ts.SetSerializer(ts.Stri
 
 
 def elements(serializer: Any, value: Any) -> list[bytes]:
-    """The elements as they were written by both forms, each without its flag."""
+    """The elements written by both forms, without their flags."""
     out = DataOutputView()
     serializer.serialize(value, out)
     data = serializer.to_bytes(value)
@@ -27,12 +27,12 @@ def shorts(*values: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("serializer", [SHORTS, ts.FrozenSetSerializer(ts.ShortSerializer())])
-def test_a_set_without_an_order_is_written_in_that_of_the_bytes(serializer: Any) -> None:
+def test_a_set_without_an_order_is_stored_in_byte_order(serializer: Any) -> None:
     for value in ({3, 1, 2, -1}, {-1, 2, 3, 1}, frozenset({1, 3, 2, -1})):
         assert elements(serializer, value) == shorts(1, 2, 3, -1)
 
 
-def test_a_linked_set_keeps_its_order_and_what_was_added_follows_in_that_of_the_bytes() -> None:
+def test_a_linked_set_keeps_its_order_and_added_elements_follow_in_byte_order() -> None:
     linked = ts.LinkedSet([3, 1, 2])
     assert elements(SHORTS, linked) == shorts(3, 1, 2)
     linked.discard(1)
@@ -44,7 +44,7 @@ def test_a_linked_set_keeps_its_order_and_what_was_added_follows_in_that_of_the_
     assert elements(ts.FrozenSetSerializer(ts.ShortSerializer()), linked) == shorts(2, 3, 7, 8, 9)
 
 
-def test_elements_that_are_more_than_one_number_are_read_one_by_one() -> None:
+def test_elements_of_several_numbers_are_read_one_by_one() -> None:
     pairs = ts.TupleSerializer([ts.ShortSerializer(), ts.ShortSerializer()])
     for serializer, value in (
         (ts.ListSerializer(pairs), [(1, 2), (3, 4)]),

@@ -1,4 +1,4 @@
-"""Rows with and without kinds and names, and time-to-live turned on and off."""
+"""Rows with and without kinds and names, and TTL turned on and off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer
 
 
 def row_snapshot(version: int, serializer: ts.RowSerializer) -> bytes:
-    """The snapshot of a row as an older release wrote it, without the choice of kinds."""
+    """The snapshot of a row of an older release, without the choice of kinds."""
     data = snapshot_to_bytes(serializer.snapshot_configuration())
     current = bytes.fromhex("000de70400000004")
     start = data.index(current)
@@ -31,7 +31,7 @@ def row_snapshot(version: int, serializer: ts.RowSerializer) -> bytes:
 
 
 @pytest.mark.parametrize(("version", "kind"), [(1, False), (2, False), (3, True)])
-def test_older_row_snapshots_are_read_with_the_layout_they_had(version: int, kind: bool) -> None:
+def test_older_row_snapshots_are_read_with_their_layout(version: int, kind: bool) -> None:
     snapshot = snapshot_from_bytes(row_snapshot(version, ts.RowSerializer([LONG])))
     restored = snapshot.restore_serializer()
     assert restored == ts.RowSerializer([LONG], supports_row_kind=kind)
@@ -44,7 +44,7 @@ def test_an_unknown_row_version_is_rejected() -> None:
         snapshot_from_bytes(row_snapshot(5, ts.RowSerializer([LONG])))
 
 
-def test_turning_row_kinds_on_migrates_and_off_says_what_is_lost() -> None:
+def test_row_kinds_on_migrates_and_off_reports_the_loss() -> None:
     with_kind, without = ts.RowSerializer([LONG]), ts.RowSerializer([LONG], supports_row_kind=False)
     on = resolve_compatibility(without.snapshot_configuration(), with_kind)
     off = resolve_compatibility(with_kind.snapshot_configuration(), without)
@@ -113,7 +113,7 @@ def test_named_rows_are_ordered_by_name_and_completed_with_none() -> None:
         ),
     ],
 )
-def test_time_to_live_can_be_turned_on_and_off(old, new, value, expected) -> None:
+def test_ttl_can_be_turned_on_and_off(old, new, value, expected) -> None:
     snapshot = old.snapshot_configuration()
     assert resolve_compatibility(snapshot, new).is_incompatible
     compatibility = ts.resolve_ttl_aware_compatibility(snapshot, new)
@@ -125,13 +125,13 @@ def test_time_to_live_can_be_turned_on_and_off(old, new, value, expected) -> Non
 
 
 def accessed_at(now_ms: int, plan: Plan) -> Plan:
-    """A plan whose values that get a time-to-live count as accessed then."""
+    """A plan by which values that get a TTL count as accessed then."""
     if isinstance(plan, PartsPlan):
         return PartsPlan(tuple(accessed_at(now_ms, part) for part in plan.parts))
     return evolve(plan, timestamp_ms=now_ms) if isinstance(plan, TimestampPlan) else plan
 
 
-def test_without_a_change_of_time_to_live_the_ordinary_compatibility_stands() -> None:
+def test_without_a_ttl_change_the_ordinary_result_applies() -> None:
     ttl = ts.TtlSerializer(LONG)
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ttl).is_as_is
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
@@ -141,7 +141,7 @@ def test_without_a_change_of_time_to_live_the_ordinary_compatibility_stands() ->
     assert ts.resolve_ttl_aware_compatibility(lists.snapshot_configuration(), lists).is_as_is
 
 
-def test_a_ttl_aware_snapshot_is_written_read_and_restores_what_it_looks_at() -> None:
+def test_a_ttl_aware_snapshot_round_trips_and_restores_its_inner_one() -> None:
     for serializer in (LONG, ts.TtlSerializer(STRING)):
         aware = ts.ttl_aware(serializer.snapshot_configuration())
         data = snapshot_to_bytes(aware)
@@ -152,7 +152,7 @@ def test_a_ttl_aware_snapshot_is_written_read_and_restores_what_it_looks_at() ->
         assert ts.resolve_ttl_aware_compatibility(read, serializer).is_as_is
 
 
-def test_lists_of_one_layout_take_over_from_each_other() -> None:
+def test_lists_of_one_layout_adopt_each_other() -> None:
     plain, array_list = ts.ListSerializer(LONG), ts.ArrayListSerializer(LONG)
     assert resolve_compatibility(plain.snapshot_configuration(), array_list).is_as_is
     assert resolve_compatibility(array_list.snapshot_configuration(), plain).is_as_is
@@ -160,7 +160,7 @@ def test_lists_of_one_layout_take_over_from_each_other() -> None:
     assert resolve_compatibility(plain.snapshot_configuration(), ts.SetSerializer(LONG)).is_incompatible
 
 
-def test_what_is_nullable_already_keeps_its_layout_when_it_is_wrapped_again() -> None:
+def test_a_nullable_value_keeps_its_layout_when_wrapped_again() -> None:
     for inner in (ts.NullableSerializer(LONG), ts.NullableSerializer(LONG, pad_null_value=True)):
         for pads in (False, True):
             again = ts.NullableSerializer(inner, pad_null_value=pads)
@@ -168,7 +168,7 @@ def test_what_is_nullable_already_keeps_its_layout_when_it_is_wrapped_again() ->
             assert [again.to_bytes(value) for value in (None, 5)] == [inner.to_bytes(value) for value in (None, 5)]
 
 
-def test_a_nullable_snapshot_whose_padding_does_not_fit_is_rejected() -> None:
+def test_a_nullable_snapshot_with_invalid_padding_is_rejected() -> None:
     data = snapshot_to_bytes(ts.NullableSerializer(LONG, pad_null_value=True).snapshot_configuration())
     start = data.index(bytes.fromhex("000de70400000002")) + 8
     for padding in (0, 8):

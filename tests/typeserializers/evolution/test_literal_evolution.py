@@ -1,4 +1,4 @@
-"""What may change about a literal, and what then happens to the stored values."""
+"""Allowed changes of a literal, and the migration of stored values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def colour(**values: int) -> Any:
     return make_enum("Colour", values)
 
 
-def test_only_the_values_of_the_literal_are_written_and_read() -> None:
+def test_only_values_of_the_literal_are_written_and_read() -> None:
     order, unchecked = record(Literal["open", "done"]), record(str)
     serializer = ts.serializer_for(order)
     with pytest.raises(SerializationError, match=r"\.status: 'zzz' is none of 'open', 'done'"):
@@ -62,7 +62,7 @@ def test_only_the_values_of_the_literal_are_written_and_read() -> None:
         serializer.from_bytes(ts.serializer_for(unchecked).to_bytes(unchecked("zzz")))
 
 
-def test_the_bytes_are_those_of_the_type() -> None:
+def test_bytes_equal_those_of_the_type() -> None:
     for hint, kind, value in ((Literal["a", "b"], str, "b"), (Literal[1, 2], int, 2), (Literal[b"x"], bytes, b"x")):
         assert ts.serializer_for(hint).to_bytes(value) == ts.serializer_for(kind).to_bytes(value)
 
@@ -77,18 +77,18 @@ def test_the_bytes_are_those_of_the_type() -> None:
         (Literal[1, 2], Literal[1]),
     ],
 )
-def test_values_that_are_gone_are_rejected(old: Any, new: Any) -> None:
+def test_removed_values_are_rejected(old: Any, new: Any) -> None:
     result = compatibility(old, new)
     assert result.is_incompatible
     assert "literal-values-removed" in rules(result).values()
 
 
-def test_more_values_or_another_order_change_nothing() -> None:
+def test_more_values_or_another_order_are_compatible_as_is() -> None:
     assert compatibility(Literal["a", "b"], Literal["c", "b", "a"]).is_as_is
     assert restored(Literal["a", "b"], Literal["c", "b", "a"], "b") == "b"
 
 
-def test_a_literal_becomes_its_type_and_the_type_a_literal_where_the_stored_values_allow_it() -> None:
+def test_a_literal_becomes_its_type_and_the_reverse_if_the_stored_values_allow_it() -> None:
     assert compatibility(Literal["a", "b"], str).is_as_is
     assert rules(compatibility(str, Literal["a", "b"])) == {"": "became-literal"}
     assert restored(str, Literal["a", "b"], "b") == "b"
@@ -96,7 +96,7 @@ def test_a_literal_becomes_its_type_and_the_type_a_literal_where_the_stored_valu
         restored(str, Literal["a", "b"], "zzz")
 
 
-def test_a_field_may_widen_or_become_optional_as_its_type_may() -> None:
+def test_a_field_may_widen_or_become_optional_like_its_type() -> None:
     for old, new, rule in (
         (Literal[1, 2], float, "field-widened"),
         (Literal[1, 2], Literal[1, 2, 3] | None, "field-became-optional"),
@@ -105,12 +105,12 @@ def test_a_field_may_widen_or_become_optional_as_its_type_may() -> None:
         assert restored_status(record(old), record(new), 2) == 2
 
 
-def test_a_converter_says_what_becomes_of_values_that_are_gone() -> None:
+def test_a_converter_replaces_removed_values() -> None:
     new = record(Literal["open"], metadata=converted_by(lambda status: "open"))
     assert restored_status(record(Literal["open", "done"]), new, "done") == "open"
 
 
-def test_constants_of_an_enum_are_known_by_their_names() -> None:
+def test_enum_constants_are_matched_by_name() -> None:
     first, second = colour(RED=1, BLUE=2, GREEN=3), colour(NEW=4, BLUE=2, RED=1, GREEN=3)
     assert compatibility(Literal[first.RED, first.BLUE], Literal[second.BLUE]).is_incompatible
     old, new = Literal[first.RED, first.BLUE], Literal[second.BLUE, second.RED]

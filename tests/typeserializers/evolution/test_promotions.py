@@ -1,4 +1,4 @@
-"""Which scalars become which others, and what is told of those that round."""
+"""Promotions between scalars, and the reported rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = {
 }
 
 
-def test_the_promotions_are_these_and_no_others() -> None:
+def test_exactly_these_promotions_exist() -> None:
     assert PROMOTIONS.keys() == {
         *itertools.combinations(INTEGERS, 2),
         *itertools.product(INTEGERS, [ts.BigDecSerializer]),
@@ -31,14 +31,14 @@ def test_the_promotions_are_these_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("pair", PROMOTIONS, ids=lambda pair: f"{pair[0].__name__} to {pair[1].__name__}")
-def test_what_rounds_says_from_where_on_and_nothing_else_does(pair: tuple[type, type]) -> None:
+def test_only_rounding_promotions_name_a_limit(pair: tuple[type, type]) -> None:
     promotion = PROMOTIONS[pair]
     assert promotion.is_injective is (pair not in ROUNDING)
     assert ("rounded" in promotion.reason) is (pair in ROUNDING)
     assert ROUNDING.get(pair, "") in promotion.reason
 
 
-def test_decimals_are_exact_and_a_float_is_what_its_bytes_will_say() -> None:
+def test_decimals_are_exact_and_a_float_has_the_value_of_its_bytes() -> None:
     to_decimal = PROMOTIONS[ts.BigIntSerializer, ts.BigDecSerializer].function
     assert to_decimal is not None
     assert to_decimal(10**30 + 1) == decimal.Decimal(10**30 + 1)

@@ -1,4 +1,4 @@
-"""A declared rename holds when a new field, member or type has the old name: it is applied or rejected as ambiguous."""
+"""A declared rename when another field, member or type has the old name: applied, or rejected as ambiguous."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compatibility(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> T
 
 
 def restored(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
-    """What the new serializer makes of a value that the old one wrote."""
+    """The value that the new serializer reads from the old one's bytes."""
     result = compatibility(old, new)
     assert not result.is_incompatible, str(result)
     data = old.to_bytes(value)
@@ -59,7 +59,7 @@ THIRD = record("Delay", minutes=renamed("late"), late=[int, 7])
 
 
 @pytest.mark.parametrize("family", [ts.AttrsSerializer, ts.PojoSerializer])
-def test_the_field_that_declares_the_name_takes_the_value_and_the_one_that_has_it_is_added(family: Any) -> None:
+def test_the_declaring_field_takes_the_value_and_the_one_with_the_name_is_added(family: Any) -> None:
     first, second, third = family(FIRST), family(SECOND), family(THIRD)
     step_by_step = restored(second, third, restored(first, second, FIRST(late=42)))
     assert restored(first, third, FIRST(late=42)) == step_by_step == THIRD(minutes=42, late=7)
@@ -67,14 +67,14 @@ def test_the_field_that_declares_the_name_takes_the_value_and_the_one_that_has_i
     assert restored(third, third, THIRD(minutes=1, late=2)) == THIRD(minutes=1, late=2)
 
 
-def test_the_field_that_has_the_name_now_needs_a_default_as_any_added_field() -> None:
+def test_a_field_that_reuses_the_name_needs_a_default_like_an_added_field() -> None:
     new = record("Delay", late=int, minutes=renamed("late"))
     result = compatibility(ts.serializer_for(FIRST), ts.serializer_for(new))
     assert rejected_paths(result, "field-added-without-default") == [".late"]
     assert "continues as minutes" in str(result)
 
 
-def test_a_name_that_two_renames_lead_to_is_ambiguous() -> None:
+def test_two_renames_from_one_name_are_ambiguous() -> None:
     new = record("Delay", minutes=renamed("late"), late=renamed("tardy"))
     result = compatibility(ts.serializer_for(FIRST), ts.serializer_for(new))
     assert rejected_paths(result, "ambiguous-rename") == [".minutes"]
@@ -86,13 +86,13 @@ def test_a_declaration_over_a_state_with_both_names_is_ambiguous_unless_the_stat
     assert rejected_paths(result, "ambiguous-rename") == [".minutes"]
 
 
-def test_former_names_are_followed_from_the_newest_that_the_state_has() -> None:
+def test_former_names_are_followed_from_the_newest_in_the_state() -> None:
     second = record("Delay", minutes=renamed("late"), late=[int, 7])
     third = record("Delay", hours=renamed("late", "minutes"), minutes=[int, 8], late=[int, 9])
     assert restored(*map(ts.serializer_for, (second, third)), second(1, 2)) == third(hours=1, minutes=8, late=2)
 
 
-def test_a_converter_that_leaves_the_old_name_follows_the_rename() -> None:
+def test_a_converter_for_the_old_name_follows_the_rename() -> None:
     def unchanged(values: dict[str, Any]) -> dict[str, Any]:
         return values
 
@@ -100,7 +100,7 @@ def test_a_converter_that_leaves_the_old_name_follows_the_rename() -> None:
     assert restored(ts.AttrsSerializer(FIRST), new, FIRST(late=42)) == THIRD(minutes=42, late=7)
 
 
-def test_swapped_fields_of_a_pojo_are_rejected_because_its_snapshot_does_not_say_when() -> None:
+def test_swapped_fields_of_a_pojo_are_rejected_because_its_snapshot_has_no_declarations() -> None:
     old = record("Delay", late=int, minutes=int)
     swapped = record("Delay", late=renamed("minutes"), minutes=renamed("late"))
     result = compatibility(ts.PojoSerializer(old), ts.PojoSerializer(swapped))
@@ -118,14 +118,14 @@ def test_a_member_whose_name_a_new_member_declares_is_ambiguous(old: Any) -> Non
     assert "Cat could continue as Cat or as Lion" in str(result)
 
 
-def test_members_that_the_state_has_under_both_names_stay_what_they_are() -> None:
+def test_members_under_both_names_in_the_state_are_unchanged() -> None:
     both = ts.serializer_for(CAT | LION | str)
     grown = ts.serializer_for(CAT | LION | str | bytes)
     for value in (CAT("Tom"), LION("Leo"), "x"):
         assert restored(both, grown, value) == value
 
 
-def test_members_that_swap_their_names_are_ambiguous() -> None:
+def test_swapped_members_are_ambiguous() -> None:
     cat, dog = record("Cat", formerly=("Dog",), name=str), record("Dog", formerly=("Cat",), name=str)
     result = compatibility(ts.serializer_for(CAT | record("Dog", name=str)), ts.serializer_for(cat | dog))
     assert rejected_paths(result, "union-member-ambiguous") == ["{member Cat}", "{member Dog}"]
@@ -170,13 +170,13 @@ def test_an_alias_whose_name_is_in_use_again_is_ambiguous() -> None:
     assert compatibility(ts.AvroSerializer(new), ts.AvroSerializer(new)).is_as_is
 
 
-def test_a_field_that_the_data_has_under_its_own_name_does_not_take_the_value_of_its_alias() -> None:
+def test_a_field_with_its_own_name_in_the_data_does_not_take_the_value_of_its_alias() -> None:
     old = avro("Delay", ("late", "long", {}), ("minutes", "long", {}))
     new = avro("Delay", ("minutes", "long", {"aliases": ["late"], "default": 0}))
     assert restored(ts.AvroSerializer(old), ts.AvroSerializer(new), {"late": 42, "minutes": 5}) == {"minutes": 5}
 
 
-def test_branches_that_the_data_has_under_both_names_stay_what_they_are() -> None:
+def test_branches_under_both_names_in_the_data_are_unchanged() -> None:
     lion = avro("Lion", ("mane", "long", {"default": 9}), aliases=["Cat"])
     cat = avro("Cat", ("lives", "long", {"default": 0}))
     old = avro("House", ("pet", ["null", lion, cat], {}))
@@ -190,7 +190,7 @@ def test_branches_that_the_data_has_under_both_names_stay_what_they_are() -> Non
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[int, list[str]]]:
-    """Versions of a record: for each field its number, then the names it had, the newest last."""
+    """Versions of a record: for each field its number, then its names, the newest last."""
     version: dict[int, list[str]] = {0: ["a"]}
     versions = [version]
     for number in range(1, draw(st.integers(1, 4)) + 1):
@@ -208,7 +208,7 @@ def histories(draw: st.DrawFn) -> list[dict[int, list[str]]]:
 
 
 def version_of(fields: dict[int, list[str]]) -> type[Any] | None:
-    """The class of a version, whose fields declare all their former names; None if two declare the same."""
+    """The class of a version, whose fields declare all former names; None if two declare the same."""
     declared = [name for names in fields.values() for name in dict.fromkeys(names[:-1])]
     if len(declared) != len(set(declared)):
         return None
@@ -219,7 +219,7 @@ def version_of(fields: dict[int, list[str]]) -> type[Any] | None:
 
 
 @given(histories())
-def test_a_restore_over_several_versions_gives_what_one_version_after_the_other_gives_or_is_rejected(
+def test_a_restore_over_several_versions_equals_single_steps_or_is_rejected(
     versions: list[dict[int, list[str]]],
 ) -> None:
     classes = [version_of(version) for version in versions]
@@ -234,13 +234,13 @@ def test_a_restore_over_several_versions_gives_what_one_version_after_the_other_
     }
 
 
-def test_a_field_that_used_the_name_again_can_be_removed_while_the_declaration_stays() -> None:
+def test_a_field_that_reused_the_name_can_be_removed_while_the_declaration_stays() -> None:
     third, fourth = ts.AttrsSerializer(THIRD), ts.AttrsSerializer(SECOND)
     assert restored(third, fourth, THIRD(minutes=42, late=7)) == SECOND(minutes=42)
     assert "field-removed" in {issue.rule for issue in compatibility(third, fourth).issues}
 
 
-def test_a_new_field_does_not_take_the_value_of_one_whose_name_was_handed_on_twice() -> None:
+def test_a_new_field_does_not_take_the_value_of_a_name_that_moved_twice() -> None:
     old = record("Delay", worst=int, late=int)
     new = record("Delay", late=renamed("worst"), minutes=renamed("late"), worst=[int, 7])
     given, made = ts.AttrsSerializer(old), ts.AttrsSerializer(new)

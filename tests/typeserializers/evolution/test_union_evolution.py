@@ -1,4 +1,4 @@
-"""Unions change by what their members are, never by where they stand."""
+"""Unions evolve by the types of their members, independent of order."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def compatibility_on(
 
 
 def taken_over(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
-    """What the program reads of an old value, by the way that the compatibility result says; both forms of a migration
-    agree."""
+    """The value read by the program after the compatibility result; both forms of migration agree."""
     compatibility, data = compatibility_on(old, new), old.to_bytes(value)
     if compatibility.is_with_reconfigured_serializer:
         reconfigured = compatibility.reconfigured_serializer
@@ -90,7 +89,7 @@ VALUES: dict[str, tuple[ts.TypeSerializer[Any], st.SearchStrategy[Any]]] = {
 
 @settings(max_examples=150)
 @given(st.data())
-def test_values_stay_what_they_were_however_members_are_added_and_reordered(data: st.DataObject) -> None:
+def test_values_are_unchanged_for_any_added_and_reordered_members(data: st.DataObject) -> None:
     old_names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))
     added = [name for name in sorted(VALUES) if name not in old_names and data.draw(st.booleans())]
     new_names = data.draw(st.permutations([*old_names, *added]))
@@ -109,7 +108,7 @@ def test_values_stay_what_they_were_however_members_are_added_and_reordered(data
 @pytest.mark.parametrize(
     "members", [(STRING, BYTES), (LONG, BOOL), (BOOL, LONG), (LONG, DOUBLE), (DOUBLE, BOOL), (LONG, STRING, BYTES)]
 )
-def test_every_order_reads_what_every_other_order_wrote(members: tuple[ts.TypeSerializer[Any], ...]) -> None:
+def test_every_order_reads_the_bytes_of_every_other_order(members: tuple[ts.TypeSerializer[Any], ...]) -> None:
     values = [True, False, 1, 0, 1.0, "text", b"text"]
     for old_order, new_order in itertools.permutations(itertools.permutations(members), 2):
         old, new = union(*old_order), union(*new_order)
@@ -121,21 +120,21 @@ def test_every_order_reads_what_every_other_order_wrote(members: tuple[ts.TypeSe
                 assert same(taken_over(old, new, value), value)
 
 
-def test_a_hint_means_the_same_bytes_whichever_order_python_keeps() -> None:
+def test_a_hint_has_the_same_bytes_in_any_order_that_python_keeps() -> None:
     for hint, swapped in ((str | bytes, bytes | str), (int | bool | None, bool | int | None)):
         assert ts.serializer_for(hint) == ts.serializer_for(swapped)
         data = snapshot_to_bytes(ts.serializer_for(hint).snapshot_configuration())
         assert data == snapshot_to_bytes(ts.serializer_for(swapped).snapshot_configuration())
 
 
-def test_state_that_was_written_in_the_order_of_a_hint_is_still_read() -> None:
+def test_state_in_the_order_of_a_hint_is_still_read() -> None:
     old = union(STRING, BYTES)
     for value in ("text", b"text"):
         assert same(taken_over(old, ts.serializer_for(str | bytes), value), value)
         assert same(taken_over(ts.NullableSerializer(old), ts.serializer_for(str | bytes | None), value), value)
 
 
-def test_no_value_goes_from_one_type_over_to_another() -> None:
+def test_no_value_changes_its_type() -> None:
     rejected = compatibility_on(union(LONG, STRING), union(DOUBLE, STRING))
     assert rejected.is_incompatible
     assert rules(rejected)["union-member-removed"] == "{member int}"
@@ -151,7 +150,7 @@ def test_a_member_may_widen_within_its_type() -> None:
     assert compatibility_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
 
 
-def test_an_enum_that_grows_inside_a_union_keeps_its_old_constants() -> None:
+def test_an_enum_that_grows_in_a_union_keeps_its_old_constants() -> None:
     old, new = enum.Enum("Status", ["LATE", "DONE"]), enum.Enum("Status", ["DONE", "PLANNED", "LATE"])
     unions = union(STRING, ts.EnumSerializer(old)), union(STRING, ts.EnumSerializer(new))
     assert compatibility_on(*unions).is_with_reconfigured_serializer
@@ -160,7 +159,7 @@ def test_an_enum_that_grows_inside_a_union_keeps_its_old_constants() -> None:
     assert taken_over(*unions, "text") == "text"
 
 
-def test_what_is_inside_a_member_may_change_as_in_a_record() -> None:
+def test_the_inside_of_a_member_may_change_as_in_a_record() -> None:
     old = union(ts.ListSerializer(LONG), STRING)
     new = union(STRING, ts.ListSerializer(DOUBLE))
     assert taken_over(old, new, [1, 2]) == [1.0, 2.0]
@@ -169,7 +168,7 @@ def test_what_is_inside_a_member_may_change_as_in_a_record() -> None:
     assert any(issue.path == "{member list[bytes]}[]" for issue in rejected.issues), str(rejected)
 
 
-def test_a_member_that_is_gone_is_rejected_with_its_name() -> None:
+def test_a_removed_member_is_rejected_with_its_name() -> None:
     rejected = compatibility_on(union(LONG, STRING, BYTES), union(STRING, LONG))
     assert rejected.is_incompatible
     assert rules(rejected)["union-member-removed"] == "{member bytes}"
@@ -212,7 +211,7 @@ def test_a_member_that_two_others_claim_is_rejected() -> None:
     assert "union-member-ambiguous" in rules(rejected)
 
 
-def test_two_members_of_one_name_are_rejected_when_the_union_is_made() -> None:
+def test_two_members_of_one_name_are_rejected_by_the_constructor() -> None:
     first, second = record("Cat", name=str), record("Cat", age=int)
     with pytest.raises(ValueError, match=r"named Cat.*name="):
         union(ts.AttrsSerializer(first), ts.AttrsSerializer(second))
@@ -240,7 +239,7 @@ def test_a_value_of_a_subclass_belongs_to_its_nearest_base() -> None:
         assert serializer.member_serializers[serializer.index_of(grandchild(1))].python_type is derived
 
 
-def test_what_is_only_like_a_member_is_rejected() -> None:
+def test_a_value_that_only_resembles_a_member_is_rejected() -> None:
     serializer = union(STRING, BYTES)
     for value in (bytearray(b"x"), memoryview(b"x"), 5, None):
         with pytest.raises(SerializationError, match="none of str, bytes"):
@@ -266,7 +265,7 @@ def test_a_field_may_become_a_union_and_optional_at_once() -> None:
         assert compatibility_on(ts.AttrsSerializer(old), ts.AttrsSerializer(new)).is_incompatible
 
 
-def test_a_member_that_is_of_several_types_is_taken_apart_or_rejected() -> None:
+def test_a_member_of_several_types_is_split_or_rejected() -> None:
     assert ts.serializer_for(Annotated[int | str, "a note"] | bytes) == ts.serializer_for(int | str | bytes)
     assert ts.serializer_for(Annotated[int | None, "a note"] | bytes) == ts.serializer_for(int | bytes | None)
     either = ts.EitherSerializer(LONG, STRING)
@@ -275,7 +274,7 @@ def test_a_member_that_is_of_several_types_is_taken_apart_or_rejected() -> None:
             union(BYTES, member)
 
 
-def test_none_is_a_member_only_where_it_is_named() -> None:
+def test_none_is_a_member_only_if_named() -> None:
     serializer = union(LONG, ts.VoidSerializer())
     assert serializer.from_bytes(serializer.to_bytes(None)) is None
     assert taken_over(serializer, union(ts.VoidSerializer(), STRING, LONG), None) is None
@@ -294,7 +293,7 @@ class Branch:
     right: int | Branch
 
 
-def test_a_record_may_be_a_member_of_a_union_inside_itself() -> None:
+def test_a_record_may_be_a_member_of_a_union_in_itself() -> None:
     serializer = ts.serializer_for(Branch)
     tree = Branch(Branch(Leaf(1), 2), Branch(Leaf(3), 4))
     assert serializer.from_bytes(serializer.to_bytes(tree)) == tree
@@ -303,7 +302,7 @@ def test_a_record_may_be_a_member_of_a_union_inside_itself() -> None:
     assert compatibility_on(serializer, serializer).is_as_is
 
 
-def test_a_record_in_a_union_inside_itself_evolves_with_it() -> None:
+def test_a_record_in_a_union_in_itself_evolves_with_it() -> None:
     def program(with_note: bool) -> type[Any]:
         if not with_note:
 
@@ -325,7 +324,7 @@ def test_a_record_in_a_union_inside_itself_evolves_with_it() -> None:
     assert read == new(new(Leaf(3)))
 
 
-def test_a_union_that_was_written_is_duplicated_whatever_its_members() -> None:
+def test_a_stored_union_is_duplicated_with_any_members() -> None:
     # Neither an optional member nor two of one class can be declared, and state may have them all the same.
     learning = ts.NullableSerializer(LearningWordSerializer())
     written = ts.UnionSerializer.as_written([learning, STRING, ts.StringSerializer()])
@@ -337,7 +336,7 @@ def test_a_union_that_was_written_is_duplicated_whatever_its_members() -> None:
     assert union(LONG, STRING).duplicate() == union(LONG, STRING)
 
 
-def test_a_union_says_how_long_its_values_are_at_least_and_if_all_are_alike() -> None:
+def test_a_union_has_a_minimal_length_and_may_be_of_fixed_length() -> None:
     assert union(LONG, DOUBLE).length == 9
     assert union(LONG, STRING).length == -1
     assert union(LONG, BOOL).length == -1
@@ -349,7 +348,7 @@ def test_a_union_says_how_long_its_values_are_at_least_and_if_all_are_alike() ->
         union(LONG)
 
 
-def test_what_may_be_read_of_a_member_is_no_none() -> None:
+def test_a_readable_null_of_a_member_is_not_none() -> None:
     # A member that writes None by itself does not bring None into a union that does not name it.
     serializer = union(LONG, STRING)
     for data in (b"\0\0",):
@@ -362,7 +361,7 @@ def test_what_may_be_read_of_a_member_is_no_none() -> None:
     assert with_none.deserialize(DataInputView(b"\1\0")) is None
 
 
-def test_no_migration_is_made_of_a_union_whose_member_is_gone() -> None:
+def test_no_migration_exists_for_a_union_with_a_removed_member() -> None:
     for old, new in ((union(LONG, STRING), union(STRING, BYTES)), (LONG, union(STRING, BYTES))):
         with pytest.raises(ValueError, match="'incompatible' has no plan"):
             migration_between(old, new)

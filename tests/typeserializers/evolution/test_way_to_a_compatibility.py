@@ -1,4 +1,4 @@
-"""How far it is from the bytes of a snapshot to a compatibility result, and that nothing is judged after it."""
+"""The call path from snapshot bytes to a compatibility result is short, and nothing is checked twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EvolvedFlight:
 
 @contextmanager
 def files_run() -> Iterator[dict[str, set[str]]]:
-    """The files of this library of which a function is called in the block, with the names of the functions."""
+    """The files of this library with calls in the block, and the function names."""
     found: dict[str, set[str]] = {}
 
     def called(frame: FrameType, event: str, _: Any) -> None:
@@ -58,7 +58,7 @@ def files_run() -> Iterator[dict[str, set[str]]]:
         sys.setprofile(before)
 
 
-def test_few_files_are_passed_on_the_way_from_the_bytes_of_a_snapshot_to_a_compatibility_on_a_record() -> None:
+def test_the_path_from_snapshot_bytes_to_a_record_result_has_few_files() -> None:
     legs = {"legs": ts.StringSerializer()}
     old = ts.AttrsSerializer(Flight, name="way.Flight", field_serializers=legs)
     new = ts.AttrsSerializer(EvolvedFlight, name="way.Flight", field_serializers=legs)
@@ -70,7 +70,7 @@ def test_few_files_are_passed_on_the_way_from_the_bytes_of_a_snapshot_to_a_compa
     assert len(found) <= MOST_FILES, sorted(found)
 
 
-def test_once_there_is_a_compatibility_nothing_is_judged_again() -> None:
+def test_after_a_result_nothing_is_checked_again() -> None:
     old, new = ts.AttrsSerializer(Flight, name="way.Flight"), ts.AttrsSerializer(EvolvedFlight, name="way.Flight")
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     compatibility = resolve_compatibility(snapshot, new)

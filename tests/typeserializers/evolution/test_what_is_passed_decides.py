@@ -1,4 +1,4 @@
-"""What a snapshot is restored as depends on the serializers that are passed, and on nothing that was made before."""
+"""A restored snapshot depends on the passed serializers only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pickled:
     text: str
 
 
-def test_a_record_is_that_of_the_serializer_that_is_passed_whatever_else_was_made() -> None:
+def test_a_record_is_restored_by_the_passed_serializer_whatever_else_exists() -> None:
     one, other = (ts.AttrsSerializer(paint, name="passed.Paint") for paint in (Paint, OtherPaint))
     snapshot = snapshot_from_bytes(snapshot_to_bytes(one.snapshot_configuration()))
     data = one.to_bytes(Paint(Colour.RED, 3))
@@ -52,7 +52,7 @@ def test_a_record_is_that_of_the_serializer_that_is_passed_whatever_else_was_mad
     assert (type(stand_in.colour) is Colour, stand_in.colour.name, stand_in.litres) == (False, "RED", 3)
 
 
-def test_an_enum_is_the_one_with_just_its_constants_among_those_that_are_passed() -> None:
+def test_an_enum_is_the_passed_one_with_exactly_its_constants() -> None:
     short, long = ts.EnumSerializer(Colour, name="passed.Colour"), ts.EnumSerializer(LongerColour, name="passed.Colour")
     snapshot = snapshot_from_bytes(snapshot_to_bytes(short.snapshot_configuration()))
     for known, expected in (((long, short), Colour), ((long,), LongerColour)):
@@ -61,7 +61,7 @@ def test_an_enum_is_the_one_with_just_its_constants_among_those_that_are_passed(
     assert snapshot.restore_serializer().python_type not in (Colour, LongerColour)
 
 
-def test_a_pickle_is_unpickled_only_where_a_serializer_that_is_passed_says_so() -> None:
+def test_a_pickle_is_unpickled_only_if_a_passed_serializer_allows_it() -> None:
     serializer = ts.PickleSerializer(Pickled)
     data, snapshot = serializer.to_bytes(Pickled("a")), serializer.snapshot_configuration()
     with pytest.raises(UnresolvableSerializerError, match="only unpickled where"):

@@ -1,4 +1,4 @@
-"""Which serializer a type hint means, and records that contain themselves."""
+"""The serializer of each type hint, and recursive records."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ LONG, STRING = ts.LongSerializer(), ts.StringSerializer()
         (typing.Optional[int], ts.NullableSerializer(LONG)),  # noqa: UP045
     ],
 )
-def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) -> None:
+def test_a_hint_has_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) -> None:
     assert ts.serializer_for(hint) == expected
 
 
@@ -125,12 +125,12 @@ def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) 
         (typing.Literal["a", 1.5j], "complex"),
     ],
 )
-def test_an_unknown_hint_is_an_error_with_the_path_in_the_type(hint: Any, message: str) -> None:
+def test_an_unknown_hint_is_an_error_with_its_path(hint: Any, message: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=message):
         ts.serializer_for(hint)
 
 
-def test_a_union_tells_its_members_by_class() -> None:
+def test_a_union_distinguishes_its_members_by_class() -> None:
     serializer = ts.serializer_for(bool | int | str)
     for value in (True, 1, 0, "x"):
         read = serializer.from_bytes(serializer.to_bytes(value))
@@ -194,7 +194,7 @@ def test_a_record_in_a_function_may_contain_itself() -> None:
     assert serializer.from_bytes(serializer.to_bytes([Local(1, Local(2))])) == [Local(1, Local(2))]
 
 
-def test_the_snapshot_of_a_record_that_contains_itself_restores_it() -> None:
+def test_the_snapshot_of_a_recursive_record_restores_it() -> None:
     for hint, value in ((Node, Node(1, Node(2), [Node(3)])), (Company, Company("A", {"x": Person("x", Company("B"))}))):
         serializer = ts.serializer_for(hint)
         data = snapshot_to_bytes(serializer.snapshot_configuration())
@@ -211,7 +211,7 @@ def test_the_snapshot_of_a_record_that_contains_itself_restores_it() -> None:
     assert type(read.next) is type(read)
 
 
-def test_a_reconfigured_record_reads_the_same_inside_itself() -> None:
+def test_a_reconfigured_record_applies_inside_itself() -> None:
     old_enum, new_enum = enum.Enum("Kind", ["A", "B"]), enum.Enum("Kind", ["B", "A"])
 
     @attrs.frozen
@@ -229,7 +229,7 @@ def test_a_reconfigured_record_reads_the_same_inside_itself() -> None:
     assert compatibility.reconfigured_serializer.to_bytes(expected) == data
 
 
-def test_a_renamed_record_that_contains_itself_declares_its_former_name() -> None:
+def test_a_renamed_recursive_record_declares_its_former_name() -> None:
     @attrs.frozen
     class Before:
         rest: list[Before] = attrs.field(factory=list)
@@ -245,7 +245,7 @@ def test_a_renamed_record_that_contains_itself_declares_its_former_name() -> Non
     assert resolve_compatibility(old.snapshot_configuration(), undeclared).is_incompatible
 
 
-def test_nesting_beyond_the_interpreters_depth_is_an_error_both_ways() -> None:
+def test_nesting_beyond_the_recursion_limit_is_an_error_both_ways() -> None:
     serializer = ts.serializer_for(Node)
     deep = Node(0)
     for number in range(100_000):
@@ -260,7 +260,7 @@ def test_nesting_beyond_the_interpreters_depth_is_an_error_both_ways() -> None:
         deep = deep.next
 
 
-def test_a_reference_outside_its_record_means_nothing() -> None:
+def test_a_reference_outside_of_its_record_is_invalid() -> None:
     reference = ts.ReferenceSerializer("Node")
     for use in (reference.create_instance, lambda: reference.copy(1), lambda: reference.to_bytes(1)):
         with pytest.raises(StateFormatError, match="outside the record"):
@@ -290,7 +290,7 @@ def test_serializers_work_in_many_threads() -> None:
     assert failures == []
 
 
-def test_every_public_name_is_there_and_every_snapshot_is_registered() -> None:
+def test_every_public_name_exists_and_every_snapshot_is_registered() -> None:
     from snapshots import registered_names, snapshot_class_name
 
     assert len(set(ts.__all__)) == len(ts.__all__)
@@ -311,7 +311,7 @@ def test_a_null_in_a_union_without_none_is_rejected() -> None:
 @pytest.mark.parametrize(
     "hint", [type[int], collections.abc.Callable[[int], str], collections.abc.Iterator[int], re.Pattern[str]]
 )
-def test_only_a_class_with_fields_is_to_be_written_as_a_record(hint: Any) -> None:
+def test_only_a_class_with_fields_can_be_a_record(hint: Any) -> None:
     with pytest.raises(ts.UnknownTypeError) as rejected:
         ts.serializer_for(hint)
     assert "AttrsSerializer" not in str(rejected.value)

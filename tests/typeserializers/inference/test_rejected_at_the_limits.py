@@ -1,4 +1,4 @@
-"""What a serializer is rejected for when it is made, restored or given a value: the last that fits, and the next."""
+"""Rejected serializers and values, at both sides of each limit."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class Holder:
     chained: Chained
 
 
-def test_a_pojo_that_contains_itself_is_rejected_by_its_path() -> None:
+def test_a_recursive_pojo_is_rejected_by_path() -> None:
     with pytest.raises(ts.UnknownTypeError, match=r"\.next.*: Chained contains itself, which Flink's POJOs do not"):
         ts.serializer_for(Chained)
     with pytest.raises(ts.UnknownTypeError, match=r"\.chained\.next.*: Chained contains itself"):
         ts.serializer_for(Holder)
 
 
-def test_a_field_of_a_pojo_that_is_none_and_not_optional_is_rejected_by_its_name() -> None:
+def test_a_null_in_a_required_field_of_a_pojo_is_rejected_by_name() -> None:
     serializer = ts.PojoSerializer(Base)
     with pytest.raises(SerializationError, match="number"):
         serializer.to_bytes(Base(None))  # type: ignore[arg-type]
 
 
-def test_a_tag_of_one_byte_tells_256_subclasses_apart() -> None:
+def test_a_tag_of_one_byte_distinguishes_256_subclasses() -> None:
     shape = ts.PojoSerializer(Base).shape
     others = [ts.PojoSerializer(Base)] * MAX_REGISTERED_SUBCLASSES
     assert len(PojoSerializer.from_shape(shape, others).registered_subclasses) == 256
@@ -85,7 +85,7 @@ def test_a_subclass_that_is_no_pojo_is_damage() -> None:
 
 
 @pytest.mark.parametrize("count", [1, MAX_CONSTANTS])
-def test_an_enum_has_as_many_constants_as_can_be_read_again(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_enum_has_at_most_the_readable_number_of_constants(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enums, "MAX_CONSTANTS", 3)
     most: Any = enum.Enum("Limited", [f"C{number}" for number in range(3)])
     snapshot = ts.EnumSerializer(most).snapshot_configuration()
@@ -96,14 +96,14 @@ def test_an_enum_has_as_many_constants_as_can_be_read_again(count: int, monkeypa
 
 
 @pytest.mark.parametrize("constants", [("A", "mro"), ("_A_", "B"), ("A", "")])
-def test_constants_that_no_enum_of_python_can_have_are_told(constants: tuple[str, ...]) -> None:
+def test_invalid_enum_constants_are_rejected(constants: tuple[str, ...]) -> None:
     with pytest.raises(
         UnresolvableSerializerError, match=r"the enum my.Old has constants that no Python enum can have"
     ):
         enums.stand_in_for("my.Old", constants)
 
 
-def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() -> None:
+def test_a_record_has_existing_fields_with_types_and_arguments() -> None:
     @attrs.frozen
     class Untyped:
         unknown = attrs.field()
@@ -128,14 +128,14 @@ def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() ->
     assert serializer.from_bytes(serializer.to_bytes(Untyped(5))) == Untyped(5)
 
 
-def test_composites_of_nothing_are_rejected_when_they_are_made() -> None:
+def test_empty_composites_are_rejected_by_the_constructor() -> None:
     with pytest.raises(ValueError, match="needs at least one field; for the empty tuple use Tuple0Serializer"):
         ts.TupleSerializer([])
     with pytest.raises(ValueError, match="needs at least one converter; else use the inner serializer"):
         ts.ConvertingSerializer(LONG, {})
 
 
-def test_columns_of_arrow_have_names_of_their_own() -> None:
+def test_arrow_columns_have_distinct_names() -> None:
     with pytest.raises(ValueError, match="the fields a, b, a are not of different names"):
         ts.ArrowSerializer(pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.int8())]))
     snapshot: Any = ts.ArrowSerializer(pa.schema([("a", pa.int8()), ("b", pa.int8())])).snapshot_configuration()
@@ -147,19 +147,19 @@ def test_columns_of_arrow_have_names_of_their_own() -> None:
 
 
 class Buffer:
-    """What an array of a library gives: a list of its elements, or one element where it has no dimension."""
+    """An array interface: a list of elements, or one element without dimension."""
 
     def __init__(self, content: Any) -> None:
         self.tolist = lambda: content
 
 
-def test_an_array_without_a_dimension_is_no_array() -> None:
+def test_an_array_without_a_dimension_is_rejected() -> None:
     with pytest.raises(TypeError, match="the array has no dimension"):
         elements_of(Buffer(5))
     assert elements_of(Buffer([5])) == [5]
 
 
-def test_a_class_that_is_known_by_name_alone_is_not_guessed() -> None:
+def test_a_class_known_by_name_only_is_not_guessed() -> None:
     named = ts.PickleSerializer.named("my.module:Thing")
     for ask in (lambda: named.python_type, named.create_instance):
         with pytest.raises(UnresolvableSerializerError, match=r"my.module:Thing is known by name alone"):
@@ -167,7 +167,7 @@ def test_a_class_that_is_known_by_name_alone_is_not_guessed() -> None:
 
 
 class Unwilling:
-    """Cannot be pickled, and cannot be unpickled."""
+    """Raises when it is pickled or unpickled."""
 
     def __init__(self, is_written: bool) -> None:
         self.is_written = is_written
@@ -182,7 +182,7 @@ def _reject() -> Any:
     raise OSError("not again")
 
 
-def test_what_a_pickle_raises_is_told_as_an_error_of_the_serializer() -> None:
+def test_an_exception_of_pickle_is_an_error_of_the_serializer() -> None:
     serializer = ts.PickleSerializer(Unwilling)
     with pytest.raises(SerializationError, match="not this one"):
         serializer.to_bytes(Unwilling(False))
@@ -191,7 +191,7 @@ def test_what_a_pickle_raises_is_told_as_an_error_of_the_serializer() -> None:
         serializer.from_bytes(data)
 
 
-def test_a_reference_to_a_record_means_nothing_outside_of_it() -> None:
+def test_a_reference_to_a_record_is_invalid_outside_of_it() -> None:
     scope = ConversionScope(CONVERSIONS)
     assert scope.inside("Node", "the conversion").record_named("Node") == "the conversion"
     with pytest.raises(UnresolvableSerializerError, match="the reference to Node is outside the record Node"):

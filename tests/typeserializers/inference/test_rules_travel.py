@@ -1,4 +1,4 @@
-"""Rules that a program passes are those that are asked, in this process and in another that never saw its module."""
+"""Passed inference rules are used in this process, and in another that never imported their module."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Account:
     balance: Money
 
 
-def test_rules_are_asked_where_they_are_passed_and_nowhere_else() -> None:
+def test_rules_are_used_only_where_passed() -> None:
     rules = ts.InferenceRules(ts.DEFAULT_RULES)
 
     @rules.register
@@ -93,7 +93,7 @@ def test_rules_are_asked_where_they_are_passed_and_nowhere_else() -> None:
             infer()
 
 
-def test_rules_travel_with_a_serializer_to_a_process_that_never_saw_them() -> None:
+def test_rules_are_pickled_with_a_serializer() -> None:
     def run(program: str, given: bytes = b"") -> bytes:
         done = subprocess.run([sys.executable, "-c", program], input=given, capture_output=True, cwd=ROOT, check=False)
         assert done.returncode == 0, done.stderr.decode()

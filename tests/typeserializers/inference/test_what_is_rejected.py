@@ -1,4 +1,4 @@
-"""Refusals that one side alone would not show: a name before and behind the right one, a part and the whole."""
+"""Rejections at both sides of a limit: names before and after the right one, a part and the composite."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_empty_tuple_is_its_mark_or_a_zero() -> None:
                 read(data)
 
 
-def test_a_rejection_of_a_part_is_that_of_the_whole() -> None:
+def test_a_rejection_of_a_part_is_that_of_the_composite() -> None:
     error = SerializationError("Inner", ("value: is not right",))
     assert ts.ListSerializer(LONG).serialization_error([1], error) is error
     other = ts.ListSerializer(LONG).serialization_error(["x"], TypeError("wrong"))
@@ -65,7 +65,7 @@ def test_a_rejection_of_a_part_is_that_of_the_whole() -> None:
     assert LONG.serialization_error(5, TypeError("wrong")).problems == ("TypeError: wrong",)
 
 
-def test_becoming_optional_does_not_make_another_type_fit() -> None:
+def test_becoming_optional_does_not_make_another_type_compatible() -> None:
     assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(STRING)).is_incompatible
     assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(INT)).is_incompatible
     for fitting in (LONG, ts.DoubleSerializer()):
@@ -74,7 +74,7 @@ def test_becoming_optional_does_not_make_another_type_fit() -> None:
         assert compatibility.issues[0].rule == "field-became-optional"
 
 
-def test_a_member_of_a_union_is_reconfigured_with_it() -> None:
+def test_a_member_of_a_union_is_reconfigured_with_the_union() -> None:
     old = ts.UnionSerializer([STRING, ts.EnumSerializer(enum.Enum("Kind", ["A", "B"]), name="kinds.Kind")])
     new_enum = enum.Enum("Kind", ["B", "C", "A"])
     for members in ([STRING, new_enum], [new_enum, STRING]):
@@ -98,7 +98,7 @@ def test_a_reference_of_an_unknown_version_is_rejected(version: int) -> None:
         snapshot.read_snapshot(version, DataInputView(b"\0\1a"))
 
 
-def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
+def test_bytes_without_a_failing_part_have_a_reason() -> None:
     old = ts.AttrsSerializer(Narrow, name="widths.Width")
     migration = migration_between(old, ts.AttrsSerializer(Wide, name="widths.Width"))
     data = old.to_bytes(Narrow(7))
@@ -118,7 +118,7 @@ class Labelled:
     note: str | None = None
 
 
-def test_none_is_rejected_in_a_field_that_is_not_optional_though_its_serializer_could_write_it() -> None:
+def test_none_is_rejected_in_a_required_field_even_if_its_serializer_could_write_it() -> None:
     serializer = ts.AttrsSerializer(Labelled)
     for misfit in (Labelled(None), Labelled(None, "x")):  # type: ignore[arg-type]
         with pytest.raises(SerializationError, match="label"):
@@ -133,7 +133,7 @@ def test_none_is_rejected_in_a_field_that_is_not_optional_though_its_serializer_
             read(b"\0" + data[1:])
 
 
-def test_time_to_live_is_changed_only_between_states_of_one_shape() -> None:
+def test_ttl_changes_only_between_states_of_one_shape() -> None:
     ttl = ts.TtlSerializer(LONG)
     list_of, map_of = ts.ListSerializer, lambda inner: ts.MapSerializer(STRING, inner)
     for prior, new in (
@@ -153,7 +153,7 @@ def test_time_to_live_is_changed_only_between_states_of_one_shape() -> None:
 
 
 @pytest.mark.parametrize("nanos", [4_999_999, 6_000_000, 999_999_999, 0, -1, 1_005_000_000])
-def test_a_timestamp_holds_its_milliseconds_twice_and_alike(nanos: int) -> None:
+def test_a_timestamp_has_equal_milliseconds_in_both_places(nanos: int) -> None:
     for fitting in (5_000_000, 5_999_999):
         assert ts.SqlTimestamp(1005, fitting).nanos == fitting
     with pytest.raises(ValueError, match="do not go with 1005 milliseconds"):
@@ -170,13 +170,13 @@ def test_a_timestamp_holds_its_milliseconds_twice_and_alike(nanos: int) -> None:
         ts.AttrsSerializer(Labelled),
     ],
 )
-def test_a_copy_of_what_cannot_change_is_the_value_itself(serializer: ts.TypeSerializer[Any]) -> None:
+def test_a_copy_of_an_immutable_value_is_the_value(serializer: ts.TypeSerializer[Any]) -> None:
     value = Labelled("x") if isinstance(serializer, ts.AttrsSerializer) else serializer.create_instance()
     assert serializer.is_immutable_type
     assert serializer.copy(value) is value
 
 
-def test_a_copy_of_what_can_change_shares_nothing_that_can() -> None:
+def test_a_copy_of_a_mutable_value_shares_nothing_mutable() -> None:
     inner = ts.ListSerializer(LONG)
     for serializer, value, changed in (
         (ts.TtlSerializer(inner), ts.TtlValue([1], 5), lambda copied: copied.value),
@@ -214,11 +214,11 @@ class Changeable:
         (set[Changeable], r"a frozen class in place of Changeable"),
     ],
 )
-def test_what_has_no_hash_is_rejected_where_one_is_needed(hint: Any, message: str) -> None:
+def test_unhashable_elements_are_rejected_where_a_hash_is_needed(hint: Any, message: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=message):
         ts.serializer_for(hint)
 
 
-def test_what_has_a_hash_may_be_an_element_or_a_key() -> None:
+def test_hashable_values_may_be_elements_or_keys() -> None:
     for hint in (set[tuple[int, str]], dict[frozenset[int] | str, int], set[Labelled], frozenset[int | None]):
         ts.serializer_for(hint)

@@ -1,4 +1,4 @@
-"""Elements without bytes cost a hostile writer nothing: how many of them a reader makes is bounded at any depth."""
+"""Elements without bytes: the number that a reader creates is bounded at any depth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_as_many_as_can_be_read_are_written(name: str) -> None:
+def test_the_readable_number_is_written(name: str) -> None:
     element, value = EMPTY[name]
     for serializer in (ts.ListSerializer(element), ts.ArrayListSerializer(element)):
         values = [value] * MAX_EMPTY_ELEMENTS
@@ -45,7 +45,7 @@ def test_as_many_as_can_be_read_are_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_more_are_neither_written_nor_read(name: str) -> None:
+def test_a_larger_number_is_neither_written_nor_read(name: str) -> None:
     element, value = EMPTY[name]
     serializer = ts.ListSerializer(element)
     values = [value] * (MAX_EMPTY_ELEMENTS + 1)
@@ -63,7 +63,7 @@ def test_more_are_neither_written_nor_read(name: str) -> None:
 
 @pytest.mark.parametrize("outer", NESTED)
 @pytest.mark.parametrize("name", EMPTY)
-def test_a_few_bytes_cannot_claim_much_memory(name: str, outer: str) -> None:
+def test_a_few_bytes_cannot_use_much_memory(name: str, outer: str) -> None:
     element, _ = EMPTY[name]
     serializer = NESTED[outer](ts.ListSerializer(element))
     claim = MAX_EMPTY_ELEMENTS.to_bytes(4, "big")

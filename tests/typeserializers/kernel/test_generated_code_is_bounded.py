@@ -1,4 +1,4 @@
-"""Generated functions of the same source share their code, so a worker that makes them every epoch does not grow."""
+"""Generated functions of equal source share their code, so a worker that creates them per epoch does not grow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_equal_serializers_are_compiled_once() -> None:
     assert noted_sources() == before
 
 
-def test_the_number_of_noted_sources_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_sources_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_generation, "_compiled", {})
     monkeypatch.setattr(code_generation, "MAX_COMPILED_SOURCES", 10)
     before = noted_sources()
@@ -37,13 +37,13 @@ def test_the_number_of_noted_sources_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 class Faulty(ts.LongSerializer):
-    """Generates what is not a Python."""
+    """Generates invalid Python."""
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         emitter.line(f"if {value} is:")
 
 
-def test_a_fault_in_generated_code_is_not_taken_for_a_type_that_is_nested_too_deep() -> None:
+def test_an_error_in_generated_code_is_not_reported_as_too_deep_nesting() -> None:
     with pytest.raises(SyntaxError, match="invalid syntax"):
         _ = Faulty().codec
     deep: ts.TypeSerializer[Any] = ts.LongSerializer()

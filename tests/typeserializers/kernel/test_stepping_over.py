@@ -1,4 +1,4 @@
-"""How values that nobody needs are stepped over is a hook of every serializer, those of users included."""
+"""Skipping of values is a hook of every serializer, also of custom ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typeserializers.kernel.stepping_over import SteppedOverSerializer, stepping
 
 
 class GoneSerializer(ts.TypeSerializer[Any]):
-    """A user's serializer that cannot make its values any more, and knows where they end."""
+    """A custom serializer that cannot create its values any more, but can skip them."""
 
     def serialize(self, value: Any, out: DataOutputView) -> None:
         out.write_sized_bytes(value)
@@ -36,7 +36,7 @@ class GoneSerializer(ts.TypeSerializer[Any]):
 
 
 class RewrittenSerializer(GoneSerializer):
-    """Writes in another way than the class that says how to step over."""
+    """Has another format than the class with the skip hook."""
 
     def serialize(self, value: Any, out: DataOutputView) -> None:
         out.write_unsigned_byte(value)
@@ -71,7 +71,7 @@ class New:
         (ts.MapSerializer(ts.StringSerializer(), ts.NullableSerializer(GoneSerializer())), {"a": None, "b": b"y"}),
     ],
 )
-def test_a_removed_field_is_stepped_over_as_its_serializer_says(dropped: Any, value: Any) -> None:
+def test_a_removed_field_is_skipped_by_its_serializer(dropped: Any, value: Any) -> None:
     old = ts.AttrsSerializer(Old, name="stepping.Record", field_serializers={"dropped": dropped})
     new = ts.AttrsSerializer(New, name="stepping.Record")
     data = old.to_bytes(Old("a", value, "z"))
@@ -80,18 +80,18 @@ def test_a_removed_field_is_stepped_over_as_its_serializer_says(dropped: Any, va
     assert new.from_bytes(migration.to_bytes(data)) == New("a", "z")
 
 
-def test_bytes_that_end_too_early_are_rejected() -> None:
+def test_truncated_bytes_are_rejected() -> None:
     data = GoneSerializer().to_bytes(b"xyz")
     for end in range(len(data)):
         with pytest.raises(EndOfDataError):
             stepping_over(GoneSerializer()).from_bytes(data[:end])
 
 
-def test_a_subclass_that_writes_in_another_way_is_not_bound_by_the_word_of_its_base() -> None:
+def test_a_subclass_with_another_format_does_not_inherit_the_skip_hook() -> None:
     serializer = RewrittenSerializer()
     assert stepping_over(serializer) is serializer
 
 
-def test_what_can_be_read_by_anybody_is_read_by_its_own_serializer() -> None:
+def test_a_readable_value_is_read_by_its_own_serializer() -> None:
     for serializer in (ts.LongSerializer(), ts.ListSerializer(ts.StringSerializer()), ts.AttrsSerializer(New)):
         assert stepping_over(serializer) is serializer

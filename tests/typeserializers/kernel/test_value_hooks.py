@@ -1,4 +1,4 @@
-"""What a serializer says of its values without writing them holds for its own code, and for no other."""
+"""Value hooks of a serializer hold for its own code only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typeserializers.kernel.value_hooks import exact_condition, size_expression
 
 
 class Even(ts.LongSerializer):
-    """Rejects what its base class writes."""
+    """Rejects values that its base class writes."""
 
     def write_to(self, value: int, out: DataOutputView) -> None:
         if value % 2:
@@ -23,14 +23,14 @@ class Even(ts.LongSerializer):
 
 
 class Renamed(ts.LongSerializer):
-    """Writes and reads as its base class does."""
+    """Reads and writes like its base class."""
 
     def __repr__(self) -> str:
         return "Renamed()"
 
 
 class Word(ts.TypeSerializer[str]):
-    """A serializer of somebody else's, which knows its values."""
+    """A third-party serializer with value hooks."""
 
     asked: ClassVar[list[str]] = []
 
@@ -58,7 +58,7 @@ def condition(serializer: ts.TypeSerializer[Any]) -> str | None:
     return exact_condition(serializer, "value", "value", GeneratedFunction("exact", "value"))
 
 
-def test_a_subclass_that_writes_in_another_way_is_not_spoken_for() -> None:
+def test_a_subclass_with_another_format_does_not_inherit_the_hooks() -> None:
     assert condition(ts.LongSerializer()) == condition(Renamed()) is not None
     assert condition(Even()) is None
     assert condition(ts.TupleSerializer([ts.LongSerializer(), Even()])) is None
@@ -66,7 +66,7 @@ def test_a_subclass_that_writes_in_another_way_is_not_spoken_for() -> None:
     assert size_expression(Even(), "value", GeneratedFunction("size", "value")) is not None
 
 
-def test_a_serializer_of_somebody_elses_speaks_for_its_values_alone_and_inside_others() -> None:
+def test_a_third_party_serializer_decides_for_its_values_alone_and_inside_others() -> None:
     Word.asked.clear()
     for serializer, value in ((Word(), "abc"), (ts.TupleSerializer([Word(), ts.LongSerializer()]), ("abc", 1))):
         assert compile_exact(serializer, lambda: "here")(value) is value
@@ -81,7 +81,7 @@ def test_a_serializer_of_somebody_elses_speaks_for_its_values_alone_and_inside_o
 @pytest.mark.parametrize(
     ("serializer", "least", "largest"), [(ts.ByteSerializer(), -128, 127), (ts.IntSerializer(), -(2**31), 2**31 - 1)]
 )
-def test_the_bounds_of_integers_are_those_of_their_bytes(serializer: Any, least: int, largest: int) -> None:
+def test_the_bounds_of_integers_are_those_of_their_width(serializer: Any, least: int, largest: int) -> None:
     expression = condition(serializer)
     assert expression is not None
     for value, fits in ((least, True), (largest, True), (least - 1, False), (largest + 1, False), (True, False)):

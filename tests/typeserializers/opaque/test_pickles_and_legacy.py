@@ -1,4 +1,4 @@
-"""What is pickled, and that nothing is ever unpickled that the running program has not asked for."""
+"""Pickled values, and that nothing is unpickled without permission of the program."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Trap:
 
 
 def named_snapshot(name: str) -> TypeSerializerSnapshot[Any]:
-    """The snapshot of a pickle serializer of a class that this program has chosen nothing for."""
+    """The snapshot of a pickle serializer of a class that this program has not allowed."""
     data = snapshot_to_bytes(ts.PickleSerializer(Basket).snapshot_configuration())
     return snapshot_from_bytes(data.replace(f"{Basket.__module__}:Basket".encode(), name.encode()))
 
 
-def test_a_pickled_value_comes_back_and_the_class_must_stay() -> None:
+def test_a_pickled_value_round_trips_and_the_class_must_stay() -> None:
     serializer = ts.PickleSerializer(Basket)
     assert serializer.from_bytes(serializer.to_bytes(Basket("a"))) == Basket("a")
     assert judged(serializer, ts.PickleSerializer(Basket)).is_as_is
@@ -65,7 +65,7 @@ def test_a_pickled_value_comes_back_and_the_class_must_stay() -> None:
         serializer.to_bytes(Other())  # type: ignore[arg-type]
 
 
-def test_a_snapshot_alone_is_not_enough_to_unpickle() -> None:
+def test_a_snapshot_alone_is_not_permission_to_unpickle() -> None:
     name = f"{Basket.__module__}:Bomber"
     assert len(name) == len(f"{Basket.__module__}:Basket")
     restored = named_snapshot(name).restore_serializer()
@@ -75,7 +75,7 @@ def test_a_snapshot_alone_is_not_enough_to_unpickle() -> None:
     assert ran == []
 
 
-def test_the_way_out_of_pickle_is_a_converting_serializer() -> None:
+def test_a_converting_serializer_replaces_pickle() -> None:
     old = ts.PickleSerializer(Basket)
     new = ts.ConvertingSerializer(ts.ListSerializer(ts.StringSerializer()), {old: lambda basket: basket.items})
     assert judged(old, new).is_after_migration
@@ -88,7 +88,7 @@ def legacy(serializer: Any) -> bytes:
     return snapshot_to_bytes(PickledSerializerSnapshot(serializer))
 
 
-def test_a_serializer_persisted_whole_is_carried_but_not_unpickled() -> None:
+def test_a_java_serialized_serializer_is_kept_but_not_unpickled() -> None:
     data = legacy(ts.LongSerializer())
     snapshot = snapshot_from_bytes(data)
     assert snapshot_to_bytes(snapshot) == data
@@ -107,7 +107,7 @@ def test_reading_a_hostile_legacy_snapshot_runs_nothing() -> None:
     assert ran == []
 
 
-def test_allowed_it_is_judged_by_its_new_form_and_then_written_in_it() -> None:
+def test_when_allowed_it_is_checked_in_its_new_form_and_then_stored_in_it() -> None:
     snapshot = snapshot_from_bytes(legacy(ts.ListSerializer(ts.LongSerializer())))
     new = ts.ListSerializer(ts.LongSerializer())
     with ts.allow_legacy_serializers():
@@ -128,7 +128,7 @@ def test_the_environment_variable_allows_it_for_worker_processes(monkeypatch: py
     assert resolve_compatibility(snapshot, ts.LongSerializer()).is_as_is
 
 
-def test_what_is_no_serializer_is_rejected_even_if_allowed() -> None:
+def test_other_objects_are_rejected_even_if_allowed() -> None:
     snapshot: Any = PickledSerializerSnapshot()
     for pickled, message in ((pickle.dumps([1]), "not a serializer"), (b"\x80nonsense", "unpickled")):
         snapshot.pickled = pickled
@@ -138,7 +138,7 @@ def test_what_is_no_serializer_is_rejected_even_if_allowed() -> None:
 
 @register_snapshot("tests.ScaledConfigSnapshot")
 class ScaledConfigSnapshot(ts.TypeSerializerConfigSnapshot[int]):
-    """A user's snapshot of the deprecated kind."""
+    """A custom snapshot of the deprecated kind."""
 
     configuration_version = 2
     scale = 7
@@ -162,7 +162,7 @@ def test_a_deprecated_config_snapshot_is_read_with_its_configuration() -> None:
         assert resolve_compatibility(read, ts.LongSerializer()).is_as_is
 
 
-def test_a_config_snapshot_without_a_class_of_its_own_keeps_its_configuration() -> None:
+def test_a_config_snapshot_without_its_own_class_keeps_its_configuration() -> None:
     out = DataOutputView()
     out.write_utf("statebackend.TypeSerializerConfigSnapshot")
     out.write_int(1)

@@ -1,4 +1,4 @@
-"""What a POJO's snapshot holds is read as it was written, or rejected: each part, and what stands behind it."""
+"""A POJO's snapshot is read as written, or rejected: each part and its trailing bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written(pojo: WrittenPojo, nesting: int = 0) -> bytes:
     return out.to_bytes()
 
 
-def test_fields_and_subclasses_come_back() -> None:
+def test_fields_and_subclasses_round_trip() -> None:
     data = content(OptionalEntry("x", names("a.Point", "x"), LONG), OptionalEntry("a.City", b"", LONG))
     pojo = read(data)
     [field], [subclass] = pojo.fields, pojo.registered
@@ -56,7 +56,7 @@ def test_fields_and_subclasses_come_back() -> None:
 
 
 @pytest.mark.parametrize("value", [UNKNOWN, b"", b"\0", None], ids=["unknown", "empty", "cut off", "absent"])
-def test_a_part_that_cannot_be_read_is_kept_as_it_is_and_rejected_when_it_is_needed(value: bytes | None) -> None:
+def test_an_unreadable_part_is_kept_and_rejected_when_it_is_needed(value: bytes | None) -> None:
     data = content(OptionalEntry("x", names("a.Point", "x"), value), OptionalEntry("a.City", b"", value))
     pojo = read(data)
     assert written(pojo) == data
@@ -67,32 +67,32 @@ def test_a_part_that_cannot_be_read_is_kept_as_it_is_and_rejected_when_it_is_nee
         assert not part.snapshot.resolve_schema_compatibility(LongSerializer()).is_as_is
 
 
-def test_a_stand_in_is_never_written_or_read_as_a_snapshot_of_its_own() -> None:
+def test_a_stand_in_is_never_written_or_read_as_its_own_snapshot() -> None:
     with pytest.raises(SnapshotFormatError, match="cannot be rewritten"):
         UnreadableSnapshot().write_snapshot(DataOutputView())
     with pytest.raises(SnapshotFormatError, match="copied, not written"):
         UnreadableSnapshot().read_snapshot(1, DataInputView(b""))
 
 
-def test_bytes_behind_the_snapshot_of_a_part_make_it_unreadable() -> None:
+def test_bytes_after_the_snapshot_of_a_part_make_it_unreadable() -> None:
     [part] = read(content(OptionalEntry("x", None, LONG + b"\0"))).fields
     with pytest.raises(UnresolvableSerializerError, match="1 bytes follow it"):
         part.snapshot.restore_serializer()
 
 
 @pytest.mark.parametrize("key", [names("a.Point", "y"), names("a.Point", "x") + b"\0", names("a.Point", "")])
-def test_a_key_that_is_not_that_of_its_field_is_rejected(key: bytes) -> None:
+def test_a_key_of_another_field_is_rejected(key: bytes) -> None:
     with pytest.raises(SnapshotFormatError, match=r"the field x has a key for .* the bytes are damaged"):
         read(content(OptionalEntry("x", key, LONG)))
 
 
 @pytest.mark.parametrize("size", range(len(names("a.Point", "x"))))
-def test_a_key_that_is_cut_off_is_rejected_with_its_field(size: int) -> None:
+def test_a_truncated_key_is_rejected_with_its_field(size: int) -> None:
     with pytest.raises(SnapshotFormatError, match="the field x has a damaged key"):
         read(content(OptionalEntry("x", names("a.Point", "x")[:size], LONG)))
 
 
-def test_a_part_is_one_deeper_than_what_it_is_a_part_of() -> None:
+def test_a_part_is_nested_one_deeper_than_its_composite() -> None:
     data = content(OptionalEntry("x", None, LONG))
     pojo = WrittenPojo("a.Place", (WrittenPart("x", LongSerializer().snapshot_configuration()),))
     assert written(pojo, MAX_NESTING - 1) == data
@@ -103,7 +103,7 @@ def test_a_part_is_one_deeper_than_what_it_is_a_part_of() -> None:
         read(data, MAX_NESTING).fields[0].snapshot.restore_serializer()
 
 
-def test_a_name_twice_and_bytes_that_are_no_map_are_rejected() -> None:
+def test_duplicate_names_and_invalid_maps_are_rejected() -> None:
     twice = DataOutputView()
     twice.write_utf("a.Place")
     write_optional_map(twice, [OptionalEntry("x", None, LONG)] * 2)

@@ -1,4 +1,4 @@
-"""Flink's own bytes and compatibility results of POJOs, records in Java's sense, and containers of them."""
+"""Flink's own bytes and compatibility results of POJOs, Java records, and containers of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JAVA_ZEROS = {"int": 0, "long": 0, "double": 0.0}
 
 
 def initial_values(source: list[str]) -> dict[str, dict[str, Any]]:
-    """What the constructor of each Java class gives its fields, inherited ones included."""
+    """The initial field values of each Java class, including inherited ones."""
     classes: dict[str, dict[str, Any]] = {}
     for text in source:
         record = re.match(r"public record (\w+)\((.*)\)", text)
@@ -58,7 +58,7 @@ def initial_values(source: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def with_initial_values(serializer: Any, classes: dict[str, dict[str, Any]]) -> Any:
-    """The serializer with the defaults that Java's constructors give, which no snapshot has."""
+    """The serializer with the defaults of Java's constructors, which no snapshot contains."""
     if isinstance(serializer, ts.PojoSerializer):
         values = classes[serializer.shape.name.rpartition(".")[2]]
         fields = tuple(
@@ -97,7 +97,7 @@ def values_in(data: bytes, serializer: ts.TypeSerializer[Any]) -> list[Any]:
 
 
 def described(snapshot: Any) -> Any:
-    """A POJO snapshot as data; Flink keeps unregistered subclasses in a hash map, whose order is by accident."""
+    """A POJO snapshot as data; Flink keeps unregistered subclasses in a hash map without defined order."""
     pojo = snapshot.pojo
     parts = [[(part.name, snapshot_to_bytes(part.snapshot)) for part in pojo.fields]]
     parts.append([(part.name, described(part.snapshot)) for part in pojo.registered])
@@ -106,7 +106,7 @@ def described(snapshot: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_the_compatibility_is_flinks(name: str) -> None:
+def test_the_compatibility_equals_that_of_flink(name: str) -> None:
     case = CASES[name]
     compatibility = resolve_compatibility(old_snapshot(case), new_serializer(case))
     # Flink says that all is well when a constant is gone, and throws when the serializer is restored.
@@ -116,7 +116,7 @@ def test_the_compatibility_is_flinks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_both_snapshots_are_written_back_identically(name: str) -> None:
+def test_both_snapshots_round_trip_to_the_byte(name: str) -> None:
     for key in ("oldSnapshotHex", "newSnapshotHex"):
         data = bytes.fromhex(CASES[name][key])
         snapshot = snapshot_from_bytes(data)
@@ -125,7 +125,7 @@ def test_both_snapshots_are_written_back_identically(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COVERED if "rewrittenHex" in CASES[name]])
-def test_old_data_is_rewritten_as_flink_does(name: str) -> None:
+def test_old_data_is_rewritten_like_flink(name: str) -> None:
     case = CASES[name]
     compatibility, serializer = resolve_compatibility(old_snapshot(case), new_serializer(case)), new_serializer(case)
     if compatibility.is_with_reconfigured_serializer:
@@ -138,7 +138,7 @@ def test_old_data_is_rewritten_as_flink_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COVERED if "migratedHex" in CASES[name]])
-def test_old_data_is_migrated_as_flink_does(name: str) -> None:
+def test_old_data_is_migrated_like_flink(name: str) -> None:
     case = CASES[name]
     old, new = old_snapshot(case).restore_serializer(), new_serializer(case)
     migration: SchemaMigration[Any] = migration_between(old, new)
@@ -164,7 +164,7 @@ def test_a_removed_component_of_a_java_record_is_migrated_where_flink_fails() ->
 
 
 @pytest.mark.parametrize("name", sorted(NO_KRYO))
-def test_kryo_is_read_and_written_back_and_judged(name: str) -> None:
+def test_kryo_round_trips_and_is_checked(name: str) -> None:
     case = CASES[name]
     snapshots = {}
     for key in ("oldSnapshotHex", "newSnapshotHex"):
@@ -181,11 +181,11 @@ def test_kryo_is_read_and_written_back_and_judged(name: str) -> None:
             old.restore_serializer()
 
 
-def test_every_case_is_here() -> None:
+def test_every_case_is_tested() -> None:
     assert (len(CASES), len(NO_KRYO)) == (67, 4)
 
 
-def test_flinks_pojo_is_read_and_written_back_identically_without_any_class() -> None:
+def test_a_flink_pojo_round_trips_without_any_class() -> None:
     snapshot = snapshot_from_bytes(bytes.fromhex(POJO["snapshotHex"]))
     serializer = snapshot.restore_serializer()
     assert snapshot_to_bytes(serializer.snapshot_configuration()).hex() == POJO["snapshotHex"]

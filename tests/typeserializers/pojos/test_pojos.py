@@ -1,4 +1,4 @@
-"""POJOs of classes that exist: fields, subclasses, and what may change about them."""
+"""POJOs of existing classes: fields, subclasses, and their evolution."""
 
 import enum
 from typing import Annotated, Any
@@ -54,7 +54,7 @@ def test_every_kind_of_object_has_the_layout_of_flink() -> None:
         assert serializer.copy(value) == value
 
 
-def test_a_subclass_that_was_met_is_in_the_snapshot_and_found_again() -> None:
+def test_a_seen_subclass_is_in_the_snapshot_and_restored() -> None:
     serializer = ts.PojoSerializer(Base)
     data = serializer.to_bytes(SubA(1, "x"))
     snapshot = written(serializer)
@@ -65,7 +65,7 @@ def test_a_subclass_that_was_met_is_in_the_snapshot_and_found_again() -> None:
     assert compatibility.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
 
 
-def test_an_inherited_field_names_the_class_that_declares_it() -> None:
+def test_an_inherited_field_has_its_declaring_class() -> None:
     snapshot = ts.PojoSerializer(SubA).snapshot_configuration()
     declaring = [(part.name, part.declaring_class) for part in snapshot.pojo.fields]
     assert declaring == [("id", "golden.pojo.Base"), ("s", "golden.pojo.SubA")]
@@ -84,13 +84,13 @@ def test_an_inherited_field_names_the_class_that_declares_it() -> None:
         (b"", "PojoSerializer"),
     ],
 )
-def test_bytes_that_hold_no_object_are_rejected(data: bytes, message: str) -> None:
+def test_bytes_without_an_object_are_rejected(data: bytes, message: str) -> None:
     with pytest.raises(ts.StateFormatError, match=message):
         ts.PojoSerializer(Base).from_bytes(data)
 
 
 @pytest.mark.parametrize("value", ["text", object(), Base(2**40), Base(None)])  # type: ignore[arg-type]
-def test_what_does_not_fit_is_rejected(value: Any) -> None:
+def test_invalid_values_are_rejected(value: Any) -> None:
     with pytest.raises(ts.SerializationError):
         ts.PojoSerializer(Base).to_bytes(value)
 
@@ -105,7 +105,7 @@ def version(**fields: Any) -> Any:
     return ts.PojoSerializer(attrs.define(type("Versioned", (), namespace)))
 
 
-def test_fields_come_and_go_with_their_defaults() -> None:
+def test_fields_are_added_and_removed_with_their_defaults() -> None:
     old, new = version(a=int, b=str), version(a=int, c=[float, 7.5], d=[list[int], attrs.field(factory=list)])
     compatibility = judged(old, new)
     assert rules(compatibility) == {".c": "pojo-field-added", ".d": "pojo-field-added", ".b": "pojo-field-removed"}
@@ -119,11 +119,11 @@ def test_a_declared_rename_keeps_the_values_though_flink_would_lose_them() -> No
     assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, "x")
 
 
-def test_a_widened_field_is_rejected_as_flink_does() -> None:
+def test_a_widened_field_is_rejected_like_in_flink() -> None:
     assert judged(version(a=Int), version(a=int)).is_incompatible
 
 
-def test_an_enum_that_lost_a_constant_is_rejected_where_flink_fails_later() -> None:
+def test_an_enum_without_a_former_constant_is_rejected_where_flink_fails_later() -> None:
     def pojo(*constants: str) -> Any:
         return version(e=Annotated[Any, ts.EnumSerializer(enum.Enum("E", constants), name="golden.pojo.E")])
 
@@ -165,7 +165,7 @@ def test_an_unregistered_subclass_that_evolved_is_migrated_where_flink_misreads(
     assert migration.to_value(data) == NewChild(1, "x", 9)
 
 
-def test_a_subclass_that_is_gone_is_rejected_by_name() -> None:
+def test_a_removed_subclass_is_rejected_by_name() -> None:
     @attrs.define
     class Lonely:
         __pojo_class__ = "golden.pojo.Base"
@@ -176,7 +176,7 @@ def test_a_subclass_that_is_gone_is_rejected_by_name() -> None:
     assert rules(compatibility)["<golden.pojo.SubA>"] == "pojo-subclass-missing"
 
 
-def test_a_record_inside_a_pojo_must_be_a_pojo_too() -> None:
+def test_a_record_in_a_pojo_must_be_a_pojo_too() -> None:
     @attrs.define
     class Plain:
         a: int
@@ -187,7 +187,7 @@ def test_a_record_inside_a_pojo_must_be_a_pojo_too() -> None:
     assert nested == ts.ListSerializer(ts.PojoSerializer(Base))
 
 
-def test_a_serializer_inside_that_is_not_known_is_rejected_by_field_and_not_before() -> None:
+def test_an_unknown_inner_serializer_is_rejected_by_field_when_used() -> None:
     data = snapshot_to_bytes(version(a=int, b=str).snapshot_configuration())
     unknown = data.replace(b"LongSerializer$LongSerializerSnapshot", b"LongSerializer$GoneSerializerSnapshot")
     snapshot: Any = snapshot_from_bytes(unknown)
@@ -205,7 +205,7 @@ def test_a_damaged_frame_is_rejected() -> None:
             snapshot_from_bytes(damaged)
 
 
-def test_a_field_that_is_gone_with_values_that_nobody_can_read_is_rejected() -> None:
+def test_a_removed_field_with_unreadable_values_is_rejected() -> None:
     # They stand between those of other fields: who cannot read them does not find where they end.
     constants = ts.EnumSerializer(enum.Enum("E", "A xyz"), name="golden.pojo.E")
     old, new = version(a=int, e=Annotated[Any, constants]), version(a=int)

@@ -1,4 +1,4 @@
-"""One record in every family, and what each family has of its own; at the top of a module, as programs have them."""
+"""One record in every family, and the special types of each, at module level as in programs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ FAMILIES: dict[str, Any] = {
 
 
 def serializer_of(family: Any) -> AttrsSerializer[Any]:
-    """That of flights, as if the classes of each family were in a module of their own: by the same names."""
+    """The serializer of flights, as if each family had its own module with the same names."""
     classes = {record: record.__qualname__ for record in (family.Stop, family.Flight)}
     for record in classes:
         record.__qualname__ = record.__name__

@@ -1,4 +1,4 @@
-"""A class that makes another object of the fields of an object is rejected; one that leaves them alone is not."""
+"""A class whose constructor changes its arguments is rejected; one that keeps them is not."""
 
 from __future__ import annotations
 
@@ -140,6 +140,6 @@ class Stripped(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("value", [Normalized(" A ", ("z", "b")), Checked(15_000), Stripped(name=" a ")])
-def test_a_class_that_leaves_alone_what_it_has_made_is_read_back(value: Any) -> None:
+def test_a_class_that_keeps_its_fields_is_read_back(value: Any) -> None:
     serializer = ts.serializer_for(type(value))
     assert serializer.from_bytes(serializer.to_bytes(value)) == value

@@ -1,5 +1,4 @@
-"""What completes old records: the compatibility result promises no default, factory or zero that the migration would
-then reject."""
+"""Completion of old records: a compatible result never leads to a rejected default, factory or zero."""
 
 import attrs
 import pytest
@@ -14,7 +13,7 @@ from statebackend.testing.upgrades import migration_between
 from typeserializers import AttrsSerializer, LongSerializer, PickleSerializer, PojoSerializer
 
 
-def test_a_factory_that_has_come_to_make_what_does_not_fit_is_rejected_by_the_compatibility():
+def test_a_factory_with_invalid_results_is_rejected_by_the_compatibility_check():
     made = ["a"]
 
     @attrs.frozen
@@ -44,7 +43,7 @@ def test_a_factory_that_has_come_to_make_what_does_not_fit_is_rejected_by_the_co
         snapshot_to_bytes(new.snapshot_configuration())
 
 
-def test_a_factory_that_makes_none_in_the_middle_of_a_migration_stops_it():
+def test_a_factory_that_returns_none_during_a_migration_stops_it():
     answers = ["a"]
 
     @attrs.frozen
@@ -90,7 +89,7 @@ def test_a_field_of_a_pojo_without_a_default_needs_a_type_with_a_zero():
         assert ("pojo-field-added-without-default" in str(compatibility)) is is_rejected
 
 
-def test_a_removed_field_that_nothing_can_step_over_is_rejected_by_the_compatibility():
+def test_a_removed_field_that_cannot_be_skipped_is_rejected_by_the_compatibility_check():
     @attrs.frozen
     class Unreadable:
         kept: int

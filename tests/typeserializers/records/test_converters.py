@@ -1,4 +1,4 @@
-"""Converters: for fields, for whole records over versions, and for values that are not records."""
+"""Converters for fields, for records over versions, and for other values."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_converters_are_chained_from_the_version_of_the_state() -> None:
     assert migrated(old, new, delay(90, "JFK-LAX", "é")) == new.record_class(1.5, "JFK", "LAX", "é".encode(), 1)
 
 
-def test_a_state_of_a_middle_version_takes_the_rest_of_the_chain() -> None:
+def test_a_state_of_a_middle_version_uses_the_rest_of_the_chain() -> None:
     old, new = second(), third(converters=STEPS)
     assert migrated(old, new, old.record_class(1.5, "JFK-LAX", "AA")) == new.record_class(1.5, "JFK", "LAX", b"AA", 1)
 
 
-def test_a_state_of_the_present_version_needs_no_converter() -> None:
+def test_a_state_of_the_current_version_needs_no_converter() -> None:
     compatibility = judged(third(), third(converters=STEPS))
     assert compatibility.is_as_is
     assert compatibility.issues == ()
@@ -94,7 +94,7 @@ def test_a_state_of_a_later_version_is_rejected() -> None:
     assert rules(compatibility)[""] == "schema-version-older"
 
 
-def test_a_version_without_a_converter_leaves_everything_to_the_rules() -> None:
+def test_a_version_without_a_converter_is_left_to_the_rules() -> None:
     compatibility = judged(ts.AttrsSerializer(first()), second())
     assert compatibility.is_incompatible
     assert rules(compatibility)[".minutes"] == "field-added-without-default"
@@ -144,7 +144,7 @@ def test_untouched_nested_records_evolve_by_the_rules() -> None:
     assert migrated(old, new, value) == new.record_class([new_stop("JFK", "?")], "7")
 
 
-def test_a_converter_may_return_none_for_an_optional_field_and_only_there() -> None:
+def test_a_converter_may_return_none_for_optional_fields_only() -> None:
     @attrs.frozen
     class Delay:
         minutes: float | None
@@ -167,7 +167,7 @@ def test_a_converter_may_return_none_for_an_optional_field_and_only_there() -> N
         (lambda values: 1 // 0, "ZeroDivisionError"),
     ],
 )
-def test_a_converter_that_goes_wrong_stops_the_migration_and_says_where(converter: Any, message: str) -> None:
+def test_a_failing_converter_stops_the_migration_with_its_path(converter: Any, message: str) -> None:
     old, new = ts.AttrsSerializer(first()), second(converters={1: converter})
     migration: SchemaMigration[Any] = migration_between(written(old), new)
     data = old.to_bytes(old.record_class(90, "x", "y"))
@@ -178,7 +178,7 @@ def test_a_converter_that_goes_wrong_stops_the_migration_and_says_where(converte
 
 
 @pytest.mark.parametrize("options", [{"converters": {2: split_route}}, {"converters": {0: split_route}}])
-def test_a_converter_that_could_never_be_used_is_rejected(options: Any) -> None:
+def test_a_converter_that_is_never_used_is_rejected(options: Any) -> None:
     with pytest.raises(ValueError, match="never used"):
         second(**options)
 
@@ -198,7 +198,7 @@ def minutes_of(text: str) -> int:
     return int(hours) * 60 + int(minutes)
 
 
-def test_a_field_may_have_a_converter_of_its_own() -> None:
+def test_a_field_may_have_its_own_converter() -> None:
     old, new = field_version(str), field_version(int, converted_by(minutes_of))
     assert rules(judged(old, field_version(int))) == {".time": "field-type-changed"}
     compatibility = judged(old, new)
@@ -223,7 +223,7 @@ def test_a_field_may_be_renamed_and_converted_at_once() -> None:
     assert migrated(old, new, Before("90")) == After(90)
 
 
-def test_a_field_is_converted_only_where_the_rules_end() -> None:
+def test_a_field_is_converted_only_where_no_rule_applies() -> None:
     def never(value: Any) -> Any:
         raise AssertionError("the rules cover this")
 
@@ -231,13 +231,13 @@ def test_a_field_is_converted_only_where_the_rules_end() -> None:
     assert migrated(old, new, old.record_class(3, 4)) == new.record_class(3.0, 4)
 
 
-def test_what_a_field_converter_returns_must_fit() -> None:
+def test_the_result_of_a_field_converter_is_checked() -> None:
     old, new = field_version(str), field_version(int, converted_by(lambda text: text))
     with pytest.raises(MigrationError, match="not an integer"):
         migration_between(old, new).to_value(old.to_bytes(old.record_class("x", 1)))
 
 
-def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
+def test_another_value_is_converted_by_a_wrapper() -> None:
     new = ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str, ts.DoubleSerializer(): repr})
     assert rules(judged(ts.LongSerializer(), new)) == {"": "value-converted"}
     assert migrated(ts.LongSerializer(), new, 5) == "5"
@@ -245,7 +245,7 @@ def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
     assert judged(ts.IntSerializer(), new).is_incompatible
 
 
-def test_a_value_of_another_type_is_rejected_with_the_wrapper_that_would_do() -> None:
+def test_a_value_of_another_type_is_rejected_with_the_needed_wrapper() -> None:
     old = ts.IntSerializer()
     compatibility = judged(old, ts.StringSerializer())
     assert compatibility.is_incompatible
@@ -257,7 +257,7 @@ def test_a_value_of_another_type_is_rejected_with_the_wrapper_that_would_do() ->
     assert migrated(old, following_it, 7) == "7"
 
 
-def test_the_wrapper_comes_and_goes_without_a_migration() -> None:
+def test_the_wrapper_is_added_and_removed_without_a_migration() -> None:
     plain, wrapped = ts.StringSerializer(), ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str})
     assert judged(plain, wrapped).is_as_is
     assert judged(wrapped, wrapped).is_as_is
@@ -265,7 +265,7 @@ def test_the_wrapper_comes_and_goes_without_a_migration() -> None:
     assert written(wrapped).restore_serializer() == plain
 
 
-def test_the_source_of_a_wrapper_may_itself_evolve() -> None:
+def test_the_source_of_a_wrapper_may_evolve() -> None:
     old_class, new_class = (
         first(),
         attrs.make_class(
@@ -278,14 +278,14 @@ def test_the_source_of_a_wrapper_may_itself_evolve() -> None:
     assert migrated(ts.ListSerializer(old), new, [old_class(90, "x", "y")]) == [97.0]
 
 
-def test_a_wrapper_keeps_working_around_a_serializer_that_evolves() -> None:
+def test_a_wrapper_keeps_working_with_an_evolving_serializer() -> None:
     old, new = field_version(int), field_version(float)
     wrapped = ts.ConvertingSerializer(new, {ts.LongSerializer(): lambda number: new.record_class(float(number), 0)})
     assert migrated(ts.LongSerializer(), wrapped, 3) == new.record_class(3.0, 0)
     assert migrated(old, wrapped, old.record_class(1, 2)) == new.record_class(1.0, 2)
 
 
-def test_what_the_wrapper_makes_must_fit() -> None:
+def test_the_result_of_a_wrapper_is_checked() -> None:
     new = ts.ConvertingSerializer(ts.IntSerializer(), {ts.LongSerializer(): lambda value: value})
     migration: SchemaMigration[Any] = migration_between(ts.LongSerializer(), new)
     assert migration.to_value(ts.LongSerializer().to_bytes(5)) == 5
@@ -294,7 +294,7 @@ def test_what_the_wrapper_makes_must_fit() -> None:
 
 
 @pytest.mark.parametrize("name", ["Delay", "another.Delay"])
-def test_a_class_that_is_another_one_is_rejected_though_its_version_rose(name: str) -> None:
+def test_another_class_is_rejected_even_with_a_higher_version(name: str) -> None:
     old = ts.AttrsSerializer(first(), name="the.Delay")
     converters = {1: seconds_to_minutes}
     compatibility = judged(old, second(name=name, converters=converters))
@@ -310,7 +310,7 @@ def lossy_fields(compatibility: Any) -> list[str]:
     return [issue.path for issue in compatibility.with_compatibility(FieldCompatibility.LOSSY)]
 
 
-def test_a_removed_field_is_lost_unless_a_converter_declares_that_it_reads_it() -> None:
+def test_a_removed_field_is_lost_unless_a_converter_declares_to_read_it() -> None:
     old = ts.AttrsSerializer(first())
     undeclared = judged(old, third(converters=STEPS))
     assert lossy_fields(undeclared) == [".seconds", ".route"]
@@ -325,7 +325,7 @@ def test_a_removed_field_is_lost_unless_a_converter_declares_that_it_reads_it() 
     assert lossy_fields(judged(second(), third(converters={1: declared[2], 2: split_route}))) == [".route"]
 
 
-def test_a_loss_inside_a_field_is_reported_beside_converters() -> None:
+def test_a_loss_inside_a_field_is_reported_with_converters() -> None:
     stop, smaller = (attrs.make_class("Stop", dict.fromkeys(names, int_field())) for names in (["a", "b"], ["a"]))
 
     def flight(stop_class: type, **options: Any) -> ts.AttrsSerializer[Any]:

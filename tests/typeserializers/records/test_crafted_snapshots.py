@@ -1,4 +1,4 @@
-"""Snapshots that no serializer wrote: names that mean something else to Python, and schemas with parts missing."""
+"""Forged snapshots: names with another meaning in Python, and schemas with missing parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = ts.LongSerializer()
 
 
 def of_fields(*names: str) -> TypeSerializerSnapshot[Any]:
-    """The snapshot of a record of longs with these fields, as bytes would bring it."""
+    """The snapshot of a record of longs with these fields, as read from bytes."""
     snapshot = ts.AttrsSerializer(attrs.make_class("Any", {"a": attrs.field(type=int)})).snapshot_configuration()
     (field,) = snapshot.record.fields
     snapshot.record = attrs.evolve(
@@ -51,7 +51,7 @@ def of_fields(*names: str) -> TypeSerializerSnapshot[Any]:
         ("cls", "value", "data"),
     ],
 )
-def test_a_record_whose_class_is_gone_may_have_any_name_that_a_field_can_have(names: tuple[str, ...]) -> None:
+def test_a_record_without_its_class_may_have_any_field_name(names: tuple[str, ...]) -> None:
     restored = snapshot_from_bytes(snapshot_to_bytes(of_fields(*names))).restore_serializer()
     encoded = b"".join(LONG.to_bytes(number) for number in range(len(names)))
     value = restored.from_bytes(encoded)
@@ -61,12 +61,12 @@ def test_a_record_whose_class_is_gone_may_have_any_name_that_a_field_can_have(na
 
 
 @pytest.mark.parametrize("names", [("\ufb01",), ("fi", "\ufb01"), ("__slots__",), ("__init__",), ("a", "__dict__")])
-def test_a_name_that_python_reads_as_another_is_rejected(names: tuple[str, ...]) -> None:
+def test_a_name_that_python_normalises_is_rejected(names: tuple[str, ...]) -> None:
     with pytest.raises(StateFormatError, match="without a name"):
         snapshot_from_bytes(snapshot_to_bytes(of_fields(*names)))
 
 
-def test_a_class_with_a_field_that_python_reads_as_another_is_rejected() -> None:
+def test_a_class_with_a_field_that_python_normalises_is_rejected() -> None:
     made = attrs.make_class("Made", {"\ufb01": attrs.field(type=int)})
     with pytest.raises(ts.UnknownTypeError, match="cannot be the name of a field"):
         ts.AttrsSerializer(made)
@@ -78,13 +78,13 @@ class Selfish:
     data: int = 0
 
 
-def test_a_field_may_be_called_self() -> None:
+def test_a_field_may_have_the_name_self() -> None:
     serializer = ts.serializer_for(Selfish)
     assert serializer.from_bytes(serializer.to_bytes(Selfish(3))) == Selfish(3)
 
 
 @pytest.mark.parametrize("names", [("self", "\ufb01", "fi"), ("__slots__", "class", "class_"), ("self",)])
-def test_a_pojo_whose_class_is_gone_may_have_any_name(names: tuple[str, ...]) -> None:
+def test_a_pojo_without_its_class_may_have_any_name(names: tuple[str, ...]) -> None:
     shape = stand_in_shape("a.Gone", [(name, "a.Gone", LONG) for name in names])
     serializer = ts.PojoSerializer.from_shape(shape)
     value = serializer.create_instance()
@@ -108,7 +108,7 @@ AVRO: dict[str, Any] = {
 
 
 def damaged(schema: Any) -> Iterator[Any]:
-    """The schema with each of its parts missing, and with something else in its place."""
+    """The schema with each of its parts missing, and with other content in its place."""
     yield from (None, 7, "x", {}, [], {"type": schema})
     if isinstance(schema, dict):
         for key in schema:
@@ -121,7 +121,7 @@ def damaged(schema: Any) -> Iterator[Any]:
 
 
 def used(data: bytes, new: ts.TypeSerializer[Any]) -> None:
-    """Everything that is done with a snapshot; only the library's errors may come out."""
+    """Every operation on a snapshot; only errors of the library may be raised."""
     try:
         snapshot = snapshot_from_bytes(data)
         resolve_compatibility(snapshot, new)
@@ -155,13 +155,13 @@ def test_an_avro_schema_with_parts_missing_is_rejected_by_name() -> None:
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}, "scale"),
     ],
 )
-def test_an_avro_schema_that_no_value_fits_is_rejected(schema: Any, message: str) -> None:
+def test_an_avro_schema_without_values_is_rejected(schema: Any, message: str) -> None:
     with pytest.raises(StateFormatError, match=message):
         ts.AvroSerializer(schema)
     ts.AvroSerializer({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 2})
 
 
-def test_an_avro_schema_may_be_nested_deep_and_not_without_end() -> None:
+def test_an_avro_schema_has_a_maximal_nesting() -> None:
     def arrays(levels: int) -> Any:
         schema: Any = "int"
         for _ in range(levels):
@@ -176,7 +176,7 @@ def test_an_avro_schema_may_be_nested_deep_and_not_without_end() -> None:
         endless.create_instance()
 
 
-def test_an_arrow_schema_whose_texts_are_no_texts_is_rejected() -> None:
+def test_an_arrow_schema_with_invalid_text_is_rejected() -> None:
     inner = pa.struct([pa.field("inner_name", pa.timestamp("us", "Europe/Berlin"))])
     serializer = ts.ArrowSerializer(pa.schema([pa.field("outer_name", pa.list_(inner))]))
     data = snapshot_to_bytes(serializer.snapshot_configuration())
@@ -188,7 +188,7 @@ def test_an_arrow_schema_whose_texts_are_no_texts_is_rejected() -> None:
         used(data[:position] + bytes([data[position] ^ 0x80]) + data[position + 1 :], serializer)
 
 
-def test_a_variant_of_flink_gets_a_compatibility_wherever_it_stands() -> None:
+def test_a_variant_of_flink_has_a_result_in_any_position() -> None:
     variant = ts.VariantSerializerSnapshot()
     data = snapshot_to_bytes(variant)
     assert b"org.apache.flink.api.common.typeutils.base.VariantSerializer$VariantSerializerSnapshot" in data
@@ -222,7 +222,7 @@ def record_bytes(
     return out.to_bytes()
 
 
-def test_a_record_is_read_as_its_format_says() -> None:
+def test_a_record_is_read_by_its_format() -> None:
     for data in (
         record_bytes(),
         record_bytes(version=2, schema_version=2),
@@ -244,12 +244,12 @@ def test_a_record_is_read_as_its_format_says() -> None:
         (record_bytes(version=3), "version 3"),
     ],
 )
-def test_a_record_that_its_format_does_not_allow_is_rejected(data: bytes, message: str) -> None:
+def test_a_record_outside_of_its_format_is_rejected(data: bytes, message: str) -> None:
     with pytest.raises(StateFormatError, match=message):
         snapshot_from_bytes(data)
 
 
 @pytest.mark.parametrize("names", [["\ufb01", "fi"], ["a", "a"], ["__eq__"], ["class"]])
-def test_no_class_is_made_for_names_that_it_cannot_have(names: list[str]) -> None:
+def test_no_class_is_created_for_invalid_names(names: list[str]) -> None:
     with pytest.raises(StateFormatError, match="fields that no class can have"):
         stand_in_class("Nowhere", names)

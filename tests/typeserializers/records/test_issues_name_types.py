@@ -1,4 +1,4 @@
-"""What a person reads names the types that they wrote, the ones meant, and what to declare."""
+"""Issues name the types of the program, and the declaration that fixes them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_at_the_top_of_a_state_the_types_are_named_too() -> None:
     assert "the state holds list[int], and str cannot" in str(compatibility)
 
 
-def test_a_class_without_empty_values_is_named_by_its_serializer() -> None:
+def test_a_class_without_default_values_is_named_by_its_serializer() -> None:
     class Strange(ts.LongSerializer):
         def create_instance(self) -> int:
             raise ValueError("there is no empty value")

@@ -1,4 +1,4 @@
-"""Records of pydantic and msgspec in a job: as state, as what is emitted, and as what is looked at."""
+"""Records of pydantic and msgspec in a job: as state, as output, and in tools."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(record_class: Any, shops: list[str], tmp_path: Path, former: Path | None
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_model_takes_over_from_an_attrs_class_and_a_struct_from_the_model(tmp_path: Path, backend: str) -> None:
+def test_a_model_adopts_an_attrs_class_and_a_struct_adopts_the_model(tmp_path: Path, backend: str) -> None:
     _, first = run(OfAttrs, ["a", "b"], tmp_path, None, backend)
     rows, second = run(OfPydantic, ["a"], tmp_path, first, backend)
     assert rows == [("a", 2)]
@@ -81,13 +81,13 @@ def test_a_model_takes_over_from_an_attrs_class_and_a_struct_from_the_model(tmp_
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_validator_that_rejects_old_state_is_told_with_state_key_and_value(tmp_path: Path, backend: str) -> None:
+def test_a_validator_that_rejects_old_state_is_reported_with_state_key_and_value(tmp_path: Path, backend: str) -> None:
     _, first = run(OfAttrs, ["a", "a", "a", "b"], tmp_path, None, backend)
     with pytest.raises(StateMigrationException, match=r"(?s)'total'.*'a'.*too many sales.*sales=3"):
         run(OfPydantic, ["b"], tmp_path, first, backend)
 
 
-def test_state_of_models_is_looked_at_with_and_without_their_classes(tmp_path: Path) -> None:
+def test_state_of_models_is_read_with_and_without_their_classes(tmp_path: Path) -> None:
     _, savepoint = run(OfPydantic, ["a"], tmp_path, None, "heap")
     for known in ([], [OfPydantic]):
         [entry] = Savepoint.open(savepoint, known=known).read("count", "total")
@@ -97,7 +97,7 @@ def test_state_of_models_is_looked_at_with_and_without_their_classes(tmp_path: P
 
 
 @pytest.mark.parametrize("record_class", [OfPydantic, OfMsgspec])
-def test_models_are_emitted_by_the_names_of_their_fields(record_class: Any) -> None:
+def test_models_are_emitted_by_field_name(record_class: Any) -> None:
     class Emit(KeyedProcessFunction[str, Any, Any]):
         def process_element(self, value: Any, context: Any) -> Iterator[Any]:
             yield record_class(sales=2, shop=value.shop)

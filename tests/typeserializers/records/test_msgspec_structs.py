@@ -1,4 +1,4 @@
-"""What structs of msgspec are as records, and which are rejected."""
+"""Structs of msgspec as records, and rejected ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unset(msgspec.Struct):
     x: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def test_fields_that_are_only_given_by_name_come_back() -> None:
+def test_keyword_only_fields_round_trip() -> None:
     serializer = ts.AttrsSerializer(Derived)
     value = Derived(1, y=2, tags=["a"])
     assert serializer.from_bytes(serializer.to_bytes(value)) == value
@@ -52,7 +52,7 @@ def test_fields_that_are_only_given_by_name_come_back() -> None:
     assert tags.make_default() is not tags.make_default()
 
 
-def test_a_post_init_that_rejects_old_data_is_told_by_the_migration_with_the_value() -> None:
+def test_a_post_init_that_rejects_old_data_is_reported_by_the_migration_with_the_value() -> None:
     old_even = attrs.make_class("Even", {"number": attrs.field(type=int), "gone": attrs.field(type=int, default=0)})
     old = ts.AttrsSerializer(old_even)
     migration = migration_between(old, ts.serializer_for(Even))
@@ -70,6 +70,6 @@ def test_a_post_init_that_rejects_old_data_is_told_by_the_migration_with_the_val
         (Unset, r"\.x.*: no serializer is known for UnsetType"),
     ],
 )
-def test_a_struct_that_has_no_one_meaning_is_rejected_with_what_to_do(struct: Any, said: str) -> None:
+def test_an_ambiguous_struct_is_rejected_with_advice(struct: Any, said: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=said):
         ts.serializer_for(list[struct])

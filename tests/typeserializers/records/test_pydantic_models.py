@@ -1,4 +1,4 @@
-"""What pydantic models are as records, and which are rejected."""
+"""Pydantic models as records, and rejected ones."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Nested(pydantic.BaseModel):
     inside: list[Even] = []
 
 
-def test_models_with_unions_constraints_and_derived_fields_come_back() -> None:
+def test_models_with_unions_constraints_and_derived_fields_round_trip() -> None:
     serializer = ts.serializer_for(Owner)
     for owner in (Owner(pet=Cat(), age=3), Owner(pet=Dog(name="Rex"), age=30)):
         assert owner.greeting
@@ -104,7 +104,7 @@ class Leg:
     carrier: str = pydantic.Field(default="UA", alias="airline")
 
 
-def test_dataclasses_of_pydantic_are_records_by_their_validating_constructor() -> None:
+def test_pydantic_dataclasses_are_records_with_their_validating_constructor() -> None:
     serializer = ts.AttrsSerializer(Leg)
     for leg in (Leg(miles=3), Leg(miles=0, stops=["a"], airline="AA")):
         assert serializer.from_bytes(serializer.to_bytes(leg)) == leg
@@ -115,7 +115,7 @@ def test_dataclasses_of_pydantic_are_records_by_their_validating_constructor() -
         serializer.from_bytes(serializer.to_bytes(fine))
 
 
-def test_dataclasses_of_pydantic_say_of_their_fields_what_dataclasses_say() -> None:
+def test_pydantic_dataclasses_declare_fields_like_dataclasses() -> None:
     @pydantic.dataclasses.dataclass
     class Trip:
         distance: str = dataclasses.field(default="", metadata={**ts.former_names("miles"), **ts.converted_by(str)})
@@ -126,14 +126,14 @@ def test_dataclasses_of_pydantic_say_of_their_fields_what_dataclasses_say() -> N
     assert ts.serializer_for(Trip).from_bytes(converted) == Trip("3")
 
 
-def test_what_is_read_has_been_validated() -> None:
+def test_read_values_are_validated() -> None:
     serializer = ts.serializer_for(Even)
     odd = Even.model_construct(number=3)
     with pytest.raises(MalformedDataError, match="odd"):
         serializer.from_bytes(serializer.to_bytes(odd))
 
 
-def test_a_validator_that_rejects_old_data_is_told_by_the_migration_with_path_and_value() -> None:
+def test_a_validator_that_rejects_old_data_is_reported_by_the_migration_with_path_and_value() -> None:
     old_even = attrs.make_class("Even", {"number": attrs.field(type=int), "gone": attrs.field(type=int, default=0)})
     old_nested = attrs.make_class("Nested", {"inside": attrs.field(type=list[old_even])})
     old = ts.AttrsSerializer(old_nested)
@@ -157,18 +157,18 @@ def test_defaults_complete_old_records_and_are_never_shared() -> None:
     assert fields["shared"].make_default() is not fields["shared"].make_default()
 
 
-def test_inherited_fields_and_what_the_class_says_of_its_evolution_count() -> None:
+def test_inherited_fields_and_class_level_evolution_settings_count() -> None:
     shape = ts.AttrsSerializer(Derived).shape
     assert [part.name for part in shape.fields] == ["x", "y"]
     assert (shape.name, shape.former_names, shape.schema_version) == ("Derived", ("Older",), 2)
 
 
-def test_a_subclass_of_a_generic_model_with_types_is_a_record() -> None:
+def test_a_subclass_of_a_bound_generic_model_is_a_record() -> None:
     serializer = ts.serializer_for(IntBox)
     assert serializer.from_bytes(serializer.to_bytes(IntBox(content=7))) == IntBox(content=7)
 
 
-def test_a_value_of_a_subclass_is_rejected_and_not_cut_off() -> None:
+def test_a_value_of_a_subclass_is_rejected_and_not_truncated() -> None:
     with pytest.raises(ts.SerializationError, match="is not a Base"):
         ts.serializer_for(Base).to_bytes(Derived(x=1, y=2))
 
@@ -226,7 +226,7 @@ class Unknown(pydantic.BaseModel):
         (Unknown, r"\.secret: no serializer is known for SecretStr"),
     ],
 )
-def test_a_model_of_which_something_would_be_lost_is_rejected_with_what_to_do(model: Any, said: str) -> None:
+def test_a_model_that_would_lose_data_is_rejected_with_advice(model: Any, said: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=said):
         ts.serializer_for(list[model])
     with pytest.raises(ts.UnknownTypeError, match=said):

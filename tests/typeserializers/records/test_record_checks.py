@@ -1,4 +1,4 @@
-"""What could be written and never be read again, or would come back as something else, is rejected when it is named."""
+"""Values that could not be read back, or would change, are rejected at registration."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class KeywordOnly:
         (UndecoratedAttrs, r"UndecoratedAttrs inherits from FaithfulInit"),
     ],
 )
-def test_a_class_whose_objects_cannot_be_made_again_is_rejected(record_class: type, message: str) -> None:
+def test_a_class_whose_objects_cannot_be_created_again_is_rejected(record_class: type, message: str) -> None:
     for name in (lambda: ts.AttrsSerializer(record_class), lambda: ts.serializer_for(list[record_class])):
         with pytest.raises(ts.UnknownTypeError, match=message):
             name()
@@ -136,7 +136,7 @@ def test_a_class_whose_objects_cannot_be_made_again_is_rejected(record_class: ty
 @pytest.mark.parametrize(
     "value", [HasAnInitVar(1), FaithfulInit(1, 2), Pair(1, 2), Base(3), KeywordOnly(1, y=2, hidden=3)]
 )
-def test_a_class_that_is_made_of_its_fields_comes_back(value: Any) -> None:
+def test_a_class_created_from_its_fields_round_trips(value: Any) -> None:
     serializer = ts.serializer_for(type(value))
     assert serializer.from_bytes(serializer.to_bytes(value)) == value
 
@@ -179,7 +179,7 @@ def _failing() -> int:
         (attrs.field(type=Annotated[int, ts.IntSerializer()], default=2**31), r"Made\.a: the default 2147483648"),
     ],
 )
-def test_a_default_that_does_not_fit_is_rejected_with_class_and_field(field: Any, message: str) -> None:
+def test_an_invalid_default_is_rejected_with_class_and_field(field: Any, message: str) -> None:
     for name in (lambda: ts.AttrsSerializer(made(a=field)), lambda: ts.serializer_for(list[made(a=field)])):
         with pytest.raises(ts.UnknownTypeError, match=message):
             name()
@@ -204,7 +204,7 @@ class Measured:
     parts: list[float] = attrs.field(factory=lambda: [1, 2])
 
 
-def test_a_whole_number_is_a_default_for_a_float() -> None:
+def test_an_integer_is_a_default_for_a_float() -> None:
     serializer = ts.serializer_for(Measured)
     assert serializer.from_bytes(serializer.to_bytes(Measured())) == Measured(0.0, [1.0, 2.0])
 
@@ -216,7 +216,7 @@ def nested(hint: Any, levels: int) -> Any:
 
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, ListStateDescriptor])
-def test_a_type_nested_deeper_than_can_be_read_is_rejected_when_it_is_registered(descriptor: Any) -> None:
+def test_a_type_nested_deeper_than_readable_is_rejected_at_registration(descriptor: Any) -> None:
     descriptor("deep", nested(int, 30))
     for levels in (31, 40):
         with pytest.raises(StateRegistrationError, match=r"never read again.*nested deeper than 64"):
@@ -233,7 +233,7 @@ class HasNothing:
     number: int
 
 
-def test_a_field_of_the_type_none_takes_none_and_only_that() -> None:
+def test_a_field_of_type_none_accepts_only_none() -> None:
     serializer = ts.AttrsSerializer(HasNothing)
     value = HasNothing(None, 5)
     assert serializer.from_bytes(serializer.to_bytes(value)) == value

@@ -1,4 +1,4 @@
-"""Records are made as their ``__init__`` would make them: quicker where it only sets fields, by a call elsewhere."""
+"""Records are created as by their ``__init__``: directly if it only sets fields, by a call otherwise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ QUICK = [Frozen, Defined, FrozenWithDict, FrozenDataclass, FrozenSlottedDataclas
 
 
 @pytest.mark.parametrize("record_class", QUICK)
-def test_a_record_is_what_its_class_would_have_made(record_class: Any) -> None:
+def test_a_record_equals_that_of_its_constructor(record_class: Any) -> None:
     assert settable_twin(record_class) is not None
     serializer = ts.AttrsSerializer(record_class)
     value = record_class(5, "é")
@@ -135,7 +135,7 @@ class Registered(Registry):
 @pytest.mark.parametrize(
     "record_class", [Validated, Converted, Hooked, HookedDataclass, OwnInit, CachedHash, Registered]
 )
-def test_a_class_whose_making_does_more_is_called(record_class: Any) -> None:
+def test_a_class_whose_constructor_does_more_is_called(record_class: Any) -> None:
     before = list(Registry.subclasses)
     assert settable_twin(record_class) is None
     serializer = ts.AttrsSerializer(record_class)

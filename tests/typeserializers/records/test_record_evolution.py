@@ -1,4 +1,4 @@
-"""What may change about a record between two versions of a program, and what becomes of its values."""
+"""Allowed changes of a record between two versions of a program, and the migration of its values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
     assert format_tree(compatibility) == "compatible as is\n├─ .a: compatible as is\n└─ .b: compatible as is"
 
 
-def test_a_declared_rename_costs_nothing() -> None:
+def test_a_declared_rename_is_compatible_as_is() -> None:
     old, new = record(a=int, late=float), record(a=int, minutes=[float, attrs.field(metadata=former_names("late"))])
     compatibility = judged(*serializers(old, new))
     assert compatibility.is_as_is
@@ -62,7 +62,7 @@ def test_a_declared_rename_costs_nothing() -> None:
     assert ts.serializer_for(new).from_bytes(ts.serializer_for(old).to_bytes(old(1, 2.5))) == new(1, 2.5)
 
 
-def test_an_undeclared_rename_is_rejected_or_lossy_and_the_report_says_what_to_declare() -> None:
+def test_an_undeclared_rename_is_rejected_or_lossy_and_the_report_names_the_declaration() -> None:
     old = record(minutes_late=int)
     rejected = judged(*serializers(old, record(minutes_delayed=int)))
     assert rejected.is_incompatible
@@ -83,7 +83,7 @@ class FlightModel(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("new_class", [FlightTuple, FlightModel])
-def test_the_declaration_that_is_printed_can_be_pasted_into_any_class(new_class: Any) -> None:
+def test_the_printed_declaration_can_be_pasted_into_any_class(new_class: Any) -> None:
     old = record(late=list[int | None])
     new_class.__former_names__ = ("Flight",)
     compatibility = judged(*serializers(old, new_class))
@@ -94,7 +94,7 @@ def test_the_declaration_that_is_printed_can_be_pasted_into_any_class(new_class:
     assert judged(*serializers(old, attrs.frozen(program["Flight"]))).is_as_is
 
 
-def test_added_fields_get_their_default_or_a_value_of_their_own_from_the_factory() -> None:
+def test_added_fields_get_their_default_or_a_new_value_of_the_factory() -> None:
     old = record(a=int)
     new = record(a=int, b=[str, "new"], c=[list[int], attrs.field(factory=lambda: [7])], d=[float | None, None])
     pair = serializers(old, new)
@@ -123,7 +123,7 @@ def test_removed_reordered_and_added_fields_at_once() -> None:
     assert migrated(*pair, old(1, "é", 0.5, b"x")) == new(b"x", 1, 5)
 
 
-def test_swapped_names_are_followed_once_and_are_as_is_ever_after() -> None:
+def test_swapped_names_are_followed_once_and_then_compatible_as_is() -> None:
     old = record(a=int, b=int)
     new = record(
         a=[int, attrs.field(metadata=former_names("b"))],
@@ -136,7 +136,7 @@ def test_swapped_names_are_followed_once_and_are_as_is_ever_after() -> None:
     assert judged(pair[1], pair[1]).issues == ()
 
 
-def test_names_that_go_round_in_a_circle_are_followed() -> None:
+def test_a_cycle_of_names_is_followed() -> None:
     old = record(a=int, b=int, c=int)
     new = record(
         a=[int, attrs.field(metadata=former_names("b"))],
@@ -146,7 +146,7 @@ def test_names_that_go_round_in_a_circle_are_followed() -> None:
     assert migrated(*serializers(old, new), old(1, 2, 3)) == new(2, 3, 1)
 
 
-def test_a_name_handed_on_to_a_new_field_is_followed() -> None:
+def test_a_name_moved_to_a_new_field_is_followed() -> None:
     old = record(late=int, minutes=int)
     new = record(
         minutes=[int, attrs.field(metadata=former_names("late"))],
@@ -155,20 +155,20 @@ def test_a_name_handed_on_to_a_new_field_is_followed() -> None:
     assert migrated(*serializers(old, new), old(1, 2)) == new(1, 2)
 
 
-def test_a_former_name_that_is_a_fields_own_again_is_passed_over_for_the_next() -> None:
+def test_a_former_name_that_is_a_field_again_is_skipped_for_the_next() -> None:
     old = record(late=int, delay=int)
     new = record(late=int, minutes=[int, attrs.field(metadata=former_names("late", "delay"))])
     assert migrated(*serializers(old, new), old(1, 2)) == new(1, 2)
 
 
-def test_a_former_name_that_would_cost_a_field_is_ambiguous() -> None:
+def test_a_former_name_that_would_lose_a_field_is_ambiguous() -> None:
     old = record(late=int, minutes=int)
     compatibility = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
     assert compatibility.is_incompatible
     assert rules(compatibility) == {".late": "ambiguous-rename"}
 
 
-def test_a_field_that_comes_back_with_another_type_is_rejected_until_the_old_one_is_gone() -> None:
+def test_a_field_added_again_with_another_type_is_rejected_until_the_old_one_is_gone() -> None:
     first, second, third = record(a=int, note=str), record(a=int), record(a=int, note=[float, 0.5])
     assert rules(judged(*serializers(first, third))) == {".note": "field-type-changed"}
     assert judged(*serializers(first, second)).is_after_migration
@@ -193,7 +193,7 @@ def test_a_field_that_comes_back_with_another_type_is_rejected_until_the_old_one
         (Annotated[str, ts.CharSerializer()], str, "é", "é"),
     ],
 )
-def test_fields_are_widened_also_inside_whatever_holds_them(
+def test_fields_are_widened_inside_of_any_container(
     old_hint: Any, new_hint: Any, old_value: Any, new_value: Any
 ) -> None:
     def optional(hint: Any) -> Any:
@@ -224,7 +224,7 @@ def test_fields_are_widened_also_inside_whatever_holds_them(
     assert migrated(*serializers(old, new), old(*values(old_value))) == new(*values(new_value))
 
 
-def test_bytes_that_are_no_text_stop_the_migration() -> None:
+def test_invalid_text_bytes_stop_the_migration() -> None:
     old, new = record(a=bytes), record(a=str)
     migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
     with pytest.raises(MigrationError, match="utf-8"):
@@ -248,7 +248,7 @@ def test_a_field_may_become_optional_and_not_required() -> None:
     assert migrated(*listed, plain(["x"])).a == ["x"]
 
 
-def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
+def test_nested_records_evolve_in_every_container() -> None:
     old_stop = record(airport=str, minutes=int)
     new_stop = record(airport=str, minutes=float, gate=[str | None, None])
 
@@ -284,7 +284,7 @@ def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
     assert migrated(*pair, value(old, old_stop)) == expected
 
 
-def test_keys_of_a_map_that_become_equal_are_rejected_because_one_would_be_lost() -> None:
+def test_map_keys_that_become_equal_are_rejected() -> None:
     old, new = record(a=dict[int, str]), record(a=dict[float, str])
     data = ts.serializer_for(old).to_bytes(old({2**53: "x", 2**53 + 1: "y"}))
     migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
@@ -294,7 +294,7 @@ def test_keys_of_a_map_that_become_equal_are_rejected_because_one_would_be_lost(
         migration.to_value(data)
 
 
-def test_dataclasses_and_named_tuples_evolve_alike_and_into_one_another() -> None:
+def test_dataclasses_and_named_tuples_evolve_equally_and_into_each_other() -> None:
     @dataclasses.dataclass
     class Flight:
         a: int
@@ -337,7 +337,7 @@ def enums() -> tuple[type[enum.Enum], type[enum.Enum]]:
     return enum.Enum("Status", ["LATE", "DONE"]), enum.Enum("Status", ["DONE", "PLANNED", "LATE"])
 
 
-def test_an_enum_that_grows_inside_a_record_reconfigures_it_all_the_way_down() -> None:
+def test_an_enum_that_grows_in_a_record_reconfigures_all_levels() -> None:
     old_status, new_status = enums()
     pair = serializers(record(s=old_status, many=list[old_status]), record(s=new_status, many=list[new_status]))
     compatibility = judged(*pair)
@@ -348,7 +348,7 @@ def test_an_enum_that_grows_inside_a_record_reconfigures_it_all_the_way_down() -
     assert (read.s, read.many) == (new_status["DONE"], [new_status["LATE"]])
 
 
-def test_an_enum_whose_class_has_another_name_says_so_and_is_rejected_unless_that_was_declared() -> None:
+def test_an_enum_of_another_class_name_is_rejected_unless_declared() -> None:
     old_status, _ = enums()
     renamed = enum.Enum("State", ["LATE", "DONE"])
     compatibility = judged(*serializers(record(s=old_status), record(s=renamed)))
@@ -378,7 +378,7 @@ def test_the_snapshot_of_a_record_needs_no_class_to_be_read() -> None:
     assert restored.to_bytes(value) == data
 
 
-def test_a_snapshot_of_version_1_is_read_and_written_as_ever() -> None:
+def test_a_snapshot_of_version_1_is_read_and_written_unchanged() -> None:
     def utf(text: str) -> bytes:
         return len(text).to_bytes(2, "big") + text.encode()
 
@@ -392,7 +392,7 @@ def test_a_snapshot_of_version_1_is_read_and_written_as_ever() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "x=print()", "class", "", "a.b", "__slots__", "__class__", "\ufb01"])
-def test_a_field_name_that_could_not_be_written_in_a_program_is_rejected(name: str) -> None:
+def test_an_invalid_field_name_is_rejected(name: str) -> None:
     snapshot = ts.serializer_for(record(a=int)).snapshot_configuration()
     assert isinstance(snapshot, AttrsSerializerSnapshot)
     (field,) = snapshot.record.fields
@@ -401,14 +401,14 @@ def test_a_field_name_that_could_not_be_written_in_a_program_is_rejected(name: s
         snapshot_from_bytes(snapshot_to_bytes(snapshot))
 
 
-def test_a_factory_that_never_gives_the_same_leaves_the_snapshot_the_same() -> None:
+def test_a_factory_with_changing_results_leaves_the_snapshot_unchanged() -> None:
     numbers = iter(range(1000))
     cls = record(a=[int, attrs.field(factory=lambda: next(numbers))])
     first = snapshot_to_bytes(ts.serializer_for(cls).snapshot_configuration())
     assert first == snapshot_to_bytes(ts.serializer_for(cls).snapshot_configuration())
 
 
-def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
+def test_a_null_in_a_required_field_stops_the_migration() -> None:
     old, new = record(a=str), record(a=[bytes, b""], b=[int, 0])
     migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
     with pytest.raises(MigrationError):
@@ -420,7 +420,7 @@ def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
         migration_between(*serializers(same, more)).to_value(b"\x00")
 
 
-def test_the_tree_says_below_a_place_how_to_mend_it() -> None:
+def test_the_tree_has_the_fix_below_a_path() -> None:
     issue = CompatibilityIssue(".a", FieldCompatibility.REJECT, "a-rule", "it is so", "make it otherwise")
     compatibility: Any = TypeSerializerSchemaCompatibility.incompatible(issue)
     assert format_tree(compatibility).splitlines() == [

@@ -1,4 +1,4 @@
-"""Records of every family under the contracts: stored alike, and each takes over the state of every other."""
+"""Records of every family under the contracts: stored equally, and each adopts the state of all others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 
 
 class RecordContract(SerializerContract):
-    """A class of records; the values and the strategy of a subclass are of it."""
+    """The contract of a record class; values and strategy of a subclass are its objects."""
 
     record_class: type
     examples: Sequence[Any]
@@ -94,7 +94,7 @@ class TestTaggedStructs(RecordContract):
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
-def test_every_family_writes_the_same_bytes_and_describes_them_alike(name: str) -> None:
+def test_every_family_has_the_same_bytes_and_schema(name: str) -> None:
     first, other = families.serializer_of(families.OfAttrs), families.serializer_of(families.FAMILIES[name])
     written = [first.to_bytes(value) for value in families.flights(families.OfAttrs)]
     assert [other.to_bytes(value) for value in families.flights(families.FAMILIES[name])] == written
@@ -171,13 +171,13 @@ class TestAliasesOfModelsAreFormerNames(EvolvesIntoAnotherFamily):
         return [(OlderStill(7, "JFK"), families.Aliased.model_validate({"flight-number": 7, "last_airport": "JFK"}))]
 
 
-def test_the_names_of_fields_come_before_their_other_names() -> None:
+def test_field_names_precede_their_other_names() -> None:
     fields = {part.name: part.former_names for part in ts.AttrsSerializer(families.Aliased).fields}
     assert fields == {"flight_number": ("flight-number",), "airport": ("place", "last_airport"), "swapped": ()}
 
 
 class Slotted:
-    """What a third party makes records of: slots with their types in a table."""
+    """A third-party record class: slots with their types in a table."""
 
     types: dict[str, Any] = {}  # noqa: RUF012  (a table of each class)
     __slots__ = ()
@@ -228,7 +228,7 @@ class TestAFamilyOfAThirdParty(RecordContract):
         return [ts.AttrsSerializer(Flight, rules=SLOTTED, name="Other")]
 
 
-def test_a_family_is_known_to_the_rules_that_have_it_and_to_no_others() -> None:
+def test_a_family_is_known_to_its_rules_only() -> None:
     assert ts.serializer_for(list[Flight], SLOTTED).to_bytes([]) == b"\0\0\0\0"
     with pytest.raises(ts.UnknownTypeError, match="no serializer is known for Flight"):
         ts.serializer_for(list[Flight])
@@ -236,7 +236,7 @@ def test_a_family_is_known_to_the_rules_that_have_it_and_to_no_others() -> None:
         ts.AttrsSerializer(Flight)
 
 
-def test_the_family_of_the_guide_works_as_it_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_family_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (REPOSITORY / "docs" / "record-families.md").read_text()
     [block] = [one for one in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class TableFamily" in one]
     rules = InferenceRules(DEFAULT_RULES)
@@ -281,7 +281,7 @@ for made in (Model, Struct):
 """
 
 
-def test_classes_of_a_main_script_are_sent_by_value_or_told(tmp_path: Path) -> None:
+def test_classes_of_a_main_script_are_pickled_by_value_or_reported(tmp_path: Path) -> None:
     command, environment = [sys.executable, "-c", BY_VALUE], {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -291,7 +291,7 @@ def test_classes_of_a_main_script_are_sent_by_value_or_told(tmp_path: Path) -> N
         pickle.loads((tmp_path / "Struct").read_bytes())
 
 
-def test_a_named_tuple_is_told_from_other_tuples_and_from_what_only_looks_like_one() -> None:
+def test_a_named_tuple_is_distinct_from_tuples_and_similar_classes() -> None:
     class Pair(tuple):
         pass
 
@@ -305,7 +305,7 @@ def test_a_named_tuple_is_told_from_other_tuples_and_from_what_only_looks_like_o
     assert not family.recognizes(Imitation)
 
 
-def test_only_a_serializer_of_an_attrs_class_is_called_one() -> None:
+def test_only_an_attrs_serializer_has_that_name() -> None:
     @dataclasses.dataclass
     class OfDataclass:
         x: int = 0

@@ -1,4 +1,4 @@
-"""Snapshots with more fields than anybody writes, and with names that no class can have."""
+"""Snapshots with very many fields, and with names that no class can have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typeserializers.records.record_serializer import stand_in_class
 
 
 def steps_of_restoring(count: int) -> int:
-    """How many lines of Python run for restoring, reading and judging a record of that many fields."""
+    """The number of Python lines that run to restore, read and check a record of that many fields."""
     names = [f"field{number}" for number in range(count)]
     serializer = AttrsSerializer(attrs.make_class("Wide", {name: attrs.field(type=int, default=0) for name in names}))
     data = snapshot_to_bytes(serializer.snapshot_configuration()).replace(b"Wide", b"Gone")
@@ -46,17 +46,17 @@ def steps_of_restoring(count: int) -> int:
     return steps
 
 
-def test_restoring_a_record_takes_steps_in_proportion_to_its_fields() -> None:
+def test_restoring_a_record_is_linear_in_its_fields() -> None:
     assert steps_of_restoring(400) < 2.2 * steps_of_restoring(200)
 
 
-def test_a_stand_in_leaves_nothing_to_compile_that_grows_with_the_square_of_its_fields() -> None:
+def test_a_stand_in_compiles_nothing_quadratic_in_its_fields() -> None:
     made = stand_in_class("my.Wide", ["a", "b"])
     assert "__eq__" not in made.__dict__
     assert "__repr__" not in made.__dict__
 
 
-def test_a_stand_in_is_equal_by_its_fields_and_shown_with_them() -> None:
+def test_a_stand_in_is_equal_by_its_fields_and_shows_them() -> None:
     made = stand_in_class("my.Point", ["x", "y"])
     assert made(x=1, y=2) == made(x=1, y=2)
     assert hash(made(x=1, y=2)) == hash(made(x=1, y=2))
@@ -86,7 +86,7 @@ class Crafted:
         ("", "y"),
     ],
 )
-def test_names_that_no_class_can_have_are_rejected_as_damage(first: str, second: str) -> None:
+def test_names_that_no_class_can_have_are_damage(first: str, second: str) -> None:
     def put(data: bytes, old: bytes, name: str) -> bytes:
         encoded = name.encode()
         return data.replace(len(old).to_bytes(2, "big") + old, len(encoded).to_bytes(2, "big") + encoded)
@@ -108,9 +108,9 @@ def test_any_names_of_a_java_class_become_attributes(first: str) -> None:
 
 
 @pytest.mark.usefixtures("own_registrations")
-def test_the_briefest_fields_that_there_can_be_are_not_taken_for_too_many() -> None:
+def test_the_shortest_possible_fields_are_not_rejected_as_too_many() -> None:
     class BriefSerializer(IntSerializer):
-        """Has the briefest of all snapshots."""
+        """Has the shortest snapshot."""
 
         def snapshot_configuration(self) -> BriefSerializerSnapshot:
             return BriefSerializerSnapshot()

@@ -1,4 +1,4 @@
-"""Records that contain themselves, directly or through others: they evolve at every depth."""
+"""Recursive records, directly or through others, evolve at every depth."""
 
 import enum
 from typing import Any
@@ -55,7 +55,7 @@ def tree(serializer: ts.AttrsSerializer[Any], statuses: Any, *more: Any) -> Any:
     return node("root", statuses["LATE"], [leaf, node("é", statuses["LATE"], [leaf], *more)], *more)
 
 
-def test_a_record_inside_itself_evolves_at_every_depth() -> None:
+def test_a_recursive_record_evolves_at_every_depth() -> None:
     old, new = first_version(), second_version()
     compatibility = judged(old, new)
     assert compatibility.is_after_migration, str(compatibility)
@@ -63,7 +63,7 @@ def test_a_record_inside_itself_evolves_at_every_depth() -> None:
     assert migrated(old, new, tree(old, OldStatus)) == tree(new, NewStatus, 1.0)
 
 
-def test_a_record_inside_itself_is_reconfigured_at_every_depth() -> None:
+def test_a_recursive_record_is_reconfigured_at_every_depth() -> None:
     @attrs.define
     class Node:
         label: str
@@ -95,7 +95,7 @@ def mutual_version(statuses: Any) -> ts.AttrsSerializer[Any]:
     return ts.AttrsSerializer(Outer, field_serializers={"status": status(statuses)})
 
 
-def test_records_inside_one_another_are_reconfigured_through_both() -> None:
+def test_mutually_recursive_records_are_both_reconfigured() -> None:
     old, new = mutual_version(OldStatus), mutual_version(NewStatus)
     compatibility = judged(old, new)
     assert compatibility.is_with_reconfigured_serializer, str(compatibility)
@@ -111,7 +111,7 @@ def test_records_inside_one_another_are_reconfigured_through_both() -> None:
     assert reconfigured.to_bytes(value(new, NewStatus)) == old.to_bytes(value(old, OldStatus))
 
 
-def test_a_value_nested_deeper_than_the_stack_is_rejected_and_not_fatal() -> None:
+def test_a_value_nested_deeper_than_the_stack_is_rejected_without_a_crash() -> None:
     old, new = first_version(), second_version()
     node = old.record_class
     value = node("x", OldStatus.DONE, [])

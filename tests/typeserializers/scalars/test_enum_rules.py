@@ -1,4 +1,4 @@
-"""What may change about an enum, and what then happens to the old bytes."""
+"""Allowed changes of an enum, and the migration of old bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ names = st.lists(st.sampled_from("ABCDEFG"), unique=True, min_size=1)
 
 
 @given(old=names, new=names)
-def test_the_compatibility_says_what_happens_to_the_bytes(old: list[str], new: list[str]) -> None:
+def test_the_compatibility_describes_the_effect_on_the_bytes(old: list[str], new: list[str]) -> None:
     before, after = enum_of(*old), enum_of(*new)
     compatibility = judge(old, after)
     written = [ts.EnumSerializer(before).to_bytes(constant) for constant in before]
@@ -62,13 +62,13 @@ def test_the_compatibility_says_what_happens_to_the_bytes(old: list[str], new: l
         ("ABC", "DCBA", ["enum-constants-added"]),
     ],
 )
-def test_a_compatibility_names_what_has_changed(old: str, new: str, rules: list[str]) -> None:
+def test_a_result_names_the_changes(old: str, new: str, rules: list[str]) -> None:
     compatibility = judge(list(old), enum_of(*new))
     assert [issue.rule for issue in compatibility.issues] == rules
     assert {issue.compatibility for issue in compatibility.issues} <= {FieldCompatibility.RECONFIGURE}
 
 
-def test_a_removed_constant_that_looks_like_a_new_one_gets_a_hint() -> None:
+def test_a_removed_constant_similar_to_a_new_one_has_a_hint() -> None:
     compatibility = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
     (issue,) = compatibility.issues
     assert (issue.compatibility, issue.rule) == (FieldCompatibility.REJECT, "enum-constants-removed")
@@ -90,7 +90,7 @@ def test_an_alias_declares_a_rename() -> None:
     assert serializer.constants == ("GREEN", "CRIMSON")
 
 
-def test_two_constants_that_became_one_keep_both_ordinals() -> None:
+def test_two_constants_merged_into_one_keep_both_ordinals() -> None:
     class Colour(enum.Enum):
         RED = 1
         CRIMSON = RED
@@ -102,7 +102,7 @@ def test_two_constants_that_became_one_keep_both_ordinals() -> None:
     assert len(snapshot.restore_serializer().constants) == 2
 
 
-def test_two_constants_that_became_a_third_keep_both_ordinals() -> None:
+def test_two_constants_merged_into_a_third_keep_both_ordinals() -> None:
     class Colour(enum.Enum):
         SCARLET = 1
         RED = SCARLET
@@ -131,7 +131,7 @@ def test_another_enum_is_rejected_unless_it_declares_the_former_name() -> None:
     assert resolve_compatibility(old, ts.EnumSerializer(Renamed)).is_with_reconfigured_serializer
 
 
-def test_state_without_its_class_is_read_by_a_stand_in_that_the_new_serializer_writes() -> None:
+def test_state_without_its_class_is_read_by_a_stand_in_and_written_by_the_new_serializer() -> None:
     written = ts.EnumSerializer(enum_of("A", "B"), name="gone.Enum$Inner")
     data = written.to_bytes(written.enum_class["B"])
     snapshot = snapshot_to_bytes(written.snapshot_configuration()).replace(b"gone.Enum", b"lost.Enum")
@@ -191,13 +191,13 @@ def test_a_record_with_an_enum_is_reconfigured_with_it() -> None:
 
 
 @pytest.mark.parametrize("constants", [["A", "A"], ["A", "X"], []])
-def test_constants_must_be_those_of_the_class(constants: list[str]) -> None:
+def test_constants_must_belong_to_the_class(constants: list[str]) -> None:
     with pytest.raises(ValueError, match="constants"):
         ts.EnumSerializer(enum_of("A", "B"), constants)
 
 
 @pytest.mark.parametrize("constants", [[], ["A", "A"], ["A", "B", "A"]])
-def test_a_snapshot_whose_constants_no_enum_can_have_is_rejected(constants: list[str]) -> None:
+def test_a_snapshot_with_impossible_constants_is_rejected(constants: list[str]) -> None:
     out = DataOutputView()
     out.write_utf("Colour")
     out.write_int(len(constants))

@@ -1,4 +1,4 @@
-"""Numbers where a float is stored: each stays what it is, or is rejected, in jobs as in plans."""
+"""Numbers in float fields: each keeps its value, or is rejected, in jobs as in plans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOUBLE, FLOAT = ts.DoubleSerializer(), ts.FloatSerializer()
     ],
     ids=repr,
 )
-def test_a_number_that_would_become_another_is_rejected_by_every_way_to_write_it(serializer: Any, value: Any) -> None:
+def test_a_number_that_would_change_is_rejected_by_every_writer(serializer: Any, value: Any) -> None:
     for write in (
         serializer.to_bytes,
         lambda given: serializer.serialize(given, DataOutputView()),
@@ -50,7 +50,7 @@ def test_a_number_that_would_become_another_is_rejected_by_every_way_to_write_it
 
 
 class Halved(float):
-    """A class of floats of one's own."""
+    """A custom float class."""
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,17 @@ class Halved(float):
     ],
     ids=repr,
 )
-def test_what_a_float_holds_is_kept_and_a_float_is_rounded_to_its_type(
-    serializer: Any, value: Any, stored: Any
-) -> None:
+def test_exact_numbers_are_kept_and_a_float_is_rounded_to_its_type(serializer: Any, value: Any, stored: Any) -> None:
     assert serializer.from_bytes(serializer.to_bytes(value)) == stored
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.nan, Decimal("NaN"), Halved("nan")], ids=repr)
-def test_what_is_no_number_has_one_form(value: Any) -> None:
+def test_nan_has_one_form(value: Any) -> None:
     assert DOUBLE.to_bytes(value) == bytes.fromhex("7ff8000000000000")
     assert ts.DoublePrimitiveArraySerializer().to_bytes([value])[4:] == DOUBLE.to_bytes(math.nan)
 
 
 @pytest.mark.parametrize("value", ["1.5", None, 10**400, b"x"], ids=str)
-def test_what_is_no_number_at_all_is_told_by_the_range(value: Any) -> None:
+def test_another_value_is_reported_by_the_range_check(value: Any) -> None:
     with pytest.raises(SerializationError, match="is not a number within the range of IEEE binary64"):
         DOUBLE.to_bytes(value)

@@ -1,4 +1,4 @@
-"""The specialised codecs of numbers, times and maps write the bytes of their definitions, and read them back."""
+"""The specialised codecs of numbers, times and maps write the bytes of their definitions, and read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZONES += [zoneinfo.ZoneInfo("Europe/Berlin"), zoneinfo.ZoneInfo.no_cache("Asia/T
 
 
 def integer_bytes(number: int) -> bytes:
-    """As the module describes integers."""
+    """Integers as defined in the module."""
     if number in (0, 1, 10):
         return {0: 1, 1: 2, 10: 3}[number].to_bytes(4, "big")
     size = 1
@@ -119,7 +119,7 @@ def test_maps_of_integers_have_the_bytes_of_their_definition(value: dict[str, in
             serializer.from_bytes(encoded[:end])
 
 
-def test_a_map_is_rejected_as_before() -> None:
+def test_invalid_maps_are_rejected() -> None:
     serializer: Any = ts.MapSerializer(ts.StringSerializer(), ts.ByteSerializer())
     with pytest.raises(SerializationError, match=r"\{'a'\}"):
         serializer.to_bytes({"a": 128})
@@ -128,7 +128,7 @@ def test_a_map_is_rejected_as_before() -> None:
     assert serializer.from_bytes(serializer.to_bytes({None: 1, "b": True})) == {None: 1, "b": 1}
 
 
-def test_a_uuid_is_read_as_its_constructor_makes_it() -> None:
+def test_a_uuid_equals_that_of_its_constructor() -> None:
     value = uuid.uuid4()
     read = ts.UuidSerializer().from_bytes(ts.UuidSerializer().to_bytes(value))
     assert (read, read.is_safe, hash(read), str(read)) == (value, value.is_safe, hash(value), str(value))

@@ -1,4 +1,4 @@
-"""Flink's string encoding: what is written many characters at a time is what a loop over the characters writes."""
+"""Flink's string encoding: the vectorised form equals a loop over the characters."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_code_unit_is_written_and_read_as_its_number() -> None:
 
 
 @given(TEXTS, st.binary(max_size=8), st.binary(max_size=40))
-def test_a_text_is_found_among_other_bytes(text: str, before: bytes, behind: bytes) -> None:
+def test_a_text_is_read_among_other_bytes(text: str, before: bytes, behind: bytes) -> None:
     count, encoded = encoded_one_by_one(text)
     for _ in range(2):
         assert encode_units(text) == (count, encoded)
@@ -99,23 +99,21 @@ def test_a_text_is_found_among_other_bytes(text: str, before: bytes, behind: byt
 
 
 @given(FEW_AMONG_ASCII, st.binary(max_size=8), st.binary(max_size=40))
-def test_a_few_characters_among_ascii_are_written_and_read_as_their_numbers(
-    text: str, before: bytes, behind: bytes
-) -> None:
+def test_a_few_characters_among_ascii_are_written_and_read_as_numbers(text: str, before: bytes, behind: bytes) -> None:
     count, encoded = encoded_one_by_one(text)
     assert encode_units(text) == (count, encoded)
     assert decode_units(before + encoded + behind, len(before), count) == (text, len(before) + len(encoded))
 
 
 @pytest.mark.parametrize("kind", ["é", "éüñ", "–", "é–", "蟾", "\ue000", "😀", "é😀", "ÀÁÂÃÄÅÆ"])
-def test_long_ascii_with_a_few_others_comes_back(kind: str) -> None:
+def test_long_ascii_with_a_few_others_round_trips(kind: str) -> None:
     text = "".join(f"{number}{kind[number % len(kind)]} and so on\1\0 \2" for number in range(400))
     count, encoded = encoded_one_by_one(text)
     assert encode_units(text) == (count, encoded)
     assert decode_units(encoded + b"\x80\x01", 0, count) == (text, len(encoded))
 
 
-def test_what_a_character_is_written_as_is_not_taken_for_another_character() -> None:
+def test_a_written_character_is_not_mistaken_for_another() -> None:
     # Each number of three bytes begins with what its neighbour is in UTF-8.
     texts = [
         "".join(f"plain text {chr(0x4000 | (low & 0x7F) << 7 | lead & 0x7F)} and {bytes((lead, low)).decode()} ")
@@ -129,7 +127,7 @@ def test_what_a_character_is_written_as_is_not_taken_for_another_character() -> 
 
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
-def test_a_long_text_of_two_kinds_comes_back(first: str, second: str) -> None:
+def test_a_long_text_of_two_kinds_round_trips(first: str, second: str) -> None:
     draw = random.Random(f"{first} {second}")
     text = joined("".join(chr(draw.randint(*KINDS[draw.choice((first, second))])) for _ in range(1500)))
     count, encoded = encoded_one_by_one(text)
@@ -139,7 +137,7 @@ def test_a_long_text_of_two_kinds_comes_back(first: str, second: str) -> None:
 
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
-def test_a_short_text_of_two_kinds_comes_back(first: str, second: str) -> None:
+def test_a_short_text_of_two_kinds_round_trips(first: str, second: str) -> None:
     draw = random.Random(f"{first} {second}, short")
     for size in (*range(1, 12), 20, 100):
         text = joined("".join(chr(draw.randint(*KINDS[draw.choice((first, second))])) for _ in range(size)))
@@ -150,13 +148,13 @@ def test_a_short_text_of_two_kinds_comes_back(first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["é😀" * 40, "é😀漢" * 30, "aa😀" * 40, "漢" * 99 + "a😀é"])
-def test_a_text_with_three_bytes_a_character_in_the_mean_is_not_taken_for_one_with_three_each(text: str) -> None:
+def test_a_text_with_a_mean_of_three_bytes_per_character_is_decoded(text: str) -> None:
     count, encoded = encoded_one_by_one(text)
     assert encode_units(text) == (count, encoded)
     assert decode_units(encoded, 0, count) == (text, len(encoded))
 
 
-def test_any_few_bytes_give_what_a_loop_over_them_gives() -> None:
+def test_any_short_bytes_are_decoded_like_a_loop() -> None:
     for size in range(1, 6):
         for some in itertools.product(b"\0\1\4a\x80\xe9", repeat=size):
             for count in range(1, size + 1):
@@ -164,7 +162,7 @@ def test_any_few_bytes_give_what_a_loop_over_them_gives() -> None:
 
 
 @given(st.data())
-def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataObject) -> None:
+def test_foreign_bytes_are_decoded_like_a_loop(data: st.DataObject) -> None:
     text = data.draw(TEXTS)
     damaged = bytearray(encoded_one_by_one(text)[1] + data.draw(st.binary(max_size=12)))
     for _ in range(data.draw(st.integers(0, 3)) if damaged else 0):
@@ -174,7 +172,7 @@ def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataO
     assert outcome(decode_units, bytes(damaged), count) == outcome(decoded_one_by_one, bytes(damaged), count)
 
 
-def test_numbers_with_needless_bytes_are_read_as_before() -> None:
+def test_numbers_with_redundant_bytes_are_read() -> None:
     assert decode_units(b"\xe9\x81\x00", 0, 1) == ("é", 3)
     assert decode_units(b"a\x80\x00\xe9\x01", 0, 3) == ("a\0é", 5)
     # The zero belongs to the number before it.
@@ -188,7 +186,7 @@ def test_a_unit_beyond_sixteen_bits_is_rejected() -> None:
             decode_units(data, 0, len(data.replace(b"\x80", b"")))
 
 
-def test_what_is_remembered_of_texts_is_bounded() -> None:
+def test_the_text_cache_is_bounded() -> None:
     serializer = StringSerializer()
     for number in range(2 * string_encoding.MAX_REMEMBERED_TEXTS):
         text = f"città {number}"
@@ -201,7 +199,7 @@ def test_what_is_remembered_of_texts_is_bounded() -> None:
     assert long not in {text for _, text in string_encoding._decoded.values()}
 
 
-def test_no_text_of_another_class_is_remembered_and_none_is_written_that_is_no_text() -> None:
+def test_other_classes_are_not_cached_and_not_written() -> None:
     class Text(str):
         __slots__ = ()
 
@@ -213,14 +211,14 @@ def test_no_text_of_another_class_is_remembered_and_none_is_written_that_is_no_t
             string_encoding.write_text(misfit)  # type: ignore[arg-type]
 
 
-def test_the_same_bytes_asked_for_fewer_characters_give_fewer() -> None:
+def test_fewer_characters_of_the_same_bytes_are_fewer() -> None:
     encoded = encoded_one_by_one("é, remembered")[1]
     for count in (13, 12, 13, 1):
         text = "é, remembered"[:count]
         assert decode_units(encoded, 0, count) == (text, len(text.encode()))
 
 
-def test_a_number_may_have_five_bytes_and_no_more() -> None:
+def test_a_number_has_at_most_five_bytes() -> None:
     assert decode_varint(b"\x80\x80\x80\x80\x01", 0) == (1 << 28, 5)
     for data in (b"\x80" * 5 + b"\x01", b"\xff" * 6):
         with pytest.raises(MalformedDataError, match="at byte 0 does not end"):

@@ -1,4 +1,4 @@
-"""Timestamps and timedeltas of pandas: accepted where nothing is lost, and rejected with value and path elsewhere.
+"""Timestamps and timedeltas of pandas: accepted without loss, and rejected with value and path otherwise.
 
 The classes here behave as those of pandas do; pandas itself is not needed.
 """
@@ -41,7 +41,7 @@ class PreciseTimedelta(Timedelta):
 
 
 class NotATime(datetime.datetime):
-    """As the class of ``pandas.NaT``: a datetime whose fields are NaN."""
+    """The class of ``pandas.NaT``: a datetime whose fields are NaN."""
 
     year = math.nan  # type: ignore[assignment]
 
@@ -107,7 +107,7 @@ class Emitting(KeyedProcessFunction[Any, Any, Any]):
         ("timestamp_ntz", NotATime(2024, 1, 1), "is not a time"),
     ],
 )
-def test_an_emitted_time_is_rejected_rather_than_rounded(column_type: str, value: Any, reason: str) -> None:
+def test_an_emitted_time_is_rejected_and_not_rounded(column_type: str, value: Any, reason: str) -> None:
     emitted: list[Any] = []
     environment = LocalStreamEnvironment()
     elements = environment.from_elements([(1,)], "k bigint")

@@ -1,4 +1,4 @@
-"""Dates, times, decimals, arrays and sets: what fits, what is returned and what would be lost."""
+"""Dates, times, decimals, arrays and sets: accepted values, results, and losses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
 
 
-def test_pythons_values_are_accepted_where_they_fit_and_come_back_as_the_documented_class() -> None:
+def test_python_values_are_accepted_if_exact_and_read_back_as_the_documented_class() -> None:
     cases = [
         (ts.LocalDateSerializer(), datetime.date(2024, 2, 29), ts.LocalDate(2024, 2, 29)),
         (ts.LocalTimeSerializer(), datetime.time(1, 2, 3, 4), ts.LocalTime(1, 2, 3, 4000)),
@@ -48,7 +48,7 @@ def test_pythons_values_are_accepted_where_they_fit_and_come_back_as_the_documen
         assert (type(read), read) == (type(returned), returned)
 
 
-def test_values_of_java_convert_back_to_python_where_they_fit() -> None:
+def test_java_values_convert_to_python_if_exact() -> None:
     assert ts.LocalDate(2024, 2, 29).to_date() == datetime.date(2024, 2, 29)
     assert ts.LocalTime(1, 2, 3, 4000).to_time() == datetime.time(1, 2, 3, 4)
     assert ts.LocalDateTime(2024, 2, 29, 1).to_datetime() == datetime.datetime(2024, 2, 29, 1)
@@ -89,14 +89,14 @@ def test_values_of_java_convert_back_to_python_where_they_fit() -> None:
         (ts.CharSerializer(), "\U0001f600", "two UTF-16 code units"),
     ],
 )
-def test_what_does_not_fit_is_rejected_with_the_reason(serializer, value, reason) -> None:
+def test_invalid_values_are_rejected_with_the_reason(serializer, value, reason) -> None:
     with pytest.raises(SerializationError, match=reason):
         serializer.to_bytes(value)
     with pytest.raises(SerializationError, match=r"\[1\]:.*" + reason):
         ts.ListSerializer(serializer).to_bytes([serializer.create_instance(), value])
 
 
-def test_a_number_too_long_to_be_shown_is_rejected_like_any_other() -> None:
+def test_a_number_too_long_to_print_is_rejected_like_any_other() -> None:
     with pytest.raises(SerializationError, match="cannot be shown"):
         ts.LongSerializer().to_bytes(10**5000)
 
@@ -115,7 +115,7 @@ def test_a_number_too_long_to_be_shown_is_rejected_like_any_other() -> None:
         lambda: ts.SqlTimestamp(0, 1_000_000),
     ],
 )
-def test_impossible_values_cannot_be_made(make) -> None:
+def test_impossible_values_are_rejected_by_the_constructor(make) -> None:
     with pytest.raises(ValueError, match=r"\d"):
         make()
 
@@ -139,7 +139,7 @@ class Nameless(datetime.tzinfo):
         return None
 
 
-def test_datetimes_keep_their_zone_and_fold_and_reject_zones_that_cannot_be_made_again() -> None:
+def test_datetimes_keep_their_zone_and_fold_and_reject_unrestorable_zones() -> None:
     serializer = ts.PythonDateTimeSerializer()
     for zone in (
         None,
@@ -161,7 +161,7 @@ def test_datetimes_keep_their_zone_and_fold_and_reject_zones_that_cannot_be_made
             serializer.from_bytes(damaged)
 
 
-def test_pythons_and_flinks_serializers_take_over_from_each_other_by_migration() -> None:
+def test_python_and_flink_serializers_adopt_each_other_by_migration() -> None:
     pairs = [
         (ts.LocalDateSerializer(), ts.PythonDateSerializer()),
         (ts.LocalTimeSerializer(), ts.PythonTimeSerializer()),
@@ -229,9 +229,7 @@ def test_integers_have_the_bytes_of_java_at_every_limit() -> None:
         ("7fffffff01", "cut off"),
     ],
 )
-def test_integers_of_an_impossible_length_are_rejected(
-    serializer: ts.TypeSerializer[Any], data: str, reason: str
-) -> None:
+def test_integers_of_an_invalid_length_are_rejected(serializer: ts.TypeSerializer[Any], data: str, reason: str) -> None:
     # What follows does not make a length right.
     for follows in ("", "0102030405060708") if "length" in reason else ("",):
         with pytest.raises(StateFormatError, match=reason):
@@ -277,7 +275,7 @@ def test_a_character_is_one_code_unit(text: object) -> None:
         serializer.serialize(text, DataOutputView())
 
 
-def test_times_of_day_and_their_zones_are_rejected_where_they_have_no_place() -> None:
+def test_times_of_day_with_zones_are_rejected_where_unsupported() -> None:
     serializer = ts.PythonTimeSerializer()
     for misfit in (datetime.time(1, fold=1), datetime.time(1, tzinfo=UTC), ts.LocalTime(1, 2, 3, 999), 5, "01:00"):
         with pytest.raises(SerializationError):
@@ -312,7 +310,7 @@ def test_the_kind_of_a_zone_is_known_or_rejected() -> None:
     assert (unfolded.fold, unfolded.tzinfo) == (0, UTC)
 
 
-def test_arrays_accept_lists_and_buffers_whose_values_fit() -> None:
+def test_arrays_accept_lists_and_buffers_of_valid_values() -> None:
     longs = ts.LongPrimitiveArraySerializer()
     expected = array.array("q", [1, -2, 3])
     for given in ([1, -2, 3], (1, -2, 3), array.array("h", [1, -2, 3]), memoryview(expected), expected):
@@ -330,7 +328,7 @@ def test_arrays_accept_lists_and_buffers_whose_values_fit() -> None:
     assert floats.to_bytes([math.inf, -math.inf]).hex() == "000000027f800000ff800000"
 
 
-def test_numpy_arrays_go_in_and_out() -> None:
+def test_numpy_arrays_are_written_and_read() -> None:
     numpy = pytest.importorskip("numpy")
     for serializer, dtype in (
         (ts.ShortPrimitiveArraySerializer(), "int16"),
@@ -350,7 +348,7 @@ def test_numpy_arrays_go_in_and_out() -> None:
         ts.LongPrimitiveArraySerializer().to_bytes(numpy.zeros((2, 2), dtype="int64"))
 
 
-def test_a_set_keeps_the_order_it_was_read_in_and_new_elements_follow_sorted() -> None:
+def test_a_set_keeps_its_read_order_and_new_elements_follow_sorted() -> None:
     serializer = ts.SetSerializer(ts.LongSerializer())
     written = bytes.fromhex("00000003") + b"".join(bytes(8) + bytes((element,)) for element in (9, 3, 7))
     value = serializer.from_bytes(written)
@@ -382,7 +380,7 @@ def test_a_set_of_strings_has_the_same_bytes_in_every_process() -> None:
     assert len(outputs) == 1
 
 
-def test_elements_that_are_equal_in_python_are_not_dropped_silently() -> None:
+def test_elements_that_are_equal_in_python_are_not_dropped() -> None:
     for serializer, first, second in (
         (ts.SetSerializer(ts.DoubleSerializer()), 0.0, -0.0),
         (ts.SetSerializer(ts.BigDecSerializer()), decimal.Decimal("1.0"), decimal.Decimal("1.00")),
@@ -396,7 +394,7 @@ def test_elements_that_are_equal_in_python_are_not_dropped_silently() -> None:
         map_serializer.from_bytes((2).to_bytes(4, "big") + b"".join(entries))
 
 
-def test_types_nested_deeper_than_python_nests_loops_still_work() -> None:
+def test_types_nested_deeper_than_python_loops_work() -> None:
     serializer: ts.TypeSerializer = ts.LongSerializer()
     value: object = 7
     for _ in range(60):
@@ -410,7 +408,7 @@ def test_types_nested_deeper_than_python_nests_loops_still_work() -> None:
     assert in_map.from_bytes(in_map.to_bytes({key: None})) == {key: None}
 
 
-def test_windows_that_overlap_or_touch_merge_and_others_do_not() -> None:
+def test_overlapping_and_adjacent_windows_merge_and_others_do_not() -> None:
     window = ts.TimeWindow(10, 20)
     for start, end in ((0, 10), (5, 15), (10, 20), (12, 18), (19, 30), (20, 30), (0, 30)):
         for one, other in ((window, ts.TimeWindow(start, end)), (ts.TimeWindow(start, end), window)):
@@ -422,7 +420,7 @@ def test_windows_that_overlap_or_touch_merge_and_others_do_not() -> None:
     assert window.max_timestamp == 19
 
 
-def test_february_has_29_days_in_the_years_that_the_calendar_says() -> None:
+def test_february_has_29_days_in_leap_years() -> None:
     for year in (*range(1, 2401), *range(0, -800, -1)):
         # The rule goes on as it is before year 1, and repeats every 400 years.
         assert is_leap_year(year) is calendar.isleap(year % 400 + 400), year
@@ -440,11 +438,11 @@ def test_a_local_date_time_has_the_microseconds_of_a_datetime() -> None:
     assert ts.LocalDateTime.from_datetime(value).to_datetime() == value
 
 
-def test_the_value_to_begin_with_is_the_beginning_of_1970() -> None:
+def test_the_initial_value_is_the_start_of_1970() -> None:
     assert ts.PythonDateTimeSerializer().create_instance() == datetime.datetime(1970, 1, 1)
 
 
-def test_the_longest_decimals_come_back_and_longer_ones_are_rejected_on_both_sides() -> None:
+def test_the_longest_decimals_round_trip_and_longer_ones_are_rejected_on_both_sides() -> None:
     serializer = ts.BigDecSerializer()
     for digit in "19":
         longest = decimal.Decimal(digit * MAX_DIGITS)
@@ -469,7 +467,7 @@ def test_a_month_ends_with_its_last_day() -> None:
             check_date(2024, month, 1)
 
 
-def test_milliseconds_are_those_of_64_bits_without_the_one_that_stands_for_null() -> None:
+def test_milliseconds_have_64_bits_without_the_null_value() -> None:
     for milliseconds in (-(2**63) + 1, 2**63 - 1):
         serializer = ts.DateSerializer()
         assert serializer.from_bytes(serializer.to_bytes(ts.Date(milliseconds))) == ts.Date(milliseconds)

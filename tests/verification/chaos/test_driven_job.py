@@ -1,4 +1,4 @@
-"""A driver of a job under chaos, seen from outside: here one that says little and does nothing."""
+"""A driver of a job under chaos, seen from outside; this one does almost nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ stand_still()
 
 @frozen
 class Place:
-    """A world in which nothing happens."""
+    """A directory in which nothing happens."""
 
     environment: Mapping[str, str]
     arguments: Sequence[str] = ()
@@ -61,7 +61,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DrivenJob]:
     job.kill()
 
 
-def test_a_driver_that_stands_still_is_waited_for_no_longer_and_says_where_it_is(
+def test_a_hanging_driver_is_killed_and_its_stack_is_reported(
     job: DrivenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = job.next_epoch()
@@ -82,7 +82,7 @@ def test_a_driver_that_stands_still_is_waited_for_no_longer_and_says_where_it_is
         os.sched_yield()
 
 
-def test_a_driver_that_was_killed_tells_no_more_epochs_and_has_failed(job: DrivenJob) -> None:
+def test_a_killed_driver_reports_no_more_epochs_and_has_failed(job: DrivenJob) -> None:
     assert job.next_epoch() is not None
     strike = Strike(0, Target.DRIVER, World.DISK, after_epochs=0, delay_ms=0, choice=0)
     assert job.strike(strike) is Target.DRIVER

@@ -1,17 +1,17 @@
-"""When a job is waited for no longer: measured by what it does, whatever the clock says."""
+"""When a job counts as hanging: measured by its processor time, not by the clock."""
 
 from __future__ import annotations
 
 from verification.chaos.progress import MOST_WORK_S, STILL_S, Progress
 
 
-def test_who_waits_for_the_processor_of_a_busy_machine_is_waited_for() -> None:
+def test_a_job_waiting_for_the_processor_of_a_busy_machine_is_not_hanging() -> None:
     progress = Progress(0.0)
     # A tenth of a core, for an hour.
     assert all(progress.stall_reason(now_s, now_s / 10) is None for now_s in range(3600))
 
 
-def test_who_works_without_a_sign_of_progress_is_not_waited_for() -> None:
+def test_a_busy_job_without_progress_is_hanging() -> None:
     progress = Progress(0.0)
     assert progress.stall_reason(100.0, MOST_WORK_S - 1) is None
     progress.sign(100.0, MOST_WORK_S - 1)
@@ -21,7 +21,7 @@ def test_who_works_without_a_sign_of_progress_is_not_waited_for() -> None:
     assert "busy" in stall_reason
 
 
-def test_who_does_next_to_nothing_for_minutes_stands_still() -> None:
+def test_an_idle_job_is_hanging_after_minutes() -> None:
     progress = Progress(0.0, 7.0)
     assert progress.stall_reason(STILL_S - 1, 8.0) is None
     stall_reason = progress.stall_reason(STILL_S + 1, 8.0)
@@ -29,7 +29,7 @@ def test_who_does_next_to_nothing_for_minutes_stands_still() -> None:
     assert "idle" in stall_reason
 
 
-def test_a_sign_of_progress_begins_the_wait_anew() -> None:
+def test_progress_restarts_the_timeout() -> None:
     progress = Progress(0.0)
     progress.sign(STILL_S - 1, 0.0)
     assert progress.stall_reason(STILL_S + 1, 0.0) is None

@@ -1,4 +1,4 @@
-"""What must not outlive a run of chaos: processes and files go with it, and with the next one if it was killed."""
+"""Processes and files of a chaos run are removed at its end, or by the next one if it was killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with run_directory(ValueError) as root:
 
 
 class Failure(Exception):
-    """What a run finds."""
+    """A failure found by a run."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begun_run(place: Path) -> tuple[subprocess.Popen[str], Path, int]:
-    """A run in a process of its own, with a process that it has started."""
+    """A run in its own process, with a child process."""
     run = subprocess.Popen(
         [sys.executable, "-c", RUN],
         stdin=subprocess.PIPE,
@@ -56,13 +56,13 @@ def fail_in_a_run() -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended that another one was told to end; who waits for it comes to its end."""
+    """Whether a terminated process has ended."""
     while start_of(pid) is not None:
         os.sched_yield()
     return True
 
 
-def test_a_run_that_ends_leaves_nothing_and_one_that_fails_its_files(place: Path) -> None:
+def test_a_finished_run_leaves_nothing_and_a_failed_one_keeps_its_files(place: Path) -> None:
     with run_directory(Failure) as root:
         (root / "log").write_text("all is well")
         assert os.environ[RUN_VARIABLE] == str(root)
@@ -75,7 +75,7 @@ def test_a_run_that_ends_leaves_nothing_and_one_that_fails_its_files(place: Path
     assert RUN_VARIABLE not in os.environ
 
 
-def test_a_run_that_is_told_to_end_takes_its_processes_with_it(place: Path) -> None:
+def test_a_terminated_run_ends_its_processes(place: Path) -> None:
     run, root, child = begun_run(place)
     run.send_signal(signal.SIGTERM)
     run.communicate()
@@ -84,7 +84,7 @@ def test_a_run_that_is_told_to_end_takes_its_processes_with_it(place: Path) -> N
     assert not root.exists()
 
 
-def test_what_a_run_has_left_that_was_killed_goes_with_the_start_of_the_next_one(place: Path) -> None:
+def test_remains_of_a_killed_run_are_removed_by_the_next_one(place: Path) -> None:
     run, root, child = begun_run(place)
     assert clear_away_former_runs(place) == []
     assert start_of(child) is not None
@@ -108,7 +108,7 @@ def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> Non
         child.kill()
 
 
-def test_the_processor_time_of_a_process_counts_those_that_it_has_started() -> None:
+def test_the_processor_time_of_a_process_includes_its_children() -> None:
     own = look(os.getpid())
     assert own is not None
     assert own.name == Path("/proc/self/comm").read_text().strip()

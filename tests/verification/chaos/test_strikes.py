@@ -1,4 +1,4 @@
-"""What chaos does, apart from the processes that it does it to."""
+"""The faults of chaos, without the processes that they hit."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Counting(KeyedProcessFunction[str, Any, str]):
         return iter(())
 
 
-def test_a_seed_repeats_its_strikes_whatever_their_number() -> None:
+def test_a_seed_repeats_its_faults_for_any_number() -> None:
     assert list(strikes(7, 50))[:10] == list(strikes(7, 10)) != list(strikes(8, 10))
     assert {one.target for one in strikes(7, 200)} == set(Target)
     assert all(one.world in one.target.worlds for one in strikes(7, 200))
 
 
-def test_only_the_kinds_that_are_asked_for_strike() -> None:
+def test_only_the_requested_kinds_of_faults_occur() -> None:
     kinds = [Target.EXECUTOR, Target.STORE_BUSY]
     assert {one.target for one in strikes(7, 50, kinds)} == set(kinds)
 
 
-def test_the_table_tells_each_target_that_was_hit_and_all_together() -> None:
+def test_the_table_has_each_target_and_the_sum() -> None:
     [first, second, third] = strikes(1, 3)
     recoveries = [
         Recovery(first, Target.JVM, 3.0),
@@ -51,7 +51,7 @@ def test_the_table_tells_each_target_that_was_hit_and_all_together() -> None:
     ]
 
 
-def test_a_file_that_no_checkpoint_needs_is_found(tmp_path: Path) -> None:
+def test_an_unreferenced_file_is_found(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     counted = (
         environment.from_elements([{"k": "a"}], "k string")

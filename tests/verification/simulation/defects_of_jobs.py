@@ -1,4 +1,4 @@
-"""Defects of the runtime of this process and of state backends, as patches; see `planted_defects`."""
+"""Defects of the local runtime and of state backends, as patches of `planted_defects`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _wrong_range() -> Patch:
 
 
 def _timers_again() -> Patch:
-    """Firing takes a timer out of the queue, and does not note that for the next increment."""
+    """Firing removes a timer from the queue, without recording that for the next increment."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def remove_head(self: HeapPriorityQueue[Any]) -> None:
@@ -114,7 +114,7 @@ def _not_pinned() -> Patch:
 
 
 def _not_committed_again() -> Patch:
-    """A start removes what later attempts have staged, and leaves what its checkpoint has to commit."""
+    """A start removes what later attempts have staged, and does not commit that of its checkpoint."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def restore(self: StagedSinks, latest: Any, job_id: str, parent: Any, last_epoch_id: int | None) -> None:
@@ -183,7 +183,7 @@ def _lock_of_nobody() -> Patch:
 
 
 def _barrier_at_the_end_of_the_queue() -> Patch:
-    """A source whose channel is full sends its barrier before what it has read before."""
+    """A source with a full channel sends its barrier before earlier records."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def put_barrier(self: Channel, barrier: Any, *, splits: bool) -> Any:

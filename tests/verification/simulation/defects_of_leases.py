@@ -1,4 +1,4 @@
-"""Defects of the lease by which a driver leads on an object store; see `planted_defects`."""
+"""Defects of the driver's lease on an object store, as patches of `planted_defects`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fenced_too_early() -> Patch:
 
 
 def _looked_at_from_memory() -> Patch:
-    """Whether this driver leads is what it believes, and is looked up by nobody."""
+    """A driver checks its leadership in memory only."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def check(self: DriverLease) -> None:
@@ -59,7 +59,7 @@ def _expiry_by_the_wall_clock() -> Patch:
 
 @define
 class _SeenByHolder:
-    """Objects whose lease has one version for as long as one driver holds it."""
+    """Objects whose lease has one version while one driver holds it."""
 
     objects: Any
     newest: str | None = None

@@ -1,4 +1,4 @@
-"""Defects of the product, planted one by one to see that schedules find them: each a small patch, as a slip would be.
+"""Small patches of the product, each a typical mistake, to test that schedules find them.
 
 `python -m tests.verification.simulation.planted_defects` prints how many schedules each took, as in docs/simulation.md.
 """
@@ -42,7 +42,7 @@ FIRST_SEED: Final = 1
 
 @frozen
 class Defect:
-    """``name`` as the documentation has it; ``patch`` plants it as long as it is open."""
+    """``name`` is that of the documentation; ``patch`` is a context with the defect."""
 
     name: str
     patch: Patch
@@ -50,12 +50,12 @@ class Defect:
     """Whether schedules of the cluster do not run what it changes: they are counted, and not run again."""
 
     def may_be_found_by(self, seed: int) -> bool:
-        """Whether the schedule of that seed runs what it changes."""
+        """Whether the schedule of that seed runs the patched code."""
         return not self.is_of_jobs or isinstance(plan_of_seed(seed), JobPlan)
 
 
 def schedules_until_found(defect: Defect) -> tuple[int, str] | None:
-    """How many schedules it took, and what the last one said; None if too many were not enough."""
+    """The number of schedules until the defect is found, and the last failure; None if it is not."""
     with defect.patch():
         for count in range(MOST_SCHEDULES):
             if not defect.may_be_found_by(FIRST_SEED + count):
@@ -67,7 +67,7 @@ def schedules_until_found(defect: Defect) -> tuple[int, str] | None:
 
 
 def is_of_the_patch(failure: str) -> bool:
-    """Whether a failure says that the product is not any more as the patch takes it to be."""
+    """Whether a failure means that the product no longer fits the patch."""
     return failure.startswith(("AttributeError", "NameError", "TypeError"))
 
 
@@ -226,7 +226,7 @@ def _orphans_of_retained() -> Patch:
 
 
 def _failed_store_left() -> Patch:
-    """What is behind the rename stays, though it is reported as failed."""
+    """A file stays after its rename, although the write is reported as failed."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def add(self: DirectoryCheckpointStore, metadata: Any) -> Any:
@@ -242,7 +242,7 @@ def _failed_store_left() -> Patch:
 
 
 def _not_fenced_in_the_transaction() -> Patch:
-    """Whether this driver leads is looked at before the transaction, and not in it."""
+    """Leadership is checked before the transaction, not in it."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def commit(self: ZooKeeperLeadership, what: str, build: Any, is_done: Any) -> Any:
@@ -256,7 +256,7 @@ def _not_fenced_in_the_transaction() -> Patch:
 
 
 def _led_while_another_leads() -> Patch:
-    """Who stands by takes its place in the queue for the leadership."""
+    """A standby driver leads while another one leads."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def acquired(self: ZooKeeperLeadership, acquire: Any, timeout_s: float) -> bool:
@@ -306,7 +306,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     print("| defect | schedules until found | what the schedule said |\n| --- | ---: | --- |")  # noqa: T201
     wanted = " ".join(sys.argv[1:])
     for defect in (one for one in DEFECTS if wanted in one.name):

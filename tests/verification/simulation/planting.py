@@ -1,4 +1,4 @@
-"""How a defect is planted: a patch that is there as long as it is open."""
+"""Plants a defect: a patch within a context."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Patch = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def method(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:
-    """A method of a class in another form, which is made of the original."""
+    """A method of a class replaced by a function of the original."""
     return lambda: mock.patch.object(owner, name, wrap(getattr(owner, name)))

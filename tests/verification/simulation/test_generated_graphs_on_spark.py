@@ -1,4 +1,4 @@
-"""A few random graphs whose first batches run on Spark, and whose last one continues on the local runtime."""
+"""Random graphs whose first batches run on Spark, and whose last one continues on the local runtime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRAPHS = 6
 
 
 def is_for_spark(plan: GraphPlan) -> bool:
-    """Whether its results do not depend on the order of records, which on Spark a shuffle does not define."""
+    """Whether the results are independent of record order, which a Spark shuffle does not define."""
     return plan.is_batched and len(batches_of(plan)) > 1 and all(_is_in_any_order(node) for node in plan.nodes)
 
 
@@ -85,7 +85,7 @@ def on_spark(
     backend: str,
     parallelism: int,
 ) -> Counter[Any]:
-    """One batch, of the same job at another parallelism; the last one before the local runtime writes the savepoint."""
+    """One batch of the job, at another parallelism; the last one on Spark writes the savepoint."""
     environment = SparkStreamEnvironment(
         spark,
         job_dir=str(path / "job"),

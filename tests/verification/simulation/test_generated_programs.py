@@ -1,4 +1,4 @@
-"""Random job graphs and random chains of upgrades are equal to their models; a failing one is found and shortened.
+"""Random job graphs and upgrade chains equal their models; a failing one is found and shortened.
 
 300 seeds: 260 graphs and 40 chains of five versions. `make simulate` runs thousands.
 """
@@ -23,7 +23,7 @@ UPGRADES = 40
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_graphs_emit_what_their_model_says(part: int) -> None:
+def test_graphs_emit_the_output_of_their_model(part: int) -> None:
     count = GRAPHS // 10
     failures: dict[int, str] = {}
     for seed in range(1 + part * count, 1 + (part + 1) * count):
@@ -32,7 +32,7 @@ def test_graphs_emit_what_their_model_says(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_chains_of_versions_keep_the_values_that_their_model_says(part: int) -> None:
+def test_chains_of_versions_keep_the_values_of_their_model(part: int) -> None:
     count = UPGRADES // 2
     failures = failures_of("upgrades", range(1 + part * count, 1 + (part + 1) * count))
     assert not failures, f"python -m verification.simulation --of upgrades --replay {min(failures)} shortens the first"
@@ -69,12 +69,12 @@ def test_the_graphs_have_every_kind_of_node_and_both_kinds_of_plans() -> None:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_seed_makes_the_same_plan_every_time(name: str) -> None:
+def test_a_seed_creates_the_same_plan_every_time(name: str) -> None:
     of_seed = GENERATORS[name].of_seed
     assert [of_seed(seed).description() for seed in range(20)] == [of_seed(seed).description() for seed in range(20)]
 
 
-def test_a_state_that_is_lost_is_found_and_the_graph_shortened(monkeypatch: Any) -> None:
+def test_lost_state_is_found_and_the_graph_shortened(monkeypatch: Any) -> None:
     process = Running.process_element
 
     def forgetful(self: Any, value: Any, context: Any) -> Any:
@@ -92,7 +92,7 @@ def test_a_state_that_is_lost_is_found_and_the_graph_shortened(monkeypatch: Any)
     assert [node.kind for node in plan.nodes if node.kind in ("window", "interval", "cogroup", "collect")] == []
 
 
-def test_a_value_that_differs_is_found_in_a_group_of_chains(monkeypatch: Any) -> None:
+def test_a_different_value_is_found_in_a_group_of_chains(monkeypatch: Any) -> None:
     monkeypatch.setattr(model, "_PROMOTIONS", dict.fromkeys(model._PROMOTIONS, lambda value: value))
     failures = failures_of("upgrades", range(1, 11))
     assert failures

@@ -1,4 +1,4 @@
-"""Each planted defect is found by schedules, and the documentation has the list."""
+"""Schedules find each planted defect, and the documentation has the list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def documented() -> dict[str, int]:
     return {name: int(count) for name, count, _ in ROW.findall(table)}
 
 
-def test_the_documentation_has_every_defect_and_how_many_schedules_it_took() -> None:
+def test_the_documentation_has_every_defect_with_its_number_of_schedules() -> None:
     assert list(documented()) == [one.name for one in DEFECTS]
     assert len(DEFECTS) >= 20
     assert max(documented().values()) <= MOST_SCHEDULES
@@ -27,7 +27,7 @@ def test_the_documentation_has_every_defect_and_how_many_schedules_it_took() -> 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.name)
 def test_the_defect_is_found(defect: Defect) -> None:
-    """The search begins with the schedule that found it when the page was written, and goes on behind it."""
+    """The search starts with the schedule that found it when the page was written."""
     first = FIRST_SEED + documented()[defect.name] - 1
     with defect.patch():
         found = next(

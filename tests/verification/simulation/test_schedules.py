@@ -1,4 +1,4 @@
-"""A thousand schedules keep all promises; what one does is its seed's doing; one that fails is told and shortened."""
+"""A thousand schedules satisfy all invariants; they are deterministic; a failing one is shortened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEDULES = 1000
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_schedules_keep_all_promises(part: int) -> None:
+def test_schedules_satisfy_all_invariants(part: int) -> None:
     count = SCHEDULES // 10
     seeds = range(FIRST_SEED + part * count, FIRST_SEED + (part + 1) * count)
     outcomes = [run_schedule(plan_of_seed(seed)) for seed in seeds]
@@ -29,18 +29,18 @@ def test_schedules_keep_all_promises(part: int) -> None:
     assert "fault points" in coverage(outcomes)
 
 
-def test_both_worlds_are_simulated() -> None:
+def test_both_kinds_of_schedules_are_simulated() -> None:
     assert {type(plan_of_seed(seed)) for seed in range(3)} == {ClusterPlan, JobPlan}
 
 
 @pytest.mark.parametrize("seed", [3, 4, 6, 11])
-def test_a_schedule_does_the_same_every_time(seed: int) -> None:
+def test_a_schedule_is_deterministic(seed: int) -> None:
     first, second = (run_schedule(plan_of_seed(seed), keeps_lines=True) for _ in range(2))
     assert first.lines == second.lines
     assert first.interleaving == second.interleaving
 
 
-def test_a_schedule_is_replayed_in_another_process_as_it_was_here() -> None:
+def test_a_schedule_is_replayed_equally_in_another_process() -> None:
     lines = []
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -51,7 +51,7 @@ def test_a_schedule_is_replayed_in_another_process_as_it_was_here() -> None:
     assert lines[0] == lines[1]
 
 
-def test_a_schedule_that_fails_is_made_shorter_and_still_fails() -> None:
+def test_a_failing_schedule_is_shortened_and_still_fails() -> None:
     [defect] = [one for one in DEFECTS if one.name == "capturing ends with the first barrier instead of the last"]
     with defect.patch():
         plan = next(plan for plan in map(plan_of_seed, range(1, 500)) if run_schedule(plan).failure is not None)

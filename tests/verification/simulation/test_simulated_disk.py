@@ -1,4 +1,4 @@
-"""The simulated disk keeps what was synced, and nothing else for certain; whoever is dead does nothing more."""
+"""The simulated disk keeps synced data, and other data by chance; dead processes do nothing more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def machine(*faults: Fault, seed: int = 0) -> tuple[Machine, CheckpointFileSyste
     return made, made.file_system("job", process), process
 
 
-def test_what_is_durable_outlives_a_loss_of_power() -> None:
+def test_durable_data_survives_a_power_loss() -> None:
     made, files, _ = machine()
     files.write_file("shared/a", b"first")
     files.write_file("shared/a", b"second")
@@ -29,7 +29,7 @@ def test_what_is_durable_outlives_a_loss_of_power() -> None:
     assert files.read_file("shared/a") == b"second"
 
 
-def test_what_is_not_synced_is_kept_lost_or_torn() -> None:
+def test_unsynced_data_is_kept_lost_or_torn() -> None:
     left = set()
     for seed in range(40):
         made, files, _ = machine(seed=seed)
@@ -43,7 +43,7 @@ def test_what_is_not_synced_is_kept_lost_or_torn() -> None:
     assert any(one not in (b"12345678", b"missing") for one in left)
 
 
-def test_a_removal_that_is_not_synced_may_come_back() -> None:
+def test_an_unsynced_removal_can_be_reverted() -> None:
     left = set()
     for seed in range(20):
         made, files, _ = machine(seed=seed)
@@ -55,7 +55,7 @@ def test_a_removal_that_is_not_synced_may_come_back() -> None:
 
 
 @pytest.mark.parametrize("step", range(5))
-def test_a_process_dies_between_any_two_steps_of_a_write_and_leaves_the_old_file_or_the_new(step: int) -> None:
+def test_a_crash_between_two_steps_of_a_write_leaves_the_old_or_the_new_file(step: int) -> None:
     made, files, process = machine(Fault(FaultKind.KILL, 5 + step))
     files.write_file("a", b"old")
     with pytest.raises(ProcessDied):
@@ -68,7 +68,7 @@ def test_a_process_dies_between_any_two_steps_of_a_write_and_leaves_the_old_file
     assert len(after.list_files(include_temporary=True)) - len(after.list_files()) == (1 if 1 <= step <= 3 else 0)
 
 
-def test_the_storage_fails_before_the_deed_or_behind_it() -> None:
+def test_the_storage_fails_before_or_after_an_operation() -> None:
     _, files, _ = machine(Fault(FaultKind.STORAGE_ERROR, 3), Fault(FaultKind.STORAGE_ERROR_AFTER, 7))
     with pytest.raises(StorageError):
         files.write_file("a", b"1")
@@ -79,7 +79,7 @@ def test_the_storage_fails_before_the_deed_or_behind_it() -> None:
     assert files.read_file("a") == b"1"
 
 
-def test_a_moved_directory_is_moved_whole() -> None:
+def test_a_directory_is_moved_completely() -> None:
     made, files, _ = machine()
     for name in ("b", "c"):
         files.write_file(f"a/{name}", random.Random(name).randbytes(4))
@@ -90,7 +90,7 @@ def test_a_moved_directory_is_moved_whole() -> None:
 
 
 class TestSimulatedDisk(StorageContract):
-    """It promises what a real one does."""
+    """It passes the contract of a real one."""
 
     def make_files(self, directory: Path) -> CheckpointFileSystem:
         return Machine.of_seed(1, (), keeps_lines=False).file_system("root", Process("one"))

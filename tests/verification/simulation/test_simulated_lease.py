@@ -1,4 +1,4 @@
-"""The lease of a simulated cluster is the product's, in simulated time; and what is looked at is found."""
+"""The lease of a simulated cluster is that of the product, in simulated time; violations are detected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take(one: RunLease) -> None:
     one.take(one.machine.file_system("job", one.process, are_objects=True))
 
 
-def test_who_comes_beside_one_that_lives_is_rejected_or_waits_in_vain() -> None:
+def test_a_second_driver_is_rejected_or_waits_while_the_first_renews() -> None:
     machine = Machine.of_seed(1, (), keeps_lines=True)
     holder = lease(machine, "holder")
     take(holder)
@@ -40,7 +40,7 @@ def test_who_comes_beside_one_that_lives_is_rejected_or_waits_in_vain() -> None:
     holder.held.check()
 
 
-def test_who_stands_still_loses_it_and_learns_that_at_its_renewal() -> None:
+def test_a_paused_driver_loses_its_lease_and_notices_at_the_renewal() -> None:
     machine = Machine.of_seed(1, (), keeps_lines=True)
     holder, other = lease(machine, "holder"), lease(machine, "other")
     take(holder)
@@ -56,7 +56,7 @@ def test_who_stands_still_loses_it_and_learns_that_at_its_renewal() -> None:
     take(lease(machine, "third"))
 
 
-def test_a_lease_that_is_taken_from_who_renews_it_is_a_violation_whatever_the_time_of_day_says() -> None:
+def test_taking_a_lease_that_is_being_renewed_is_a_violation_at_any_time_of_day() -> None:
     clock = SimulatedClock()
     history = LeaseHistory(clock)
     history.written(PATH, OWN.to_bytes())
@@ -71,7 +71,7 @@ def test_a_lease_that_is_taken_from_who_renews_it_is_a_violation_whatever_the_ti
         history.written(PATH, evolve(OWN, renewal=1).to_bytes())
 
 
-def test_a_lease_that_is_renewed_behind_its_return_is_a_violation() -> None:
+def test_renewing_a_released_lease_is_a_violation() -> None:
     history = LeaseHistory(SimulatedClock())
     history.written(PATH, evolve(OWN, is_released=True).to_bytes())
     assert not history.is_held_by("own")

@@ -1,4 +1,4 @@
-"""The simulated object store writes under conditions, keeps what it has, and lists late."""
+"""The simulated object store has conditional writes, durable content, and late listings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store(*faults: Fault, seed: int = 0) -> tuple[Machine, CheckpointFileSystem,
     return machine, files, objects
 
 
-def test_of_two_who_write_on_one_version_one_does() -> None:
+def test_one_of_two_concurrent_writes_on_one_version_succeeds() -> None:
     _, _, objects = store()
     first = objects.write("a", b"1", None)
     assert first is not None
@@ -33,7 +33,7 @@ def test_of_two_who_write_on_one_version_one_does() -> None:
     assert (found.content, found.version) == (b"2", second)
 
 
-def test_a_write_that_fails_behind_the_deed_has_been_done() -> None:
+def test_a_write_that_fails_afterwards_has_happened() -> None:
     _, _, objects = store(Fault(FaultKind.STORAGE_ERROR_AFTER, 0))
     with pytest.raises(StorageError):
         objects.write("a", b"1", None)
@@ -52,7 +52,7 @@ def test_a_listing_lags_and_a_read_does_not() -> None:
     assert listed == {(), ("shared/a",)}
 
 
-def test_an_object_outlives_a_loss_of_power() -> None:
+def test_an_object_survives_a_power_loss() -> None:
     machine, files, _ = store()
     files.write_file("a", b"1", durable=False)
     machine.disk.lose_power()

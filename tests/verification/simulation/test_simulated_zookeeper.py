@@ -1,4 +1,4 @@
-"""The simulated servers of ZooKeeper do what the real ones do, as far as the product asks them for it."""
+"""The simulated ZooKeeper servers behave like real ones in the operations of the product."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def led(machine: Machine, name: str) -> ZooKeeperLeadership:
     return leadership
 
 
-def test_a_transaction_that_is_rejected_changes_nothing() -> None:
+def test_a_rejected_transaction_changes_nothing() -> None:
     machine = machine_with()
     leadership = led(machine, "driver")
     node = NODES.checkpoint(1)
@@ -41,7 +41,7 @@ def test_a_transaction_that_is_rejected_changes_nothing() -> None:
         assert leadership.session.get(node) == b"1"
 
 
-def test_who_leads_loses_it_to_another_and_changes_nothing_any_more() -> None:
+def test_a_replaced_leader_changes_nothing() -> None:
     machine = machine_with()
     first = led(machine, "first")
     second = led(machine, "second")
@@ -56,7 +56,7 @@ def test_who_leads_loses_it_to_another_and_changes_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STORAGE_ERROR, FaultKind.STORAGE_ERROR_AFTER])
-def test_an_answer_that_is_lost_is_found_out_about(kind: FaultKind) -> None:
+def test_a_lost_answer_is_resolved(kind: FaultKind) -> None:
     machine = machine_with(Fault(kind, 0, FaultPlace.COMPLETION))
     leadership = led(machine, "driver")
     node = NODES.checkpoint(1)

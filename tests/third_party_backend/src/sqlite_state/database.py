@@ -1,4 +1,4 @@
-"""The local database of a subtask: one table per state, and beside it a table of what changed since the last snapshot.
+"""The local database of a subtask: one table per state, and a second one with its changes since the last snapshot.
 
     row     := key_group, key, namespace, part, value
     part    := empty for a value | the user key of a map entry | u64(chunk number) of a list
@@ -47,7 +47,7 @@ class StoredTable:
         connection.execute(f"CREATE TABLE {self._changes} ({columns('')}) WITHOUT ROWID")
 
     def track_changes(self) -> None:
-        """Writes down from here on which rows change."""
+        """Record which rows change from now on."""
         for event, row in (("INSERT", "NEW"), ("DELETE", "OLD")):
             address = ", ".join(f"{row}.{column.strip()}" for column in ADDRESS.split(","))
             self._connection.execute(
@@ -62,24 +62,24 @@ class StoredTable:
         return None if found is None else found[0]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Sets rows."""
+        """Set rows."""
         self._check_open()
         self._connection.executemany(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?, ?, ?, ?)", rows)
 
     def delete(self, address: Address, part: bytes | None = None) -> None:
-        """Deletes one row, or all that are under the address."""
+        """Delete one row, or all below the address."""
         only = "" if part is None else " AND part = ?"
         self._execute(
             f"DELETE FROM {self._name} WHERE {_UNDER_KEY}{only}", address if part is None else (*address, part)
         )
 
     def under(self, address: Address) -> list[tuple[bytes, bytes]]:
-        """Parts and values under an address, in order."""
+        """Parts and values below an address, in order."""
         query = f"SELECT part, value FROM {self._name} WHERE {_UNDER_KEY} ORDER BY part"
         return self._execute(query, address).fetchall()
 
     def has(self, address: Address) -> bool:
-        """Whether there is a row under the address."""
+        """Whether there is a row below the address."""
         query = f"SELECT 1 FROM {self._name} WHERE {_UNDER_KEY} LIMIT 1"
         return self._execute(query, address).fetchone() is not None
 
@@ -93,19 +93,19 @@ class StoredTable:
         return self._fetched(f"SELECT DISTINCT {columns} FROM {self._name} ORDER BY {columns}")
 
     def keys_after(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
-        """The first keys of a key group that come after a key, or the first of all."""
+        """The first keys of a key group after a key, or the first of all."""
         condition, values = ("", ()) if after is None else (" AND key > ?", (after,))
         query = f"SELECT key FROM {self._name} WHERE key_group = ?{condition} ORDER BY key LIMIT ?"
         return [key for (key,) in self._execute(query, (key_group, *values, limit))]
 
     def changed_rows(self) -> list[Row]:
-        """The rows that changed since `forget_changes`, in order, as they are now."""
+        """The changed rows since `forget_changes`, in order, with current values."""
         return self._execute(
             f"SELECT {ADDRESS}, value FROM {self._changes} LEFT JOIN {self._name} USING ({ADDRESS}) ORDER BY {ADDRESS}"
         ).fetchall()
 
     def forget_changes(self) -> None:
-        """Nothing has changed, because everything is written."""
+        """Forget all changes, because they are written."""
         self._execute(f"DELETE FROM {self._changes}")
 
     def row_count(self) -> int:
@@ -114,7 +114,7 @@ class StoredTable:
         return count
 
     def drop(self) -> None:
-        """Removes the table."""
+        """Remove the table."""
         for name in (self._name, self._changes):
             self._execute(f"DROP TABLE {name}")
 
@@ -131,7 +131,7 @@ class StoredTable:
 
 
 class SqliteDatabase:
-    """An empty database at a path; what was there before is removed."""
+    """An empty database at a path; an existing one is removed."""
 
     def __init__(self, path: str, check_open: Callable[[], None]) -> None:
         if os.path.exists(path):
@@ -148,10 +148,10 @@ class SqliteDatabase:
         return StoredTable(self._connection, next(self._numbers), self._check_open)
 
     def close(self) -> None:
-        """Closes the database; may be called twice."""
+        """Close the database; may be called twice."""
         self._connection.close()
 
 
 def columns(value_column: str) -> str:
-    """The columns of a table, whose value column is declared as given."""
+    """The columns of a table with this declaration of the value column."""
     return _COLUMNS.format(value=value_column)

@@ -1,4 +1,4 @@
-"""Priority queues: a row per element, which stands in the place of a key; the queue of the base class reads pages."""
+"""Priority queues: a row per element, as key; the base class reads pages."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class SqlitePriorityQueue(PagedPriorityQueue[T]):
 
 
 def address_of(entry: bytes) -> tuple[int, bytes, bytes]:
-    """The address of the row of an entry, which is an element followed by its key group."""
+    """The address of the row of an entry, which is an element and its key group."""
     return int.from_bytes(entry[-2:], "big"), entry[:-2], _VOID

@@ -1,4 +1,4 @@
-"""The files of a snapshot: each is a SQLite database with one table of rows, as `database` describes them.
+"""The files of a snapshot: each is a SQLite database with one table of rows, as in `database`.
 
     CREATE TABLE rows (key_group, key, namespace, part, value) WITHOUT ROWID      application_id "SQST", user_version 1
 
@@ -20,7 +20,7 @@ FORMAT_VERSION = 1
 
 
 def write_row_file(path: str, rows: Iterable[Row]) -> None:
-    """Writes a file of rows, which need not be sorted."""
+    """Write a file of rows, which need not be sorted."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
@@ -33,7 +33,7 @@ def write_row_file(path: str, rows: Iterable[Row]) -> None:
 
 
 def read_row_file(path: str, key_groups: KeyGroupRange, origin: str) -> Iterator[Row]:
-    """The rows in the range; raises `StateRestoreError`, naming ``origin``, for anything that is not a file of rows."""
+    """The rows in the range; raises `StateRestoreError` with ``origin`` for other files."""
     try:
         with closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")

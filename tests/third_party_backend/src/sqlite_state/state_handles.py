@@ -1,4 +1,4 @@
-"""The state handles: every access is a statement, and every value is encoded where it comes in."""
+"""The state handles: every access is a statement, and every value is encoded by the handle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NextChunkNumber = Callable[[], int]
 
 
 class SqliteState(InternalState):
-    """A table, seen from the current key; ``address()`` says where its state is."""
+    """A table with the current key; ``address()`` is the address of its state."""
 
     __slots__ = ("address", "context", "name", "table")
 
@@ -47,7 +47,7 @@ class SqliteState(InternalState):
 
 
 class SqliteValueState(SqliteState, InternalValueState[T]):
-    """One row, whose part is empty."""
+    """One row with an empty part."""
 
     __slots__ = ("_default", "_serializer")
 
@@ -71,7 +71,7 @@ class SqliteValueState(SqliteState, InternalValueState[T]):
 
 
 class SqliteListState(SqliteState, InternalListState[T]):
-    """A row per call that added something, whose part is a number that only grows."""
+    """A row per call that added elements; its part is an increasing number."""
 
     __slots__ = ("_next_chunk_number", "_serializer")
 
@@ -108,7 +108,7 @@ class SqliteListState(SqliteState, InternalListState[T]):
 
 
 class SqliteMapState(SqliteState, InternalMapState[K, V]):
-    """A row per entry, whose part is the user key."""
+    """A row per entry; its part is the user key."""
 
     __slots__ = ("_key_serializer", "_serializer")
 
@@ -142,7 +142,7 @@ class SqliteMapState(SqliteState, InternalMapState[K, V]):
         return not self.table.has(self.address())
 
     def _live_items(self, address: Any, parts: list[bytes]) -> Iterator[tuple[K, V | None]]:
-        """The entries that were there, as they are when they are reached: changed meanwhile, or gone."""
+        """The former entries with current values, without removed ones."""
         for part in parts:
             stored = self.table.get(address, part)
             if stored is not None:

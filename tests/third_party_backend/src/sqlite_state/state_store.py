@@ -39,7 +39,7 @@ PROGRESS_STEP: Final = 10_000
 
 
 class WrittenSnapshot(SnapshotTask[KeyedStateSnapshot]):
-    """The task of a snapshot that was written in the synchronous part: there is nothing left but to hand it out.
+    """The task of a snapshot that was written in the synchronous part.
 
     What was written belongs to the store, whose next snapshot refers to it; so it stays if the task is cancelled.
     """
@@ -53,7 +53,7 @@ class WrittenSnapshot(SnapshotTask[KeyedStateSnapshot]):
 
 
 class SqliteStateStore(StateStore):
-    """See the module."""
+    """The store of one subtask."""
 
     format = SQLITE_BACKEND
 
@@ -157,8 +157,7 @@ class SqliteStateStore(StateStore):
         return table
 
     def _content_digest(self) -> str:
-        """That of all rows, which costs what the state holds, as opening it does; in how many chunks a list is stored
-        must not show, nor what has expired and is still there."""
+        """The digest of all rows; it is independent of list chunks and expired rows, and reads the complete state."""
         digest = hashlib.blake2b(digest_size=16)
         for name, table in sorted(self.tables.items()):
             rows: Iterable[Row] = kept_rows(table.schema.expired_filter(), table.stored.rows())
@@ -219,7 +218,7 @@ class SqliteStateStore(StateStore):
         return StateFiles([*kept, StoredFile(handle, state_id)])
 
     def _remove_written(self, states: Iterable[StateFiles], state_id: str) -> None:
-        """Removes what a snapshot that failed has written of other states."""
+        """Remove the files of other states of a failed snapshot."""
         for files in states:
             for stored in files.stored:
                 if stored.written_by == state_id:

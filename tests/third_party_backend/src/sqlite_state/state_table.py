@@ -20,7 +20,7 @@ from typeserializers import TypeSerializer
 
 
 class SqliteTable(StateTable):
-    """See the module."""
+    """The table of one state."""
 
     def __init__(self, schema: StateSchema, store: StateStore, stored: StoredTable) -> None:
         super().__init__(schema)
@@ -68,12 +68,12 @@ class SqliteTable(StateTable):
         return StateStatistics(entries=self.stored.row_count())
 
     def write_back(self) -> None:
-        """Writes what a queue holds back."""
+        """Write the changes of a queue."""
         if self._queue is not None:
             self._queue.write_back()
 
     def close(self) -> None:
-        """Ends a queue."""
+        """Close a queue."""
         if self._queue is not None:
             self._queue.close()
 
