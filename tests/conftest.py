@@ -1,18 +1,17 @@
 """Settings for all tests, one small Spark session, and the durations of the slowest files.
 
-Hypothesis draws new examples in every run, and prints how to repeat one that fails. Where ``CI`` is set it draws the
-same ones each time: whether a change may land must not hang on a coin. No test may fail because the machine is slow or
-busy: there are no deadlines, and no health checks that look at the clock or at how much was drawn until then. A law
-that says no number of its own is tried on 30 examples; ``STATEBACKEND_FUZZ=all`` makes them 1000, and tries every
-damaged byte where a sample is taken otherwise.
+Hypothesis draws new examples in every run, and prints how to repeat a failing one. With ``CI`` set it draws the same
+examples each time, so that the result of a change does not depend on chance. No test may fail because the machine is
+slow or busy: there are no deadlines and no health checks by time or by the number of draws. A property without its own
+number runs 30 examples. With ``STATEBACKEND_FUZZ=all`` it runs 1000, and tests every damaged byte instead of a sample.
 
-Temporary files are in memory where there is room: every snapshot syncs its files, and a test makes dozens. Tests kill
-processes, never the machine.
+Temporary files are in memory if there is space: every snapshot syncs its files, and a test takes dozens of snapshots.
+Tests kill processes, never the machine.
 
-Tests that need a real Spark session take the fixture `spark`, of which a process has one; those that need ZooKeeper
-take `zookeeper_server`.
+Tests that need a real Spark session use the fixture `spark`, one per process. Those that need ZooKeeper use
+`zookeeper_server`.
 
-No file may leave behind what other files could see: `surroundings` says what that is, and the file that does it fails.
+No file may leave changes that other files can see: `surroundings` defines them, and the file that leaves one fails.
 """
 
 from __future__ import annotations

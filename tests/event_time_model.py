@@ -1,6 +1,6 @@
 """A model of windows and timers in event time, computed from the epochs of a stream: for jobs in any runtime.
 
-A record is (key, event time, value). Windows are tumbling; each record also sets a timer `DELAY` behind its own time.
+A record is (key, event time, value). Windows are tumbling; each record also sets a timer `DELAY` after its own time.
 """
 
 from __future__ import annotations

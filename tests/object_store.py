@@ -1,7 +1,8 @@
 """The object store of the tests: a server in its own process, and a proxy that can make it fail.
 
-`ObjectStoreServer` is the store. `FaultyProxy` stands before it and does to the requests that a test names what
-networks and busy stores do: it answers for the store, cuts a request off, or loses the answer to one that took effect.
+`ObjectStoreServer` is the store. `FaultyProxy` is between clients and the store. For the requests that a test selects,
+it behaves like networks and busy stores: it answers in place of the store, cuts the request off, or loses the answer of
+a request that took effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An S3-compatible store over HTTP in its own process: `python object_store_process.py`.
 
-Prints its port, and ends when its standard input does: with the process that started it, however that ends. Requests
-are served one at a time, since moto looks at a condition and writes in two steps, which a real store does in one.
+It prints its port, and ends when its standard input is closed, so that it ends with its parent process. Requests are
+served one at a time, because moto checks a condition and writes in two steps, which a real store does in one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A job whose operators have two, three and broadcast inputs, for both environments, with a model.
 
-What the functions compute depends on the order of the records of a key, so that it tells whether each input keeps its
-own, and whether an epoch takes the rules first, and the other inputs in their order.
+The result of a function depends on the order of the records of a key. So it shows whether each input keeps its order,
+and whether an epoch processes the rules first, and the other inputs in order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """State shared by all tests of a process, which no test may leave changed.
 
-A test that registers a name, sets a variable or imports a module of its own making decides what later tests see: which
-ones those are hangs on the order in which files come to a process, and so does whether they pass. `tests/conftest.py`
-looks once before and once behind each file, and fails the file that has left something, not one that trips over it.
-What a test needs otherwise it changes through `monkeypatch`, or takes the fixture `own_registrations`.
+A test that registers a name, sets a variable or imports its own module changes what later tests see. Which tests these
+are, and whether they pass, depends on the order of files in a process. `tests/conftest.py` compares the state before
+and after each file, and fails the file that has changed it. A test changes shared state through `monkeypatch`, or uses
+the fixture `own_registrations`.
 
-Modules of this repository and of installed packages may be imported by any test, with what they register then.
+Any test may import modules of this repository and of installed packages, which may register names.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Real ZooKeeper servers, and a lossy network between them and the client.
 
-The server comes out of the jars of PySpark, which carry one (3.9): it needs nothing but the Java that Spark needs, so
-no test is ever skipped for want of it, and its version is that of the lock file. A distribution's package would be an
-older one (3.8 in Debian), and would have to be installed.
+The server is in the jars of PySpark (3.9), so it needs only the Java that Spark needs. No test is skipped because it is
+missing, and the lock file sets its version. A package of the distribution would be older (3.8 in Debian), and would
+have to be installed.
 
-Servers listen on free ports of this host only, keep their data below a temporary directory and are ended by their own
-process. They are waited for by asking them, with a deadline that only a server that hangs reaches.
+Servers listen on free ports of this host only, store data in a temporary directory, and end with the process that
+started them. Tests wait for them by requests, with a deadline that only a hanging server reaches.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ from statebackend.spark import SparkStreamEnvironment
 ONE_ROW = "epoch of one row that fires nothing"
 WITHOUT_RECORDS = "no-data epoch"
 PEER = "almost empty epoch without event time"
-PEER_BEHIND_A_PAUSE = f"{PEER}, after a pause"
+PEER_AFTER_PAUSE = f"{PEER}, after a pause"
 WHOLE_PEER = f"{PEER}, until the next one"
-_PAIRS = ((ONE_ROW, PEER), (WITHOUT_RECORDS, PEER_BEHIND_A_PAUSE), (WITHOUT_RECORDS, WHOLE_PEER))
+_PAIRS = ((ONE_ROW, PEER), (WITHOUT_RECORDS, PEER_AFTER_PAUSE), (WITHOUT_RECORDS, WHOLE_PEER))
 SCHEMA = "key bigint, count bigint"
 FAR_MS = 1 << 50
 AT_ONCE = "0 seconds"
@@ -77,7 +77,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             PEER: partial(_untimed, AT_ONCE),
             # The watermark after a row is one millisecond before the row's timestamp.
             WITHOUT_RECORDS: partial(_timed, -1, False),
-            PEER_BEHIND_A_PAUSE: partial(_untimed, ROOM_FOR_AN_EPOCH),
+            PEER_AFTER_PAUSE: partial(_untimed, ROOM_FOR_AN_EPOCH),
             WHOLE_PEER: _whole,
         }
         turns = {name: turn_of(job) for name, job in jobs.items()}

@@ -256,7 +256,7 @@ def test_an_empty_history_is_not_taken_for_a_compatible_one(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("option", ["--backend=heap", "--parallelism=2", "--checkpoint=5", "--zookeeper=host:1"])
-def test_a_lock_is_not_asked_for_what_it_does_not_contain(capsys: pytest.CaptureFixture[str], option: str) -> None:
+def test_a_lock_is_checked_for_its_content_only(capsys: pytest.CaptureFixture[str], option: str) -> None:
     locked(capsys)
     for place in (["state.lock"], ["--lock", "state.lock"]):
         assert main(["check", *place, "--job", "programs:as_it_was", option]) == MISUSED

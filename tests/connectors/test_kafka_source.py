@@ -266,7 +266,7 @@ def test_a_topic_that_was_deleted_is_an_error(kafka_server: KafkaServer, tmp_pat
         run(KafkaSource(kafka_server.settings, other, until="latest", decode=decoded), tmp_path, out)
 
 
-def test_an_offset_that_is_gone_is_an_error(kafka_server: KafkaServer) -> None:
+def test_a_missing_offset_is_an_error(kafka_server: KafkaServer) -> None:
     """The topic was deleted and created again, so it has fewer records than were read."""
     topic = kafka_server.new_topic()
     kafka_server.produce(topic, [b"0"])

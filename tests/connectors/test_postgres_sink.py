@@ -246,7 +246,7 @@ def test_values_round_trip(database: Database, name: str) -> None:
     assert [row[0] for row in database.rows("SELECT v FROM vals ORDER BY position")] == expected
 
 
-def test_a_column_of_nulls_alone_comes_back(database: Database, append: PostgresSink) -> None:
+def test_a_column_of_nulls_round_trips(database: Database, append: PostgresSink) -> None:
     """The lines of the CSV are empty."""
     epoch = epoch_of(1)
     append.commit(epoch, staged(append, epoch, [[(None,), ("",), (None,)]], pa.schema([("account", pa.string())])))

@@ -1,7 +1,7 @@
 """The flights job with job directory, output and savepoint on an S3-compatible store, through a kill.
 
 The driver process is killed, Python and JVM at once, when all tasks of an epoch have written and its checkpoint is not
-stored. Another one goes on. All rows and all state must equal what a batch query says.
+stored. Another driver continues. All rows and all state must equal those of a batch query.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The Spark job of the savepoint and job directory under `tests/golden/durable`.
 
-It counts words from files. Spark writes absolute paths of the files that it has read into its log, and a job goes on
-only with the very source that its state has read; so the source is read through a mount: ``viewfs://golden/source``
-is whatever directory `mounted` says, and the files hold no path of a machine.
+It counts words from files. Spark writes absolute paths of its input files into its log, and a job continues only with
+the same source. So the source is read through a mount: ``viewfs://golden/source`` is the directory given to `mounted`,
+and the golden files contain no path of a machine.
 
-Only what is imported from the packages' own top is used here, so that the code of older commits can run it too.
+Only public names of the packages are imported, so that the code of older commits can run it too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An operator with state that functions cannot use: namespaces and priority queues; and a small runtime for it.
 
-It is run at the level of the backends: each subtask has a backend, checkpoints go through the coordinator into the
-store of a job directory. `HARBOURS` writes; `everything_in` tells all that is in the restored backends. Names in the
-state are stable, as in `golden_durable_programs`.
+It runs on the level of backends: each subtask has a backend, and checkpoints go through the coordinator into the store
+of a job directory. `HARBOURS` writes; `everything_in` reads all content of the restored backends. Names in the state
+are stable, as in `golden_durable_programs`.
 """
 
 from __future__ import annotations

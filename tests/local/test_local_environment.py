@@ -411,9 +411,7 @@ def test_a_failure_shows_the_line_of_the_program() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_two_schemas(
-    tmp_path: Path, backend: str
-) -> None:
+def test_a_state_that_only_some_subtasks_register_has_one_schema(tmp_path: Path, backend: str) -> None:
     """State that only some subtasks migrated could not be restored at another parallelism."""
 
     class Late(KeyedProcessFunction[str, Sale, Any]):

@@ -1,7 +1,7 @@
 """Random event-time programs against models, across restarts with other parallelism, backends and move orders.
 
-What a program does is decided by its records, so that a model of a few lines says what must come out. Between two
-events the job may be given up and begun again from its snapshot, as another number of subtasks on another backend.
+Records decide what a program does, so a model of a few lines gives the expected output. Between two events a job may be
+abandoned and restored from its snapshot, with another number of subtasks on another backend.
 """
 
 from __future__ import annotations

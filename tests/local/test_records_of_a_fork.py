@@ -1,6 +1,6 @@
 """In a fork of the local runtime, a reader that modifies a record changes no other reader's record.
 
-On Spark each reader has objects of its own anyway. The elements that a program gives stay as they are.
+On Spark each reader has its own objects. The elements that a program passes stay unchanged.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_another_seed_makes_other_moves(tmp_path: Path) -> None:
     assert len(traces) == 4
 
 
-def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tmp_path: Path) -> None:
+def test_records_processed_before_a_delayed_write_are_not_in_the_snapshot(tmp_path: Path) -> None:
     """A scheduler that delays writes: a snapshot contains the state at the barrier."""
 
     class WritesLast:
@@ -205,7 +205,9 @@ def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tm
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(tmp_path: Path, backend: str) -> None:
+def test_a_run_that_dies_between_any_two_writes_continues_from_a_complete_checkpoint(
+    tmp_path: Path, backend: str
+) -> None:
     """Every number of writes is tried until the run needs no more; records of a failed run are given again."""
     keys = ["ab", "bc", "aa"]
     for writes in range(200):
@@ -450,7 +452,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         return ()
 
 
-def test_no_checkpoint_lacks_files_of_one_that_was_dropped_while_it_was_under_way(tmp_path: Path) -> None:
+def test_no_checkpoint_misses_files_of_one_dropped_meanwhile(tmp_path: Path) -> None:
     """The base of a snapshot depends on when its task is notified of a completed checkpoint."""
     settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
     for seed in range(25):

@@ -1,6 +1,6 @@
 """State with TTL as version 1 wrote it, which every later release must restore, with documented bytes.
 
-The files are never regenerated. They were written in two epochs, at 1000 and 2000 ms, of state that lives for 10 s.
+The files are never regenerated. They were written in two epochs, at 1000 and 2000 ms, with a TTL of 10 s.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Functions that emit one row object repeatedly, and modify it in between, in every form of output.
 
-The n-th row that comes out has ``n`` and, in ``seen``, the numbers up to n, if each is as it was when it was emitted.
+Row n of the output has ``n`` and, in ``seen``, the numbers up to n, if each row kept its values at emission.
 """
 
 from __future__ import annotations

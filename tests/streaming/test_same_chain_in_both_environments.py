@@ -1,7 +1,6 @@
 """One chain of two operators in both environments: the same rows, and the same errors.
 
-Spark tells of a failing task by its text, so what is compared is the message that the in-process environment raises:
-Spark's must hold it.
+Spark reports a failed task as text. The tests check that it contains the message of the local environment.
 """
 
 from __future__ import annotations

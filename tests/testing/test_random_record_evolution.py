@@ -1,7 +1,7 @@
 """Random record classes and evolutions: the compatibility result equals what happens to the bytes.
 
-A record is a list of fields of random types; an evolution is a list of steps, each of which says what it does to the
-class, to the values, and how severe it is. What comes out is predicted from the steps alone.
+A record is a list of fields of random types. An evolution is a list of steps, and each step says what it does to the
+class and to the values, and how severe it is. The expected result follows from the steps alone.
 """
 
 from __future__ import annotations

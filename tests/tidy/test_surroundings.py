@@ -110,7 +110,7 @@ def test_a_shared_requirement_is_not_reported(monkeypatch: pytest.MonkeyPatch) -
     assert len(surroundings.left_behind(before)) == 1
 
 
-def test_names_that_test_files_register_when_imported_are_of_tests() -> None:
+def test_names_registered_by_test_files_belong_to_tests() -> None:
     """All test files are imported into one process: a registered name would be known to other tests."""
     of_tests = {
         name

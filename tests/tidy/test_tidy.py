@@ -185,11 +185,11 @@ def test_no_module_uses_a_private_name_of_another(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
-def test_a_file_name_has_no_forbidden_word(package: str) -> None:
+def test_a_name_is_specific(package: str) -> None:
     assert [module for module in modules_of(package) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
 
 
-def test_no_two_files_of_tests_have_one_name() -> None:
+def test_files_of_tests_have_distinct_names() -> None:
     """Tests are not packages, so pytest could import only one of two files with the same name."""
     places = defaultdict(list)
     tests = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ A strike is an injected fault, for example SIGKILL to a process or a full disk.
     driven_job    one driver process of the job: its epochs, its processes and its result
     rounds        runs one job under strikes, and checks its output
     run_directory the directory of a run, and the cleanup of earlier runs that were killed
-    progress, last_words, processes
+    progress, hang_diagnostics, processes
                   detect a job that makes no progress, and collect diagnostics of its processes
     report        the recovery times after strikes
     sinks         a local job that writes to Delta, PostgreSQL and Kafka, and its driver, `sinks_driver` (`--sinks`)

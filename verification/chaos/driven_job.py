@@ -4,7 +4,7 @@ The Python process of the driver and the JVM are one process group; executors an
 JVM. Only processes that this module started, and their descendants, receive signals.
 
 A driver that makes no progress (`verification.chaos.progress`) fails the run, and the error contains diagnostics of all
-processes of the job (`verification.chaos.last_words`).
+processes of the job (`verification.chaos.hang_diagnostics`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from attrs import frozen
 
 from examples.demonstration.comparison import DifferenceError
 from examples.demonstration.driver_process import DriverFailedError, DriverProcess
-from verification.chaos.last_words import keep_executor_logs, last_words
-from verification.chaos.processes import ProcessorTime, children, descendants, look
+from verification.chaos.hang_diagnostics import hang_diagnostics, keep_executor_logs
+from verification.chaos.processes import ProcessorTime, children, descendants, process_stat
 from verification.chaos.progress import Progress
 from verification.chaos.strikes import Strike, Target
 from verification.chaos.struck_driver import EPOCH, SPARK_RUNS
@@ -152,9 +152,9 @@ class DrivenJob:
     def _check_progress(self) -> None:
         stall_reason = self._progress.stall_reason(time.monotonic(), self._work.seconds())
         if stall_reason is not None:
-            words = last_words(self._driver.pid, self._log, self._application)
-            words.update(self._world.last_words())
-            diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in words.items())
+            dumps = hang_diagnostics(self._driver.pid, self._log, self._application)
+            dumps.update(self._world.diagnostics())
+            diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in dumps.items())
             raise DifferenceError(f"the job makes no progress: {stall_reason}\n{diagnostics}")
 
 
@@ -186,5 +186,5 @@ def _kill_one(pids: Sequence[int], strike: Strike) -> bool:
 
 
 def _name(pid: int) -> str:
-    seen = look(pid)
-    return "" if seen is None else seen.name
+    stat = process_stat(pid)
+    return "" if stat is None else stat.name

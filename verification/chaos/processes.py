@@ -9,14 +9,14 @@ from typing import Final
 
 from attrs import frozen
 
-__all__ = ["ProcessorTime", "Seen", "children", "descendants", "look", "start_of", "started_with"]
+__all__ = ["ProcessStat", "ProcessorTime", "children", "descendants", "process_stat", "start_of", "started_with"]
 
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _IS_OF_THE_KERNEL: Final = 0x0020_0000
 
 
 @frozen
-class Seen:
+class ProcessStat:
     """A snapshot of a process: its name, its state as a letter, and its processor time."""
 
     pid: int
@@ -33,7 +33,7 @@ class Seen:
 _STATES: Final = {"R": "runs", "S": "sleeps", "D": "waits for a device", "T": "is stopped", "Z": "has ended"}
 
 
-def look(pid: int) -> Seen | None:
+def process_stat(pid: int) -> ProcessStat | None:
     """Return a snapshot of a process, or None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -42,13 +42,15 @@ def look(pid: int) -> Seen | None:
     # The name may contain any characters, also parentheses.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return Seen(pid, head.partition("(")[2], fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_S, int(fields[19]))
+    return ProcessStat(
+        pid, head.partition("(")[2], fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_S, int(fields[19])
+    )
 
 
 def start_of(pid: int) -> int | None:
     """Return the start of a process in ticks, or None if it does not exist or is a zombie."""
-    seen = look(pid)
-    return None if seen is None or seen.state == "Z" else seen.start
+    stat = process_stat(pid)
+    return None if stat is None or stat.state == "Z" else stat.start
 
 
 def children(pid: int) -> list[int]:
@@ -108,7 +110,7 @@ class ProcessorTime:
     def seconds(self) -> float:
         """Take a snapshot of all processes, and return the total."""
         for pid in (self._pid, *descendants(self._pid)):
-            seen = look(pid)
-            if seen is not None:
-                self._used_s[seen.pid, seen.start] = seen.work_s
+            stat = process_stat(pid)
+            if stat is not None:
+                self._used_s[stat.pid, stat.start] = stat.work_s
         return sum(self._used_s.values())

@@ -29,7 +29,7 @@ from verification.chaos.worlds import JobWorld
 
 __all__ = ["Recovery", "Round", "require_no_leftovers"]
 
-STARTS_IN_VAIN = 5
+MAX_FAILED_STARTS = 5
 """A job does not recover if so many starts in a row complete no epoch without a strike."""
 
 
@@ -86,7 +86,7 @@ class Round:
         (self.root / "scratch").mkdir()
         stage_flights(self.root / "incoming", 0, self.parts)
         pending: _Pending | None = None
-        in_vain = 0
+        failed_starts = 0
         while True:
             job = self._start()
             completed = 0
@@ -108,11 +108,11 @@ class Round:
             finally:
                 job.kill()
             is_struck = pending is not None and pending.start == self._starts
-            in_vain = 0 if completed or is_struck else in_vain + 1
-            if in_vain >= STARTS_IN_VAIN:
+            failed_starts = 0 if completed or is_struck else failed_starts + 1
+            if failed_starts >= MAX_FAILED_STARTS:
                 raise DifferenceError(
-                    f"the job did not recover: {in_vain} starts in a row completed no epoch. Error of the last start: "
-                    f"{job.failure}"
+                    f"the job did not recover: {failed_starts} starts in a row completed no epoch. "
+                    f"Error of the last start: {job.failure}"
                 )
         if pending is not None:
             # The strike came after the last record, or the job did not depend on its target.

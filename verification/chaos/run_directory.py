@@ -20,7 +20,7 @@ from typing import Final
 
 from verification.chaos.processes import start_of, started_with
 
-__all__ = ["RUN_VARIABLE", "clear_away_former_runs", "run_directory"]
+__all__ = ["RUN_VARIABLE", "remove_leftover_runs", "run_directory"]
 
 RUN_VARIABLE: Final = "CHAOS_RUN"
 """Environment variable of every process that a run starts; its value is the directory of the run."""
@@ -36,7 +36,7 @@ def run_directory(kept_behind: type[Exception]) -> Iterator[Path]:
     Inside the block, temporary files are created in the directory, and SIGTERM raises `SystemExit`, so that everything
     open is closed.
     """
-    clear_away_former_runs(Path(tempfile.gettempdir()))
+    remove_leftover_runs(Path(tempfile.gettempdir()))
     root = Path(tempfile.mkdtemp(prefix=_PREFIX))
     (root / _OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
     os.environ[RUN_VARIABLE] = str(root)
@@ -58,7 +58,7 @@ def run_directory(kept_behind: type[Exception]) -> Iterator[Path]:
         del os.environ[RUN_VARIABLE]
 
 
-def clear_away_former_runs(place: Path) -> list[Path]:
+def remove_leftover_runs(place: Path) -> list[Path]:
     """Clean up after killed runs below ``place``, and return their directories."""
     left = [one.parent for one in place.glob(f"{_PREFIX}*/{_OWNER}") if not _lives(one)]
     for root in left:

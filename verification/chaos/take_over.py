@@ -30,7 +30,7 @@ from examples.demonstration.driver_process import DriverProcess
 from tests.java_options import use_short_lived_java
 from tests.zookeeper_server import running_server
 from verification.chaos.driven_job import DRIVER
-from verification.chaos.last_words import last_words
+from verification.chaos.hang_diagnostics import hang_diagnostics
 from verification.chaos.processes import ProcessorTime
 from verification.chaos.progress import Progress
 from verification.chaos.report import distribution
@@ -154,8 +154,8 @@ class _Driver:
                 raise self._failure(stall_reason)
 
     def _failure(self, what: str) -> DifferenceError:
-        words = last_words(self._process.pid, self._log, "")
-        diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in words.items())
+        dumps = hang_diagnostics(self._process.pid, self._log, "")
+        diagnostics = "\n".join(f"--- {source}\n{text}" for source, text in dumps.items())
         return DifferenceError(f"a driver that was not killed failed: {what}\n{diagnostics}")
 
 

@@ -56,7 +56,7 @@ class JobWorld(Protocol):
     def strike(self, strike: Strike) -> None:
         """Run a strike of this world, and undo it; strikes on processes of the job do not come here."""
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         """Return diagnostics of the world's servers and disks by name, for a job that makes no progress."""
 
 
@@ -80,7 +80,7 @@ class _Disk:
         with (self.root / "clock").open("r+b") as clock:
             clock.write(seconds.to_bytes(8, "little", signed=True))
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         return {}
 
 
@@ -109,7 +109,7 @@ class _Cluster:
         time.sleep(_silence_s(strike))
         self.server.signal(signal.SIGCONT)
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         return {"ZooKeeper": self.server.log}
 
 
@@ -136,7 +136,7 @@ class _Store:
         time.sleep(GONE_S)
         self.proxy.heal()
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         return {"object store": f"has {len(self.bucket.keys)} objects"}
 
 
@@ -173,7 +173,7 @@ class _SmallDisk:
             filling.join()
             filler.unlink()
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         usage = shutil.disk_usage(self.root / "disk")
         return {"small disk": f"{usage.used:,} of {usage.total:,} bytes are used"}
 

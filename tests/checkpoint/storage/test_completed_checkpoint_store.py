@@ -301,7 +301,7 @@ def test_a_crash_at_any_move_of_a_roll_back_abandons_only_the_newest(tmp_path, o
     assert DirectoryCheckpointStore(plain).recover(roll_back_to=1).checkpoint_id == 1
 
 
-def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:
+def test_metadata_changes_are_durable_before_dependent_ones(fs, monkeypatch) -> None:
     """The deletion of metadata is durable before a data file is deleted."""
     store = store_of(fs, 1)
     add(store, fs, 1, "a")

@@ -182,7 +182,7 @@ def test_a_renewal_with_a_lost_answer_is_recognised_as_its_own(waiting, leases, 
     assert record_of(objects).renewal == loses + 1
 
 
-def test_a_driver_continues_after_an_outage_if_nobody_has_taken_the_lease(waiting, leases) -> None:
+def test_a_driver_continues_after_an_outage_if_its_lease_is_untaken(waiting, leases) -> None:
     objects = MemoryObjects()
     holder = waiting.lease().taken(objects, "here")
     leases(holder)

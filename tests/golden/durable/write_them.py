@@ -2,9 +2,9 @@
 
     scripts/environment/run.sh python -m tests.golden.durable.write_them v6
 
-It refuses a folder that exists: what was released is never written again. A new version of a format gets a folder of
-its own, written by the code of its day. At the end it tells the commit and the versions of `_metadata` in the folder,
-for the table in `README.md`.
+It rejects an existing folder: released files are never written again. A new version of a format gets a new folder,
+written by the code of its time. At the end it prints the commit and the versions of `_metadata` in the folder, for the
+table in `README.md`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v6 spark-savepoint spark-job
 
-It adds the named directories to the folder of a version, and refuses one that exists. It imports nothing that moved
-between commits, so that older ones can run it: with the packages of a work tree of theirs first in PYTHONPATH.
+It adds the named directories to the folder of a version, and rejects an existing one. Its imports exist in older
+commits too, so that these can run it with their packages first in PYTHONPATH.
 """
 
 from __future__ import annotations

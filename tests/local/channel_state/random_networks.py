@@ -2,9 +2,9 @@
 
     sources s0 (s1)  ->  a, keyed  ->  b, keyed by half as many keys  ->  the end
 
-A record is (source, place in its feed, key). What a subtask remembers goes by key, and keys to subtasks as key groups.
-A second source is another input of ``a``, a union with the first, or broadcast. `Run.checkpoints` are those of a run
-that are complete: where the sources were, what was remembered, what was in flight, what had come out.
+A record is (source, position in its feed, key). Subtasks store records by key, and keys belong to subtasks as key
+groups. A second source is another input of ``a``, a union with the first, or broadcast. `Run.checkpoints` are the
+completed ones of a run: positions of the sources, stored records, records in flight, and output.
 """
 
 from __future__ import annotations

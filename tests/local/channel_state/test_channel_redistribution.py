@@ -72,7 +72,7 @@ def test_a_sender_without_records_in_flight_holds_the_others_at_its_watermark() 
     assert (merged.begins.watermark_ms, merged.ends.watermark_ms) == (3, 3)
 
 
-def test_a_sender_behind_its_own_watermark_holds_nobody() -> None:
+def test_a_sender_with_a_pending_watermark_holds_no_other() -> None:
     merged = merged_channels("s", {(S0, R0): [b("a"), Watermark(20)], (S1, R0): [b("b")]}, {R0: at(10, s0=10, s1=4)})
     assert shown(merged.elements) == "a 20 b"
     assert merged.begins.watermark_ms == 10

@@ -160,7 +160,7 @@ def row_of(key: int) -> Any:
     return tuple.__new__(ROW, (0, key, key))
 
 
-def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -> None:
+def test_records_in_flight_keep_their_watermarks_at_another_parallelism() -> None:
     """A record between two watermarks finds every new subtask at the first, and all subtasks end at the second."""
     s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
 

@@ -214,7 +214,7 @@ POSITIONS = SourcePositions(batch_id=3, offsets=b"log", sources=(ReadSource("ord
         ),
     ],
 )
-def test_no_part_of_a_checkpoint_beside_state_is_lost(
+def test_other_parts_of_a_checkpoint_than_state_are_kept(
     tmp_path: Path, sections: dict[str, Any], wrong: Plan, right: Plan, message: str
 ) -> None:
     source = checkpoint(tmp_path / "checkpoint", CheckpointKind.CHECKPOINT, SubtaskState(), **sections)

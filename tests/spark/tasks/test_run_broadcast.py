@@ -82,7 +82,7 @@ def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> N
 
 
 @pytest.mark.usefixtures("own_registrations")
-def test_a_worker_of_two_runs_knows_the_classes_of_the_one_whose_task_it_has(kept_runs: Any) -> None:
+def test_a_worker_of_two_runs_uses_the_classes_of_the_current_task(kept_runs: Any) -> None:
     """A notebook cell that is run again defines a class again, while a job with the earlier one continues."""
     references = []
     for version in range(2):

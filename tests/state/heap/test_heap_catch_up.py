@@ -396,7 +396,7 @@ def test_a_record_class_redefined_in_each_epoch_keeps_its_entries(harness):
 
 
 @pytest.mark.usefixtures("own_registrations")
-def test_a_serializer_defined_anew_takes_over_what_the_one_before_has_left_in_memory(harness):
+def test_a_redefined_serializer_adopts_the_objects_in_memory(harness):
     """A notebook cell that is run again defines the same name and bytes in another class."""
 
     def descriptor():

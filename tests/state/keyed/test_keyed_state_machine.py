@@ -1,11 +1,11 @@
 """Random events on heap and RocksDB against plain dicts: writes, barriers, crashes, savepoints, upgrades.
 
-All kinds of state and a priority queue take part; some states are in namespaces, whose serializer has to be
-reconfigured after the upgrade.
+All kinds of state and a priority queue take part. Some states have namespaces, whose serializer is reconfigured after
+the upgrade.
 
-States are registered when they are first used, so that most epochs carry some state that nobody has registered. A crash
-takes everything back to the last barrier or savepoint, on both sides and in the model. Between barriers, snapshots are
-prepared, and written by another thread in any order, cancelled, or failed.
+States are registered at their first use, so most epochs have some unregistered state. A crash reverts both sides and
+the model to the last barrier or savepoint. Between barriers, snapshots are prepared, and written by another thread in
+any order, cancelled, or failed.
 """
 
 import contextlib

@@ -125,7 +125,7 @@ def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["before the lock file is made", "before the lock", "replaced before the lock"])
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
+def test_a_directory_removed_before_its_lock_is_created_again(
     tmp_path: Path, moment: str, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clean-up may take it for abandoned between its creation and its lock; such a lock is void."""

@@ -1,12 +1,11 @@
 """One writer and several snapshots on other threads, some cancelled or failing, against copies of dicts.
 
-The writer follows a seed. With real threads, which switch as often as they can, it depends on them which snapshots are
-completed; that each of those is exactly what was there when it was prepared does not, nor that the others leave nothing
-behind. For the heap, whose live dicts are read while they are written, a seed also says when the threads take turns:
-the reader may stop at every look into a dict, because keys are hashed and compared in Python.
+The writer follows a seed. Real threads that switch as often as possible decide which snapshots complete. Each completed
+snapshot must equal the content when it was prepared, and failed ones must leave nothing. The heap reads live dicts
+while they are written. There the seed also decides when the threads alternate: the reader may stop at every dict
+look-up, because keys are hashed and compared in Python.
 
-The limits that are a matter of speed are so low that files are merged, bases written and keys that are gone dropped all
-the time.
+The size limits are low, so that files are merged, bases written, and removed keys dropped all the time.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ def harness(tmp_path):
     harness.close()
 
 
-def test_damage_that_is_met_before_a_row_is_read_is_restored(harness, monkeypatch):
+def test_damage_found_before_a_read_is_repaired_by_a_restore(harness, monkeypatch):
     """The library decides where it detects damage."""
 
     def reject(family, name):

@@ -248,7 +248,7 @@ def test_one_epoch_of_many_changes_is_moved_into_the_database(harness):
         assert values_at(harness, handle, local) == {0: -1, **many}
 
 
-def test_where_much_was_changed_the_first_look_opens_the_database_for_writing_and_where_little_was_it_does_not(harness):
+def test_the_first_read_opens_the_database_for_writing_only_after_an_epoch_of_many_changes(harness):
     """Two openings cost more than one, and an epoch usually resembles the one before."""
     many = dict.fromkeys(range(read_only_database.MAX_KEPT_ROWS + 1), 5)
     handle, _ = changed(harness, None, updates(harness, many))

@@ -127,7 +127,7 @@ def test_any_epochs_return_the_same_from_the_disk_and_from_the_handles(epochs, m
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_many_epochs_that_mostly_leave_the_database_read_only_give_the_same(seed):
+def test_many_mostly_read_only_epochs_return_the_same(seed):
     """Few of the others do: one scan is enough to open the database."""
     choice = random.Random(seed).choice
 

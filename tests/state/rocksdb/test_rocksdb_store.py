@@ -114,7 +114,7 @@ def test_a_second_store_on_the_same_directory_is_rejected_by_name(store):
         RocksDBEngine(store.path)
 
 
-def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_cause(store):
+def test_an_error_of_a_read_that_cannot_open_the_database_keeps_its_cause(store):
     """A cyclic cause would make error handlers loop forever."""
 
     def no_space(*names):

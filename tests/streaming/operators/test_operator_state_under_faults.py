@@ -86,7 +86,7 @@ runs = st.tuples(
 
 @settings(max_examples=12)
 @given(lives=st.lists(runs, min_size=2, max_size=4))
-def test_all_modes_agree_with_a_model_over_random_lives_of_a_job(
+def test_all_modes_agree_with_a_model_in_random_jobs(
     lives: list[tuple[list[int], int, int, str | None]],
 ) -> None:
     """Each run continues the job directory, or, with a backend, starts a new one from a savepoint."""

@@ -11,7 +11,7 @@ import pytest
 from attrs import frozen
 
 from examples.demonstration.comparison import DifferenceError
-from verification.chaos import driven_job, last_words, progress
+from verification.chaos import driven_job, hang_diagnostics, progress
 from verification.chaos.driven_job import DrivenJob
 from verification.chaos.strikes import Strike, Target, World
 
@@ -47,7 +47,7 @@ class Place:
     def strike(self, strike: Strike) -> None:
         raise NotImplementedError
 
-    def last_words(self) -> Mapping[str, str]:
+    def diagnostics(self) -> Mapping[str, str]:
         return {"a server": "all is well"}
 
 
@@ -70,7 +70,7 @@ def test_a_hanging_driver_is_killed_and_its_stack_is_reported(
     assert job.spark_ran_s is not None
     assert job.spark_ran_s <= epoch.heard_s
     monkeypatch.setattr(progress, "STILL_S", 0.0)
-    monkeypatch.setattr(last_words, "ANSWER_S", 0.0)
+    monkeypatch.setattr(hang_diagnostics, "ANSWER_S", 0.0)
     with pytest.raises(DifferenceError, match="makes no progress: idle") as raised:
         job.next_epoch()
     reported = str(raised.value)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from verification.chaos.processes import ProcessorTime, children, look, start_of, started_with
-from verification.chaos.run_directory import RUN_VARIABLE, clear_away_former_runs, run_directory
+from verification.chaos.processes import ProcessorTime, children, process_stat, start_of, started_with
+from verification.chaos.run_directory import RUN_VARIABLE, remove_leftover_runs, run_directory
 
 RUN = """
 import subprocess, sys
@@ -70,7 +70,7 @@ def test_a_finished_run_leaves_nothing_and_a_failed_one_keeps_its_files(place: P
     assert list(place.iterdir()) == []
     with pytest.raises(Failure):
         fail_in_a_run()
-    assert clear_away_former_runs(place) == []
+    assert remove_leftover_runs(place) == []
     assert [one.name for one in place.glob("*/*")] == ["log"]
     assert RUN_VARIABLE not in os.environ
 
@@ -86,7 +86,7 @@ def test_a_terminated_run_ends_its_processes(place: Path) -> None:
 
 def test_remains_of_a_killed_run_are_removed_by_the_next_one(place: Path) -> None:
     run, root, child = begun_run(place)
-    assert clear_away_former_runs(place) == []
+    assert remove_leftover_runs(place) == []
     assert start_of(child) is not None
     run.kill()
     # The child holds the pipe as well.
@@ -109,7 +109,7 @@ def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> Non
 
 
 def test_the_processor_time_of_a_process_includes_its_children() -> None:
-    own = look(os.getpid())
+    own = process_stat(os.getpid())
     assert own is not None
     assert own.name == Path("/proc/self/comm").read_text().strip()
     before = ProcessorTime(os.getpid())

@@ -1,7 +1,7 @@
 """An async operator without threads: coroutines run when it polls, and time does not advance.
 
-What happens while the operator waits is a script: one step each time there is nothing to be taken. An operator that
-waits with no step left would wait for ever, and that fails the test.
+A script says what happens while the operator waits: one step each time no result is ready. An operator that waits
+without a further step would wait forever, which fails the test.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_an_exception_of_a_coroutine_is_reported_and_the_loop_continues(
     assert next_of(requests).results == (1,)
 
 
-def test_a_future_that_another_thread_completes_is_seen(requests: LoopRequests) -> None:
+def test_a_future_completed_by_another_thread_is_noticed(requests: LoopRequests) -> None:
     """Without waking the loop, which asyncio forbids, but programs do."""
     futures: concurrent.futures.Future[asyncio.Future[Any]] = concurrent.futures.Future()
 

@@ -61,7 +61,7 @@ def test_a_waiting_operator_is_woken_by_the_timeout() -> None:
         assert asking.output == [3]
 
 
-def test_a_result_after_its_timeout_is_dropped_even_if_nobody_polled() -> None:
+def test_a_result_after_its_timeout_is_dropped_even_without_a_poll() -> None:
     function = Late()
     with Asking(function).closed() as asking:
         asking.records(1, 2)

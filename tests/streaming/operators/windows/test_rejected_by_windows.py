@@ -142,7 +142,7 @@ def test_an_event_time_trigger_reports_a_record_without_timestamp(harness: Backe
     ],
     ids=["state", "output"],
 )
-def test_a_window_function_is_told_of_unavailable_context_members(
+def test_unavailable_context_members_of_a_window_function_are_an_error(
     harness: BackendHarness, call: Any, reported: str
 ) -> None:
     class Asking(Lists):

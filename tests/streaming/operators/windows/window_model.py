@@ -1,7 +1,7 @@
 """Flink's windows in dicts: the output of a golden scenario by the rules of its `WindowOperator`.
 
-It shares nothing with the product. Every rule is written down as it is told: windows are pairs of their start and end,
-triggers are tables of functions, timers a set that is looked through. It emits entries in the form of the traces.
+It shares no code with the product. Rules are written literally: windows are pairs of their start and end, triggers are
+tables of functions, timers are a set with a linear search. It emits entries in the form of the traces.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Final
 
 import pyspark
 
-from verification.chaos.processes import descendants, look
+from verification.chaos.processes import descendants, process_stat
 
-__all__ = ["keep_executor_logs", "last_words"]
+__all__ = ["hang_diagnostics", "keep_executor_logs"]
 
 _WORK: Final = Path(pyspark.__file__).parent / "work"
 """The directory where Spark keeps executors of local clusters, in a subdirectory per application id."""
@@ -28,27 +28,27 @@ ANSWER_S: Final = 5.0
 """Seconds to wait for stack dumps. A stopped process never answers."""
 
 
-def last_words(driver: int, log: Path, application: str) -> dict[str, str]:
+def hang_diagnostics(driver: int, log: Path, application: str) -> dict[str, str]:
     """Return diagnostics by source: the processes below the pid `driver`, its logs, and the logs of the executors."""
-    processes = [seen for seen in map(look, (driver, *descendants(driver))) if seen is not None]
+    processes = [stat for stat in map(process_stat, (driver, *descendants(driver))) if stat is not None]
     for one in processes:
         _signal(one.pid, signal.SIGQUIT if one.name == "java" else signal.SIGUSR1 if one.pid == driver else None)
     time.sleep(ANSWER_S)
-    words = {"processes": "\n".join(map(str, processes)) or "none"}
+    diagnostics = {"processes": "\n".join(map(str, processes)) or "none"}
     spark = log.with_name(log.name.replace("driver", "spark"))
-    for place in (log, log.with_suffix(".out"), spark, *_executor_logs(application)):
-        if place.exists():
-            lines = place.read_text(errors="replace").splitlines()
-            words[str(place)] = "\n".join(lines[-_LINES:])
-    return words
+    for path in (log, log.with_suffix(".out"), spark, *_executor_logs(application)):
+        if path.exists():
+            lines = path.read_text(errors="replace").splitlines()
+            diagnostics[str(path)] = "\n".join(lines[-_LINES:])
+    return diagnostics
 
 
 def keep_executor_logs(application: str, target: Path) -> None:
     """Move the logs of an application's executors to `target`, because Spark never removes them from its directory."""
-    place = _WORK / application
-    if application and place.is_dir():
-        shutil.copytree(place, target, dirs_exist_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
+    path = _WORK / application
+    if application and path.is_dir():
+        shutil.copytree(path, target, dirs_exist_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _executor_logs(application: str) -> list[Path]:
