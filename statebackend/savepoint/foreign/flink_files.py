@@ -21,9 +21,9 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import pyarrow as pa
 from attrs import evolve, frozen
@@ -74,14 +74,15 @@ from statebackend.savepoint.foreign.flink_rows import (
     CanonicalGroups,
     GroupReader,
     HeapGroups,
-    Row,
     RowMaker,
     raw_timers,
+    sorted_rows,
     step_of,
+    timer_reader,
 )
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS, SCHEMA, batches_of
+from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS, CanonicalBatch
 from statebackend.state.descriptors import ELEMENT_ROLE, VALUE_ROLE
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.operator_state_descriptors import KEY_ROLE, OperatorStateMode
@@ -385,8 +386,8 @@ class FlinkFiles(CheckpointFileSystem):
         if key_group and data[:4] == key_group.to_bytes(4, "big"):
             return False
         try:
-            whole = decompress_frames(data) if header.is_compressed else data
-            CanonicalGroups(len(header.states)).entries(whole, 0, key_group)
+            groups = CanonicalGroups(len(header.states), is_compressed=header.is_compressed)
+            groups.read(0, data, key_group, CanonicalBatch.empty())
         except StateFormatError:
             return False
         return True
@@ -402,68 +403,41 @@ class FlinkFiles(CheckpointFileSystem):
             ForeignFormatError: A file is damaged.
             UnresolvableSerializerError: A serializer is unknown, so the ends of entries cannot be found.
         """
-        found = self._fast_columns(state_id, state_name, key_groups)
-        if found is None:
-            rows = self._rows(state_id, state_name, key_groups)
-            found = (pa.record_batch(list(batch), schema=SCHEMA) for batch in batches_of(rows))
-        for batch in found:
+        for batch in self._batches(state_id, state_name, key_groups):
             yield batch.select(list(columns))
 
-    def _fast_columns(
-        self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]
-    ) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of a state of a canonical savepoint as columns; None if the ends of keys are unknown."""
+    def _batches(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[pa.RecordBatch]:
         self._read_headers()
         part = self._parts[state_id]
+        raw = part.handles.raw_keyed
+        if raw is not None and state_name in [name for name, _ in part.timers]:
+            yield from self._group_batches(raw, key_groups, timer_reader(state_name), sorted_rows, no_offset=-1)
+            return
+        index = next(index for index, meta in enumerate(part.metas) if meta.name == state_name)
         keyed, header = part.handles.keyed, part.header
-        index = next((index for index, meta in enumerate(part.metas) if meta.name == state_name), None)
-        if index is None or header is None or not isinstance(keyed, KeyGroupsHandle) or not keyed.is_canonical:
-            return None
+        assert keyed is not None
+        assert header is not None
+        if isinstance(keyed, KeyGroupsHandle) and not keyed.is_canonical:
+            heap = self._groups.get(state_id)
+            if not isinstance(heap, HeapGroups):
+                heap = HeapGroups(header.key_snapshot, part.metas, is_compressed=header.is_compressed)
+                self._groups[state_id] = heap
+            yield from self._group_batches(keyed, key_groups, heap.reader(index), sorted_rows)
+            return
         operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
         maker = RowMaker(header.key_snapshot, part.metas[index], operator.max_parallelism)
-        if not maker.has_fixed_ends:
-            return None
-        return self._columns_of(keyed, header, index, maker, key_groups, self._canonical_groups(state_id, header))
-
-    def _columns_of(
-        self,
-        handle: KeyGroupsHandle,
-        header: KeyedHeader,
-        index: int,
-        maker: RowMaker,
-        key_groups: Sequence[KeyGroupRange],
-        places: CanonicalGroups,
-    ) -> Iterator[pa.RecordBatch]:
-        wanted = [group for one in key_groups for group in range(one.start, one.end + 1)]
-        groups: list[int] = []
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        size_bytes = 0
-        for key_group, start, data in self._group_data(handle, wanted):
-            region = self._region(handle.stream)
-            with _naming_group(region, start, key_group):
-                whole = decompress_frames(data) if header.is_compressed else data
-                own_keys, own_values = places.entries(whole, index, key_group)
-            groups += [key_group] * len(own_keys)
-            keys += own_keys
-            values += own_values
-            size_bytes += len(whole)
-            if len(keys) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-                yield from self._bounded(handle, maker, groups, keys, values)
-                groups, keys, values, size_bytes = [], [], [], 0
-        if keys:
-            yield from self._bounded(handle, maker, groups, keys, values)
-
-    def _bounded(
-        self, handle: KeyGroupsHandle, maker: RowMaker, groups: list[int], keys: list[bytes], values: list[bytes]
-    ) -> Iterator[pa.RecordBatch]:
-        if not keys:
+        if isinstance(keyed, IncrementalHandle):
+            yield from self._database_batches(keyed, maker, state_name, key_groups)
             return
-        with _naming_group(self._region(handle.stream), 0, groups[0]):
-            rows = maker.columns(groups, keys, values)
-        step = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)))
-        for start in range(0, rows.num_rows, step):
-            yield rows.slice(start, step)
+        groups = self._groups.get(state_id)
+        if not isinstance(groups, CanonicalGroups):
+            groups = CanonicalGroups(len(header.states), is_compressed=header.is_compressed)
+            self._groups[state_id] = groups
+
+        def rows_of(batch: CanonicalBatch) -> pa.RecordBatch:
+            return maker.columns(batch.keys, cast("list[bytes]", batch.values), batch.key_groups)
+
+        yield from self._group_batches(keyed, key_groups, partial(groups.read, index), rows_of)
 
     def location_of(self, state_id: str, state_name: str, key_group: int) -> str:
         """Return the file with a key group of a state, and the start of the group in it, for errors."""
@@ -476,59 +450,33 @@ class FlinkFiles(CheckpointFileSystem):
         assert handle is not None
         return f"{self._region(handle.meta).location} and its files of RocksDB"
 
-    def _rows(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[Row]:
-        self._read_headers()
-        part = self._parts[state_id]
-        operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
-        max_parallelism = operator.max_parallelism
-        wanted = [group for one in key_groups for group in range(one.start, one.end + 1)]
-        raw = part.handles.raw_keyed
-        if raw is not None and state_name in [name for name, _ in part.timers]:
-            yield from self._group_rows(raw, wanted, _raw_group(state_name), no_offset=-1)
-            return
-        index = next(index for index, meta in enumerate(part.metas) if meta.name == state_name)
-        keyed, header = part.handles.keyed, part.header
-        assert keyed is not None
-        assert header is not None
-        if isinstance(keyed, IncrementalHandle):
-            maker = RowMaker(header.key_snapshot, part.metas[index], max_parallelism)
-            yield from self._database_rows(keyed, maker, state_name, wanted)
-        elif keyed.is_canonical:
-            maker = RowMaker(header.key_snapshot, part.metas[index], max_parallelism)
-            read = self._canonical_groups(state_id, header).reader(index, maker)
-            yield from self._group_rows(keyed, wanted, read, is_compressed=header.is_compressed)
-        else:
-            groups = self._groups.get(state_id)
-            if not isinstance(groups, HeapGroups):
-                groups = HeapGroups(header.key_snapshot, part.metas, is_compressed=header.is_compressed)
-                self._groups[state_id] = groups
-            yield from self._group_rows(keyed, wanted, groups.reader(index), has_number=True)
-
-    def _canonical_groups(self, state_id: str, header: KeyedHeader) -> CanonicalGroups:
-        groups = self._groups.get(state_id)
-        if not isinstance(groups, CanonicalGroups):
-            groups = self._groups[state_id] = CanonicalGroups(len(header.states))
-        return groups
-
-    def _group_rows(
+    def _group_batches(
         self,
         handle: KeyGroupsHandle,
-        key_groups: Iterable[int],
-        read_group: GroupReader,
-        *,
-        is_compressed: bool = False,
-        has_number: bool = False,
+        key_groups: Sequence[KeyGroupRange],
+        read: GroupReader,
+        rows_of: Callable[[CanonicalBatch], pa.RecordBatch],
         no_offset: int = 0,
-    ) -> Iterator[Row]:
+    ) -> Iterator[pa.RecordBatch]:
         region = self._region(handle.stream)
-        for key_group, start, data in self._group_data(handle, key_groups, no_offset):
+        batch, size_bytes, first, first_start = CanonicalBatch.empty(), 0, 0, 0
+        wanted = (group for one in key_groups for group in range(one.start, one.end + 1))
+        for key_group, start, data in self._group_data(handle, wanted, no_offset):
+            if not batch.keys:
+                first, first_start = key_group, start
             with _naming_group(region, start, key_group):
-                if has_number:
-                    if data[:4] != key_group.to_bytes(4, "big"):
-                        raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
-                    data = data[4:]
-                rows = read_group(decompress_frames(data) if is_compressed else data, key_group)
-            yield from _sorted(rows)
+                read(data, key_group, batch)
+            batch.key_groups.extend([key_group] * (len(batch.keys) - len(batch.key_groups)))
+            size_bytes += len(data)
+            if batch.keys and (len(batch.keys) >= BATCH_ROWS or size_bytes >= BATCH_BYTES):
+                with _naming_group(region, first_start, first):
+                    rows = rows_of(batch)
+                yield from _bounded(rows)
+                batch, size_bytes = CanonicalBatch.empty(), 0
+        if batch.keys:
+            with _naming_group(region, first_start, first):
+                rows = rows_of(batch)
+            yield from _bounded(rows)
 
     def _group_data(
         self, handle: KeyGroupsHandle, key_groups: Iterable[int], no_offset: int = 0
@@ -550,21 +498,25 @@ class FlinkFiles(CheckpointFileSystem):
                     )
                 yield key_group, start, read(start, stop)
 
-    def _database_rows(
-        self, handle: IncrementalHandle, maker: RowMaker, state_name: str, key_groups: Iterable[int]
-    ) -> Iterator[Row]:
-        location = self.location(METADATA_FILE_NAME)
+    def _database_batches(
+        self, handle: IncrementalHandle, maker: RowMaker, state_name: str, key_groups: Sequence[KeyGroupRange]
+    ) -> Iterator[pa.RecordBatch]:
+        location = f"{self._region(handle.meta).location}, state {printable(state_name)}"
         with self._database(handle) as database:
-            for key_group in key_groups:
-                first = maker.prefix(key_group)
-                entries = database.scan(state_name, first, maker.prefix(key_group + 1))
-                try:
-                    rows = [maker.row(key_group, key, value) for key, value in entries]
-                except StateFormatError as error:
-                    raise ForeignFormatError(
-                        f"{location}, state {printable(state_name)}, key group {key_group}: {error}"
-                    ) from error
-                yield from _sorted(rows)
+            for one in key_groups:
+                keys: list[bytes] = []
+                values: list[bytes] = []
+                size_bytes = 0
+                for chunk in database.scan(state_name, maker.prefix(one.start), maker.prefix(one.end + 1)):
+                    own_keys, own_values = zip(*chunk, strict=True)
+                    keys += own_keys
+                    values += own_values
+                    size_bytes += sum(map(len, own_keys)) + sum(map(len, own_values))
+                    if len(keys) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                        yield from _bounded(_database_rows(location, maker, keys, values))
+                        keys, values, size_bytes = [], [], 0
+                if keys:
+                    yield from _bounded(_database_rows(location, maker, keys, values))
 
     @contextmanager
     def _database(self, handle: IncrementalHandle) -> Iterator[FlinkDatabase]:
@@ -608,14 +560,11 @@ class FlinkFiles(CheckpointFileSystem):
     def _raw_timer_states(self, handle: KeyGroupsHandle) -> tuple[tuple[str, Snapshot], ...]:
         """Return the queues of raw keyed state. Each key group describes all queues, so the first one is read."""
         found: dict[str, Snapshot] = {}
-
-        def read(data: bytes, key_group: int) -> list[Row]:
-            found.update({name: snapshot for name, snapshot, _ in raw_timers(data)})
-            return []
-
         held = [handle.first_key_group + index for index, offset in enumerate(handle.offsets) if offset != -1]
-        for _ in self._group_rows(handle, held[:1], read, no_offset=-1):
-            pass
+        region = self._region(handle.stream)
+        for key_group, start, data in self._group_data(handle, held[:1], no_offset=-1):
+            with _naming_group(region, start, key_group):
+                found.update({name: snapshot for name, snapshot, _ in raw_timers(data)})
         return tuple(found.items())
 
     # Operator state.
@@ -751,20 +700,17 @@ def _naming_group(region: _Region, start: int, key_group: int) -> Iterator[None]
         ) from error
 
 
-def _sorted(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row[1], row[2], row[3] or b""))
+def _bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
 
 
-def _raw_group(state_name: str) -> GroupReader:
-    def read(data: bytes, key_group: int) -> list[Row]:
-        return [
-            (key_group, element, b"\0", None, b"")
-            for name, _, elements in raw_timers(data)
-            if name == state_name
-            for element in elements
-        ]
-
-    return read
+def _database_rows(location: str, maker: RowMaker, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+    try:
+        return maker.columns(keys, values)
+    except StateFormatError as error:
+        raise ForeignFormatError(f"{location}, key group 0x{keys[0][:2].hex()} or later: {error}") from error
 
 
 def _queue(name: str, snapshot: Snapshot, files: tuple[StateFile, ...]) -> StateMeta:

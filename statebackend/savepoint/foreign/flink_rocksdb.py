@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 import rocksdict
@@ -21,6 +24,9 @@ __all__ = ["FlinkDatabase", "is_needed"]
 
 _FILE_NAME: Final = re.compile(r"\d{1,20}\.sst|MANIFEST-\d{1,20}|CURRENT|OPTIONS-\d{1,20}")
 _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}\n")
+
+_CHUNK: Final = 512
+"""The number of entries that are read at once."""
 
 _OPTIONS: Final = """[Version]
   rocksdb_version=8.10.0
@@ -87,8 +93,8 @@ class FlinkDatabase:
             raise ForeignFormatError(f"{location}: RocksDB cannot open the files: {self._text(error)}") from error
         self._names = frozenset(families)
 
-    def scan(self, state_name: str, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a state with ``first <= key < stop``.
+    def scan(self, state_name: str, first: bytes, stop: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the entries of a state with ``first <= key < stop``, several at a time.
 
         Raises:
             ForeignFormatError: The files are damaged.
@@ -96,13 +102,20 @@ class FlinkDatabase:
         if state_name not in self._names:
             return
         try:
-            iterator: Any = self._database.get_column_family(state_name).iter()
-            iterator.seek(first)
-            while iterator.valid():
-                key = iterator.key()
-                if key >= stop:
+            family: Any = self._database.get_column_family(state_name)
+            entries = family.items(from_key=first)
+            last = first
+            while chunk := list(islice(entries, _CHUNK)):
+                last = chunk[-1][0]
+                if last >= stop:
+                    if below := chunk[: bisect_left(chunk, stop, key=itemgetter(0))]:
+                        yield below
                     return
-                yield key, iterator.value()
+                yield chunk
+            # `items` hides an error at its end.
+            iterator = family.iter()
+            iterator.seek(last)
+            if iterator.valid():
                 iterator.next()
             iterator.status()
         except Exception as error:

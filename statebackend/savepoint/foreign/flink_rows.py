@@ -28,7 +28,8 @@ the reader searches the next state: the first position from which the rest of th
 Compression frames each group of a canonical savepoint, and each state in a group of a native one, with Snappy.
 
 A canonical row has separate columns for key, namespace and user key. A list has its count, and a timer is stored as the
-bytes of its serializer. The rows of a key group are sorted, so memory holds one key group.
+bytes of its serializer. The rows of a key group are sorted, so memory holds one key group; of RocksDB, which sorts
+itself, one batch.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from snapshots.envelope import read_versioned_snapshot
 from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError, UnresolvableSerializerError
 from statebackend.savepoint.foreign.flink_headers import Snapshot
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames, stream_starts
-from statebackend.state.canonical import SCHEMA, Address, CanonicalRow
+from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import ELEMENT_ROLE
 from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.state_kind import TableForm
@@ -64,13 +65,16 @@ __all__ = [
     "HeapGroups",
     "RowMaker",
     "raw_timers",
+    "sorted_rows",
+    "timer_reader",
 ]
 
 _SHORT: Final = struct.Struct(">H")
 _INT: Final = struct.Struct(">i")
 _END: Final = 0xFFFF
 _LAST: Final = 0x80
-_SEPARATOR: Final = 0x2C
+_SEPARATOR: Final = b","
+_ONE: Final = b"\0\0\0\1"
 _VOID: Final = b"\0"
 _RAW_MAGIC: Final = 0xF1CD859F
 _SIGN: Final = 1 << 63
@@ -78,9 +82,8 @@ _SIGN: Final = 1 << 63
 Step: TypeAlias = Callable[[bytes, int], int]
 """Returns the position after the value at a position."""
 
-Row: TypeAlias = CanonicalRow
-GroupReader: TypeAlias = Callable[[bytes, int], list[Row]]
-"""Returns the rows of one state from the bytes of a key group and its number."""
+GroupReader: TypeAlias = Callable[[bytes, int, CanonicalBatch], None]
+"""Appends the entries of one state from the bytes of a key group and its number, without the number."""
 
 
 def step_of(serializer: TypeSerializer[Any]) -> Step:
@@ -132,92 +135,99 @@ class RowMaker:
         self._step_key, self._step_namespace = step_of(keys), step_of(namespaces)
         self._has_lengths = keys.length < 0 and namespaces.length < 0
         self._key_length, self._namespace_length = keys.length, namespaces.length
-        self._last_address: tuple[bytes, bytes, bytes] | None = None
-        self._element: TypeSerializer[Any] | None = None
+        self._step_element: Step | None = None
+        self._element_length = -1
         if state.form is TableForm.LIST:
             # Elements of an unknown serializer are not separated.
             with contextlib.suppress(UnresolvableSerializerError):
-                self._element = state.role_snapshots[ELEMENT_ROLE].restore_serializer()
+                element = state.role_snapshots[ELEMENT_ROLE].restore_serializer()
+                self._step_element, self._element_length = step_of(element), element.length
 
     def prefix(self, key_group: int) -> bytes:
         """Return the first bytes of the keys of a key group."""
         return key_group.to_bytes(self._prefix_bytes, "big")
 
-    def row(self, key_group: int, raw_key: bytes, value: bytes) -> Row:
-        """Return the row of one entry of a canonical savepoint or of RocksDB."""
-        prefix = self._prefix_bytes
-        if int.from_bytes(raw_key[:prefix], "big") != key_group:
-            raise MalformedDataError(f"a key of key group {int.from_bytes(raw_key[:prefix], 'big')} in this key group")
-        if self._form is None:
-            return key_group, raw_key[prefix:], _VOID, None, b""
-        if self._form is TableForm.MAP:
-            key, namespace, end = self._address(raw_key)
-            if not value:
-                raise MalformedDataError("an entry of a map has no value")
-            # For a null value Flink writes the flag, with or without unused bytes.
-            return key_group, key, namespace, raw_key[end:], b"\1" if value[0] else value
-        key, namespace = self._key_and_namespace(raw_key)
-        return key_group, key, namespace, None, self._list(value) if self._form is TableForm.LIST else value
-
-    @property
-    def has_fixed_ends(self) -> bool:
-        """Whether `columns` can be used, because the end of a key follows from its length."""
-        return self._form is None or (self._form is not TableForm.MAP and self._namespace_length >= 0)
-
-    def columns(self, key_groups: Sequence[int], raw_keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
-        """Return sorted rows of entries with their key groups. Raises as `row`."""
-        prefix = self._prefix_bytes
+    def columns(
+        self, raw_keys: Sequence[bytes], values: Sequence[bytes], key_groups: Sequence[int] | None = None
+    ) -> pa.RecordBatch:
+        """Return the sorted rows of entries, whose keys must be of these key groups if they are given."""
         raw = pa.array(raw_keys, pa.binary())
-        groups = pa.array(key_groups, pa.int32())
-        distinct = groups.dictionary_encode()
-        wanted = pa.array([one.to_bytes(prefix, "big") for one in distinct.dictionary.to_pylist()], pa.binary())
-        if not pc.all(pc.equal(pc.binary_slice(raw, 0, prefix), wanted.take(distinct.indices)), min_count=0).as_py():
-            raise MalformedDataError("a key of another key group in this key group")
-        size = 0 if self._form is None else self._namespace_length
-        if (pc.min(pc.binary_length(raw)).as_py() or 0) < prefix + size:
+        if (pc.min(pc.binary_length(raw)).as_py() or 0) < self._prefix_bytes:
             raise EndOfDataError("a key is truncated")
+        prefixes = pc.binary_slice(raw, 0, self._prefix_bytes).dictionary_encode()
+        numbers = [int.from_bytes(one, "big") for one in prefixes.dictionary.to_pylist()]
+        groups = pa.array(numbers, pa.int32()).take(prefixes.indices)
+        if key_groups is not None and not groups.equals(pa.array(key_groups, pa.int32())):
+            raise MalformedDataError("a key of another key group in this key group")
+        if self._form is None:
+            address = self._fixed_addresses(raw_keys, 0)
+            address = [address[0], pa.repeat(pa.scalar(_VOID, pa.binary()), len(raw)), address[2]]
+            values = [b""] * len(raw)
+        elif self._form is not TableForm.MAP and self._namespace_length >= 0:
+            address = self._fixed_addresses(raw_keys, self._namespace_length)
+        else:
+            address = self._parsed_addresses(raw_keys)
         if self._form is TableForm.LIST:
             values = list(map(self._list, values))
-        if self._form is None:
-            values = [b""] * len(raw)
+        elif self._form is TableForm.MAP:
+            if b"" in values:
+                raise MalformedDataError("an entry of a map has no value")
+            # For a null value Flink writes the flag, with or without unused bytes.
+            values = [b"\1" if value[0] else value for value in values]
+        columns = [groups, *address, pa.array(values, pa.binary())]
+        rows = pa.record_batch(columns, schema=SCHEMA)
+        is_sorted = pc.all(pc.less_equal(raw.slice(0, len(raw) - 1), raw.slice(1)), min_count=0).as_py()
+        return rows if is_sorted else rows.take(pc.sort_indices(raw))
+
+    def _fixed_addresses(self, raw_keys: Sequence[bytes], size: int) -> list[pa.Array]:
+        """Return the columns of keys before a namespace of ``size`` bytes."""
+        prefix = self._prefix_bytes
+        if min(map(len, raw_keys), default=prefix + size) < prefix + size:
+            raise EndOfDataError("a key is truncated")
         # Arrow's slices with a negative stop fail for some lengths.
         keys = pa.array([one[prefix : len(one) - size] for one in raw_keys], pa.binary())
         if size:
             spaces = pa.array([one[len(one) - size :] for one in raw_keys], pa.binary())
         else:
-            spaces = pa.repeat(pa.scalar(b"" if self._form is not None else _VOID, pa.binary()), len(raw))
-        rows = [groups, keys, spaces, pa.nulls(len(raw), pa.binary()), pa.array(values, pa.binary())]
-        return pa.record_batch(rows, schema=SCHEMA).take(pc.sort_indices(raw))
+            spaces = pa.repeat(pa.scalar(b"", pa.binary()), len(raw_keys))
+        return [keys, spaces, pa.nulls(len(raw_keys), pa.binary())]
 
-    def _key_and_namespace(self, raw_key: bytes) -> tuple[bytes, bytes]:
-        prefix = self._prefix_bytes
-        if self._namespace_length >= 0:
-            end = len(raw_key) - self._namespace_length
-        elif self._key_length >= 0:
-            end = prefix + self._key_length
-        else:
-            key, namespace, end = self._address(raw_key)
-            if end != len(raw_key):
-                raise MalformedDataError(f"{len(raw_key) - end} bytes follow the namespace of a key")
-            return key, namespace
-        if not prefix <= end <= len(raw_key):
-            raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated")
-        return raw_key[prefix:end], raw_key[end:]
+    def _parsed_addresses(self, raw_keys: Sequence[bytes]) -> list[pa.Array]:
+        keys: list[bytes] = []
+        namespaces: list[bytes] = []
+        user_keys: list[bytes | None] = []
+        is_map = self._form is TableForm.MAP
+        key = namespace = last = b""
+        end = 0
+        for raw_key in raw_keys:
+            # No serialized key is a prefix of another key, so a match is the same key. The entries of a map share it.
+            if not end or not raw_key.startswith(last):
+                key, namespace, end = self._address(raw_key)
+                last = raw_key[:end]
+            keys.append(key)
+            namespaces.append(namespace)
+            user_keys.append(raw_key[end:])
+        if not is_map:
+            rest = next((rest for rest in user_keys if rest), b"")
+            if rest:
+                raise MalformedDataError(f"{len(rest)} bytes follow the namespace of a key")
+            user_keys = [None] * len(keys)
+        return [pa.array(one, pa.binary()) for one in (keys, namespaces, user_keys)]
 
     def _address(self, raw_key: bytes) -> tuple[bytes, bytes, int]:
         """Return key, namespace and the position after them."""
-        last = self._last_address
-        # No serialized key is a prefix of another key, so a match is the same key. The entries of a map share it.
-        if last is not None and raw_key.startswith(last[0]):
-            return last[1], last[2], len(last[0])
         prefix = self._prefix_bytes
+        if self._form is not TableForm.MAP and self._key_length >= 0:
+            # Nothing follows the namespace.
+            end = prefix + self._key_length
+            if len(raw_key) < end:
+                raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated")
+            return raw_key[prefix:end], raw_key[end:], len(raw_key)
         key_end = self._step_key(raw_key, prefix)
         position = self._after_length(raw_key, key_end, key_end - prefix)
         namespace_end = self._step_namespace(raw_key, position)
         end = self._after_length(raw_key, namespace_end, namespace_end - position)
-        key, namespace = raw_key[prefix:key_end], raw_key[position:namespace_end]
-        self._last_address = raw_key[:end], key, namespace
-        return key, namespace, end
+        return raw_key[prefix:key_end], raw_key[position:namespace_end], end
 
     def _after_length(self, raw_key: bytes, position: int, length: int) -> int:
         if not self._has_lengths:
@@ -228,25 +238,28 @@ class RowMaker:
         return position + size
 
     def _list(self, value: bytes) -> bytes:
-        element = self._element
-        if element is None:
+        step, length = self._step_element, self._element_length
+        if step is None:
             return value
-        length = element.length
         if length > 0:
             count, rest = divmod(len(value) + 1, length + 1)
-            starts = range(0, len(value), length + 1)
-            if rest or any(value[start + length] != _SEPARATOR for start in starts[:-1]):
+            if rest or value[length :: length + 1].strip(_SEPARATOR):
                 raise MalformedDataError(f"a list of {len(value)} bytes has no elements of {length} bytes")
+            if count == 1:
+                return _ONE + value
+            starts = range(0, len(value), length + 1)
             return _INT.pack(count) + b"".join([value[start : start + length] for start in starts])
-        step = step_of(element)
         elements: list[bytes] = []
         position = 0
         while True:
             end = step(value, position)
-            elements.append(value[position:end])
             if end == len(value):
+                if not position:
+                    return _ONE + value
+                elements.append(value[position:])
                 return _INT.pack(len(elements)) + b"".join(elements)
-            if value[end] != _SEPARATOR:
+            elements.append(value[position:end])
+            if value[end] != _SEPARATOR[0]:
                 raise MalformedDataError(f"no separator at byte {end} of a list")
             position = end + 1
 
@@ -254,46 +267,34 @@ class RowMaker:
 class CanonicalGroups:
     """Reads the key groups of a file of a canonical savepoint. Remembers the place of each state in each group."""
 
-    def __init__(self, state_count: int) -> None:
+    def __init__(self, state_count: int, *, is_compressed: bool) -> None:
         self._state_count = state_count
+        self._is_compressed = is_compressed
         self._blocks: dict[int, array[int]] = {}
         """By key group: the id of each state with entries, and the positions of its first entry and after its last."""
 
-    def reader(self, state_id: int, maker: RowMaker) -> GroupReader:
-        """Return the reader of one state."""
-
-        def read(data: bytes, key_group: int) -> list[Row]:
-            make = maker.row
-            return [make(key_group, *entry) for entry in zip(*self.entries(data, state_id, key_group), strict=True)]
-
-        return read
-
-    def entries(self, data: bytes, state_id: int, key_group: int) -> tuple[list[bytes], list[bytes]]:
-        """Return the composite keys and the values of one state."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
+    def read(self, state_id: int, data: bytes, key_group: int, batch: CanonicalBatch) -> None:
+        """Append the composite keys and the values of one state."""
+        data = decompress_frames(data) if self._is_compressed else data
         blocks = self._blocks.get(key_group)
         try:
             if blocks is None:
-                self._blocks[key_group] = self._read_all(data, state_id, keys, values)
-            else:
-                for index in range(0, len(blocks), 3):
-                    if blocks[index] == state_id:
-                        _read_block(data, blocks[index + 1], keys, values)
+                blocks = self._blocks[key_group] = self._found(data)
+            for index in range(0, len(blocks), 3):
+                if blocks[index] == state_id:
+                    _read_block(data, blocks[index + 1], batch)
         except (struct.error, IndexError) as error:
             raise EndOfDataError(f"the key group of {len(data)} bytes is truncated") from error
-        return keys, values
 
-    def _read_all(self, data: bytes, state_id: int, keys: list[bytes], values: list[bytes]) -> array[int]:
-        """Read the entries of the state, step over all others, and return the blocks of the group."""
+    def _found(self, data: bytes) -> array[int]:
+        """Return the blocks of the group."""
         blocks = array("q")
         position, found = 0, _short(data, 0)
         while found != _END:
             if found >= self._state_count:
                 raise MalformedDataError(f"byte {position}: there is no state {found}")
             start = position + 2
-            is_wanted = found == state_id
-            position = _read_block(data, start, keys if is_wanted else None, values)
+            position = _block_end(data, start)
             blocks.extend((found, start, position))
             found = _short(data, position)
         if position + 2 != len(data):
@@ -301,26 +302,35 @@ class CanonicalGroups:
         return blocks
 
 
-def _read_block(data: bytes, position: int, keys: list[bytes] | None, values: list[bytes]) -> int:
-    """Append the entries up to the last one, or skip them. Truncated data may have no last entry."""
+def _block_end(data: bytes, position: int) -> int:
+    """Return the position after the last entry of a state. Truncated data may have no last entry."""
     unpack = _INT.unpack_from
-    is_last = False
+    is_last = 0
+    while not is_last:
+        start = position + 4
+        (size,) = unpack(data, position)
+        (value_size,) = unpack(data, start + size)
+        if size < 1 or value_size < 0:
+            raise MalformedDataError(f"byte {position}: a key of {size} bytes, a value of {value_size} bytes")
+        is_last = data[start] & _LAST
+        position = start + size + 4 + value_size
+    return position
+
+
+def _read_block(data: bytes, position: int, batch: CanonicalBatch) -> None:
+    """Append the entries of a state, whose sizes `_block_end` has checked."""
+    unpack = _INT.unpack_from
+    keys, values = batch.keys, batch.values
+    is_last = 0
     while not is_last:
         start = position + 4
         end = start + unpack(data, position)[0]
-        if end <= start:
-            raise MalformedDataError(f"byte {position}: a key of {end - start} bytes")
         value_start = end + 4
-        stop = value_start + unpack(data, end)[0]
-        if stop < value_start:
-            raise MalformedDataError(f"byte {end}: a value of {stop - value_start} bytes")
-        is_last = data[start] >= _LAST
-        if keys is not None:
-            key = data[start:end]
-            keys.append(bytes((key[0] & ~_LAST,)) + key[1:] if is_last else key)
-            values.append(data[value_start:stop])
-        position = stop
-    return position
+        position = value_start + unpack(data, end)[0]
+        is_last = data[start] & _LAST
+        keys.append(data[start:end])
+        values.append(data[value_start:position])
+    keys[-1] = bytes((keys[-1][0] & ~_LAST,)) + keys[-1][1:]
 
 
 def _short(data: bytes, position: int) -> int:
@@ -359,42 +369,51 @@ class _HeapState:
         """Whether the entries can be stepped over."""
         return self._reason is None
 
-    def read(self, data: bytes, position: int, key_group: int, rows: list[Row] | None) -> int:
-        """Read the entries after the state id into ``rows``, or skip them. Returns the position after them."""
+    def read(self, data: bytes, position: int, batch: CanonicalBatch | None) -> int:
+        """Append the entries after the state id, or skip them. Returns the position after them."""
         count = _count(data, position)
         position += 4
         if self._reason is not None and count:
             raise self._reason
+        if not count:
+            return position
+        step_value = self._step_value
         for _ in range(count):
             start = position
             if self._form is None:
-                position = self._step_value(data, position)
-                if rows is not None:
-                    rows.append((key_group, data[start:position], _VOID, None, b""))
+                position = step_value(data, position)
+                if batch is not None:
+                    batch.keys.append(data[start:position])
                 continue
             key_start = self._step_namespace(data, position)
             value_start = self._step_key(data, key_start)
-            key, namespace = data[key_start:value_start], data[start:key_start]
             if self._form is TableForm.MAP:
-                position = self._read_map(data, value_start, (key_group, key, namespace), rows)
+                position = self._read_map(data, value_start, data[key_start:value_start], data[start:key_start], batch)
                 continue
-            position = self._step_value(data, value_start)
-            if rows is not None:
-                rows.append((key_group, key, namespace, None, data[value_start:position]))
+            position = step_value(data, value_start)
+            if batch is not None:
+                batch.keys.append(data[key_start:value_start])
+                batch.namespaces.append(data[start:key_start])
+                batch.values.append(data[value_start:position])
         return position
 
-    def _read_map(self, data: bytes, position: int, address: Address, rows: list[Row] | None) -> int:
+    def _read_map(self, data: bytes, position: int, key: bytes, namespace: bytes, batch: CanonicalBatch | None) -> int:
         count = _count(data, position)
         position += 4
+        step_user_key, step_value = self._step_user_key, self._step_value
         for _ in range(count):
-            key_end = self._step_user_key(data, position)
+            key_end = step_user_key(data, position)
             if key_end >= len(data):
                 raise _truncated(key_end)
             is_null = data[key_end]
-            end = key_end + 1 if is_null else self._step_value(data, key_end + 1)
-            if rows is not None:
-                rows.append((*address, data[position:key_end], b"\1" if is_null else data[key_end:end]))
+            end = key_end + 1 if is_null else step_value(data, key_end + 1)
+            if batch is not None:
+                batch.user_keys.append(data[position:key_end])
+                batch.values.append(b"\1" if is_null else data[key_end:end])
             position = end
+        if batch is not None:
+            batch.keys.extend([key] * count)
+            batch.namespaces.extend([namespace] * count)
         return position
 
 
@@ -424,9 +443,12 @@ class HeapGroups:
         """By key group: the position of each state and the position after it, by state id."""
 
     def reader(self, state_id: int) -> GroupReader:
-        """Return the reader of one state, for key groups without their numbers."""
+        """Return the reader of one state. It appends canonical rows."""
 
-        def read(data: bytes, key_group: int) -> list[Row]:
+        def read(data: bytes, key_group: int, batch: CanonicalBatch) -> None:
+            if data[:4] != key_group.to_bytes(4, "big"):
+                raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
+            data = data[4:]
             spans = self._spans.get(key_group)
             if spans is None:
                 found = self._streams(data) if self._is_compressed else self._found(data, 0, {})
@@ -436,11 +458,9 @@ class HeapGroups:
             part = decompress_frames(part) if self._is_compressed else part
             if _short(part, 0) != state_id:
                 raise MalformedDataError(f"state {_short(part, 0)} is at the place of state {state_id}")
-            rows: list[Row] = []
-            end = self._states[state_id].read(part, 2, key_group, rows)
+            end = self._states[state_id].read(part, 2, batch)
             if end != len(part):
                 raise MalformedDataError(f"{len(part) - end} bytes follow the entries of {self._names[state_id]!r}")
-            return rows
 
         return read
 
@@ -465,7 +485,7 @@ class HeapGroups:
                 raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
             state = states[number]
             if state.is_known or not _count(data, position + 2):
-                end = state.read(data, position + 2, 0, None)
+                end = state.read(data, position + 2, None)
                 found = {**found, number: (position, end)}
                 position = end
                 continue
@@ -484,6 +504,27 @@ class HeapGroups:
         if len(found) != len(states):
             raise EndOfDataError(f"{len(states) - len(found)} states are missing at byte {position}")
         return found
+
+
+def sorted_rows(batch: CanonicalBatch) -> pa.RecordBatch:
+    """Return the rows, with the columns that all have in common if they are empty."""
+    columns = list(batch)
+    for index, common in ((2, _VOID), (3, None), (4, b"")):
+        columns[index] = columns[index] or pa.repeat(pa.scalar(common, pa.binary()), len(batch.keys))
+    rows = pa.record_batch(columns, schema=SCHEMA)
+    names = ("key_group", "key", "namespace", *(("user_key",) if batch.user_keys else ()))
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
+
+
+def timer_reader(name: str) -> GroupReader:
+    """Return the reader of one queue in raw keyed state. It appends canonical rows."""
+
+    def read(data: bytes, key_group: int, batch: CanonicalBatch) -> None:
+        for found, _, elements in raw_timers(data):
+            if found == name:
+                batch.keys.extend(elements)
+
+    return read
 
 
 def raw_timers(data: bytes) -> Iterator[tuple[str, Snapshot, list[bytes]]]:

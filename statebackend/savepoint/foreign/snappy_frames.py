@@ -6,20 +6,19 @@
     0x01     u32(masked CRC-32C of the data, little-endian) data
     0x80 to 0xfe     padding and skippable chunks; every other type is an error
 
-Python's libraries have no CRC-32C, so it is computed here, four bytes at a time.
+The package `google_crc32c` computes the checksums, if it is installed. Otherwise Python does, at some 10 MB/s.
 """
 
 from __future__ import annotations
 
 import functools
-import struct
 from typing import Final
 
 import pyarrow as pa
 
 from snapshots.errors import MalformedDataError
 
-__all__ = ["STREAM_START", "crc32c", "decompress_frames", "stream_starts"]
+__all__ = ["STREAM_START", "crc32c", "decompress_frames", "python_crc32c", "stream_starts"]
 
 _IDENTIFIER: Final = b"sNaPpY"
 STREAM_START: Final = b"\xff\x06\x00\x00" + _IDENTIFIER
@@ -94,28 +93,25 @@ def _uncompressed_size(block: bytes, start: int) -> int:
 
 
 @functools.cache
-def _tables() -> tuple[list[int], list[int]]:
-    """Return the CRC of each pair of bytes, and the CRC of each pair followed by two zero bytes."""
-    single = []
-    for byte in range(256):
-        crc = byte
+def _table() -> tuple[int, ...]:
+    """Return the CRC of each byte."""
+    table = []
+    for crc in range(256):
         for _ in range(8):
             crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        single.append(crc)
-    pairs = [single[single[pair & 0xFF] & 0xFF ^ pair >> 8] ^ single[pair & 0xFF] >> 8 for pair in range(1 << 16)]
-    return pairs, [pairs[crc & 0xFFFF] ^ crc >> 16 for crc in pairs]
+        table.append(crc)
+    return tuple(table)
 
 
-def crc32c(data: bytes) -> int:
+def python_crc32c(data: bytes) -> int:
     """Return the CRC-32C (Castagnoli) of the bytes."""
-    pairs, shifted = _tables()
-    crc = 0xFFFFFFFF
-    whole = len(data) & ~3
-    for (word,) in struct.iter_unpack("<I", memoryview(data)[:whole]):
-        crc ^= word
-        crc = shifted[crc & 0xFFFF] ^ pairs[crc >> 16]
-    for byte in data[whole:]:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[crc & 0xFF ^ byte] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
+
+
+try:
+    from google_crc32c import value as crc32c
+except ModuleNotFoundError:
+    crc32c = python_crc32c

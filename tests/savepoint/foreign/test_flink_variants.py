@@ -20,6 +20,7 @@ from golden_savepoints import GOLDEN
 from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import MissingFileError
 from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.foreign.snappy_frames import crc32c, python_crc32c
 from statebackend.savepoint.savepoint import Savepoint
 
 VALUES = [*range(500), *range(50001, 50500)]
@@ -72,6 +73,15 @@ def test_state_is_read_by_another_process_from_its_uri(variants: pathlib.Path) -
     files = pickle.loads(pickle.dumps(savepoint.file_system))
     assert files.uri == savepoint.file_system.uri
     assert files.checkpoint_metadata == savepoint.metadata
+
+
+def test_both_implementations_of_the_checksum_agree() -> None:
+    # The check value of CRC-32C (iSCSI) in the catalogue of CRCs.
+    assert python_crc32c(b"123456789") == crc32c(b"123456789") == 0xE3069283
+    data = bytes(range(256)) * 5
+    assert [python_crc32c(data[:size]) for size in range(1, 1280, 97)] == [
+        crc32c(data[:size]) for size in range(1, 1280, 97)
+    ]
 
 
 def test_a_wrong_checksum_of_a_compressed_chunk_is_detected(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:
