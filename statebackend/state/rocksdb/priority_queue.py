@@ -26,7 +26,8 @@ changed since the changes were last drained. Flink's queue in RocksDB caches a s
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
@@ -48,6 +49,9 @@ LARGEST_PAGE: Final = 1024
 """The largest page, after a key group was polled many times."""
 
 _GROWTH: Final = 4
+
+_MIN_HEAPIFIED: Final = 1024
+"""Fewer elements are added and polled one by one. For more, the heap is rebuilt."""
 
 _MIN_DEAD: Final = 1024
 """The heap is rebuilt only if at least this many entries are dead."""
@@ -140,6 +144,57 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         changes[entry] = True
         heappush(heap, entry)
         return heap[0] is entry
+
+    def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
+        given = self._encoded(entries if isinstance(entries, (list, tuple)) else list(entries))
+        if len(given) < _MIN_HEAPIFIED or len(self._changes) + len(given) > self._max_changes:
+            for entry in given:
+                self.add_entry(entry)
+            return
+        heap = self._heap or self._readied_heap()
+        members, changes, frontiers, in_store = self._members, self._changes, self._frontiers, self.in_store
+        new = [entry for entry in dict.fromkeys(given) if entry not in members]
+        for entry in new:
+            if entry not in changes:
+                frontier = frontiers.get(entry[-2:])
+                if frontier is None or entry < frontier:
+                    in_store[entry] = False
+        changes.update(dict.fromkeys(new, True))
+        members.update(new)
+        heap += new
+        heapify(heap)
+
+    def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
+        polled: list[tuple[T, int]] = []
+        while len(polled) < most and (entry := self.head()) is not None and is_due(element := self.element_of(entry)):
+            if len(polled) < _MIN_HEAPIFIED:
+                polled.append((element, entry[-2] << 8 | entry[-1]))
+                self.remove_head()
+            else:
+                polled += self._polled_together(self._readied_heap(), is_due, most - len(polled))
+        return polled
+
+    def _polled_together(self, heap: list[bytes], is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
+        """Poll one or more due elements, at most so many. The smallest element is due."""
+        members, frontiers, changes = self._members, self._frontiers, self._changes
+        behind = [frontier for frontier in frontiers.values() if is_due(self.element_of(frontier))]
+        for frontier in behind:
+            # All pages together hold about the wanted elements.
+            self._page_sizes[frontier[-2:]] = max(FIRST_PAGE, most // len(behind) // _GROWTH)
+            self._read_on(heap, frontier)
+        # Unread elements are larger than every frontier of their key group.
+        bound = min(frontiers.values(), default=b"")
+        read = sorted(entry for entry in members if entry <= bound) if bound else sorted(members)
+        end = bisect_left(read, True, 0, key=lambda entry: not is_due(self.element_of(entry)))
+        due = read[: max(1, min(end, most, self._max_changes - len(changes)))]
+        polled = [(self.element_of(entry), entry[-2] << 8 | entry[-1]) for entry in due]
+        self.in_store.update(dict.fromkeys([entry for entry in due if entry not in changes], True))
+        changes.update(dict.fromkeys(due, False))
+        members.difference_update(due)
+        heap[:] = members.union(frontiers.values())
+        heapify(heap)
+        self._settle(heap)
+        return polled
 
     def remove_entry(self, entry: bytes) -> bool:
         heap = self._heap

@@ -36,7 +36,7 @@ N = TypeVar("N")
 
 NO_KEY_GROUP: Final = -1
 
-_FIRED_TOGETHER: Final = 8192
+_FIRED_TOGETHER: Final = 1 << 15
 """The maximum number of timers in one call of `FireTogether`."""
 
 

@@ -8,6 +8,7 @@ import pytest
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.rocksdb import priority_queue
 from statebackend.state.rocksdb.priority_queue import FIRST_PAGE, LARGEST_PAGE, PagedPriorityQueue
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import BackendHarness
@@ -124,6 +125,8 @@ def test_a_damaged_element_is_named_and_kept(damaged):
     for _ in range(2):
         with pytest.raises(StateRestoreError, match=rf"timers.*element {damaged.hex()} in key group 4"):
             list(queue.poll_while(lambda element: True))
+        with pytest.raises(StateRestoreError, match=rf"timers.*element {damaged.hex()} in key group 4"):
+            queue.poll_many(lambda element: True, 5)
     with pytest.raises(StateRestoreError, match="timers"):
         list(queue.subset_of_key_group(4))
     assert damaged in queue.stored[4]
@@ -140,6 +143,43 @@ def test_changes_are_flushed_when_there_are_too_many():
             model.poll()
         assert len(queue._changes) <= 10
     model.check()
+
+
+@pytest.mark.parametrize("max_changes", [1 << 30, 200])
+def test_many_elements_are_added_and_polled_together_as_one_by_one(max_changes, monkeypatch):
+    monkeypatch.setattr(priority_queue, "_MIN_HEAPIFIED", 3)
+    generator = random.Random(max_changes)
+    for _ in range(15):
+        queue = ListedQueue(max_changes)
+        model = QueueModel(queue)
+        for _ in range(12):
+            spread = generator.choice([3, 50, 2_000])
+            new = [
+                (timer(generator.randrange(spread), generator.randrange(2)), generator.choice(list(KEY_GROUPS)))
+                for _ in range(generator.choice([1, 30, 150]))
+            ]
+            queue.add_all(new)
+            for entry in new:
+                model.take(*entry)
+            for element, group in generator.sample(new, len(new) // 10):
+                model.remove(element, group)
+            if generator.randrange(3) == 0:
+                queue.write_back()
+            model.poll_until(generator.randrange(-1, spread))
+            assert len(queue._changes) <= max_changes
+        model.check()
+
+
+def test_few_pages_are_read_for_many_due_elements():
+    queue = stored(3_000)
+    polled = queue.poll_many(lambda element: element.timestamp < 1_000, 2_000)
+    assert polled == [(timer(number, group), group) for number in range(1_000) for group in KEY_GROUPS][:2_000]
+    # Pages grow while a thousand elements are polled one by one.
+    assert max(sum(1 for group, _ in queue.pages if group == one) for one in KEY_GROUPS) <= 4
+    assert sum(size for _, size in queue.pages) <= 3 * (FIRST_PAGE + 64 + 256 + LARGEST_PAGE)
+    rest = queue.poll_many(lambda element: element.timestamp < 1_000, 2_000)
+    assert len(rest) == 1_000
+    assert queue.peek() == timer(1_000, 3)
 
 
 def test_flushed_changes_are_released():
