@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange
@@ -127,6 +126,8 @@ def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.Re
 
     The caller keeps them within `BATCH_ROWS` and `BATCH_BYTES`.
     """
+    import pyarrow.parquet as pq
+
     rows = 0
     written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(

@@ -29,7 +29,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import field, frozen
 
 from snapshots.data_views import DataInputView, DataOutputView
@@ -294,6 +293,8 @@ OperatorStateRow = tuple["bytes | None", "bytes | None"]
 
 def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
     """Encode rows as a Parquet file."""
+    import pyarrow.parquet as pq
+
     target = pa.BufferOutputStream()
     written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(

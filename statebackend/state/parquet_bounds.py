@@ -19,13 +19,15 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from statebackend.state.errors import StateBackendError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 MAX_ROW_GROUP_ROWS: Final = 1 << 16
 """The limit of rows in a row group. No release has written more."""
@@ -64,6 +66,8 @@ class BoundedParquetFile:
     """
 
     def __init__(self, source: str | pa.NativeFile, *, checks_pages: bool = False) -> None:
+        import pyarrow.parquet as pq
+
         self._options = {
             "buffer_size": _STREAM_BYTES,
             # Pages are read when needed: a row group of an earlier release may be larger than the memory.
@@ -192,7 +196,7 @@ class BoundedParquetFile:
         return total
 
     def _as_dictionaries(self, columns: Iterable[str]) -> pq.ParquetFile:
-        return pq.ParquetFile(
+        return type(self._file)(
             self._source,
             metadata=self.metadata,
             read_dictionary=list(columns),
