@@ -185,6 +185,8 @@ class AggregateDefinition:
 
     aggregates: NamedAggregates
     ttl: StateTtlConfig | None = None
+    key_names: tuple[str, ...] = ()
+    """The names of the key columns in the output."""
     user_functions: ClassVar[tuple[Any, ...]] = ()
 
 
@@ -637,6 +639,25 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         results = [f"{name}_{function}" if name else function for name, function in calls]
         return table.group_by(by, use_threads=False).aggregate(calls).combine_chunks().select([*by, *results])
 
+    def partials_together(self, tables: Sequence[pa.Table], group_count: int) -> pa.Table | None:
+        """Return the partial results of several batches as one table. None if a sum may overflow.
+
+        The columns are those of `partial_results`; functions ``beside`` are ``max``.
+        """
+        if len(tables) == 1:
+            return tables[0]
+        table = pa.concat_tables(tables)
+        names = [str(index) for index in range(table.num_columns)]
+        functions = [_TOGETHER[function] for _, function in self.partials]
+        functions += ["max"] * (len(names) - group_count - len(functions))
+        calls = list(zip(names[group_count:], functions, strict=True))
+        table = table.rename_columns(names).combine_chunks()
+        if any(_may_overflow(table.column(name)) for name, function in calls if function == "sum"):
+            return None
+        by = names[:group_count]
+        table = table.group_by(by, use_threads=False).aggregate(calls)
+        return table.combine_chunks().select([*by, *(f"{name}_{function}" for name, function in calls)])
+
     def merge_columns(self, accumulators: pa.StructArray, partials: Sequence[pa.Array]) -> pa.StructArray:
         """Fold columns of partial results into stored accumulators, null if there are none. Only if `has_columns`.
 
@@ -798,6 +819,10 @@ def _overflow(name: str, result_type: str) -> None:
         f"the aggregate {name!r} does not fit its type {result_type}; cast the column to a wider type, such as "
         f"decimal(28,0), before key_by()"
     )
+
+
+_TOGETHER: Final = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""How to aggregate the results of a function of Arrow."""
 
 
 def _may_overflow(column: pa.Array) -> bool:

@@ -3,7 +3,8 @@
 It folds the records of an epoch by key in memory. At the end of the epoch it writes each accumulator back once and
 emits one row per key, so it holds watermarks back until then. The timestamp of a row is the largest one of its records.
 
-If records are in columns and all aggregates are exact and commutative, Arrow first aggregates each batch by key.
+If records are in columns and all aggregates are exact and commutative, Arrow first aggregates each batch by key. If all
+have a vectorised form, accumulators stay in columns between the stored bytes and the emitted rows.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 from attrs import evolve
 
+from statebackend.savepoint.column_codecs import CodecMissError, column_codec
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.aggregates import (
@@ -36,6 +39,9 @@ __all__ = ["AggregateOperator", "aggregates_of", "resolved_node"]
 
 ACCUMULATORS_NAME: Final = "accumulators"
 
+_MOST_PARTIALS: Final = 1 << 20
+"""More partial results are aggregated before the end of the epoch."""
+
 
 class AggregateOperator(Operator):
     """Folds records by key and emits one row per key and epoch."""
@@ -49,6 +55,8 @@ class AggregateOperator(Operator):
         """The accumulators of the keys of this epoch. Their first item is the key group."""
         self._times: dict[Any, int] = {}
         """The largest timestamp of each key of this epoch."""
+        self._tables: list[pa.Table] = []
+        """Partial results of this epoch that are not in ``_held``."""
         self._watermark_ms = MIN_TIMESTAMP
 
     def open(self, context: Any, emitter: Emitter) -> None:
@@ -59,11 +67,15 @@ class AggregateOperator(Operator):
         self._state = context.register(
             ValueStateDescriptor(ACCUMULATORS_NAME, self._bound.serializer, ttl=self._definition.ttl)
         )
+        serializer = self._state.row_serializer
+        has_columns = serializer is not None and self._bound.has_columns and bool(self._definition.key_names)
+        self._codec = column_codec(serializer) if has_columns else None
         self._emitter = emitter
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
         if not (self._bound.is_exact and batch.places is not None and self._combine(batch, batch.places)):
+            self._fold_tables()
             keys, key_groups = batch.keys, batch.key_groups
             columns = batch.columns
             values = self._bound.columns_of(batch.records) if columns is None else self._bound.arrow_columns_of(columns)
@@ -91,20 +103,52 @@ class AggregateOperator(Operator):
         assert batch.columns is not None
         if not groups_alike(places.keys):
             return False
-        has_times = places.timestamps.null_count < len(places.timestamps)
-        beside = [("max", places.timestamps)] if has_times else []
-        table = self._bound.partial_results(batch.columns, [*places.keys, places.key_groups], beside)
+        groups = [*places.keys, places.key_groups]
+        table = self._bound.partial_results(batch.columns, groups, [("max", places.timestamps)])
         if table is None:
             return False
-        columns = [column.chunk(0) for column in table.columns] if table.num_rows else []
-        if not columns:
-            return True
-        key_columns, rest = columns[: len(places.keys)], columns[len(places.keys) :]
-        keys = keys_of_columns(key_columns)
-        key_groups, *values = [column_values(column) for column in rest]
-        if has_times:
-            self._note_times(keys, values.pop())
-        self._fold(self._bound.combine, keys, key_groups, values)
+        self._tables.append(table)
+        if self._codec is None or self._held:
+            self._fold_tables()
+        elif sum(one.num_rows for one in self._tables) > _MOST_PARTIALS:
+            together = self._bound.partials_together(self._tables, len(places.keys) + 1)
+            self._tables = self._tables if together is None else [together]
+        return True
+
+    def _fold_tables(self) -> None:
+        """Fold the partial results one by one."""
+        tables, self._tables = self._tables, []
+        for table in tables:
+            keys, values, times = self._parts_of(table)
+            self._note_times(keys.keys, column_values(times))
+            self._fold(self._bound.combine, keys.keys, keys.key_groups, list(map(column_values, values)))
+
+    def _parts_of(self, table: pa.Table) -> tuple[KeyBatch, list[pa.Array], pa.Array]:
+        """Return the keys of a table of partial results, these results, and the timestamps."""
+        columns = [column.combine_chunks() for column in table.columns]
+        count = table.num_columns - len(self._bound.partials) - 2
+        key_groups, *values, times = columns[count:]
+        return KeyBatch(keys_of_columns(columns[:count]), column_values(key_groups), self._set_key), values, times
+
+    def _write_columns(self) -> bool:
+        """Write and emit the partial results in columns. Returns False, without changes, if that needs objects."""
+        if self._codec is None:
+            return False
+        names, bound = self._definition.key_names, self._bound
+        table = bound.partials_together(self._tables, len(names) + 1)
+        if table is None:
+            return False
+        keys, values, times = self._parts_of(table)
+        try:
+            merged = bound.merge_columns(self._codec.decode(self._state.get_rows(keys)), values)
+            results, rows = bound.result_columns(merged), self._codec.encode(merged)
+        except (CodecMissError, pa.ArrowInvalid):
+            return False
+        self._state.put_rows(keys, rows)
+        columns = [column.combine_chunks() for column in table.columns[: len(names)]]
+        emitted: Any = pa.RecordBatch.from_arrays([*columns, *results.values()], names=[*names, *results])
+        self._emitter.emit(None, emitted, column_values(times) if times.null_count < len(times) else None)
+        self._tables = []
         return True
 
     def _fold(self, fold: Any, keys: Sequence[Any], key_groups: Sequence[int], columns: Sequence[list[Any]]) -> None:
@@ -126,6 +170,8 @@ class AggregateOperator(Operator):
                 times[key] = time
 
     def _write_and_emit(self) -> None:
+        if self._tables and not self._write_columns():
+            self._fold_tables()
         if not self._held:
             return
         held_by_key, self._held = self._held, {}
@@ -168,8 +214,8 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
     columns = list(zip(key_names, key_types, strict=True))
     if isinstance(function, WindowDefinition) and not isinstance(function.assigner, GlobalWindows):
         columns.append(("window", "struct<start: timestamp, end: timestamp>"))
-        function = evolve(function, key_names=tuple(key_names))
     columns += bound.result_types.items()
+    function = evolve(function, key_names=tuple(key_names))
     names = [name.lower() for name, _ in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

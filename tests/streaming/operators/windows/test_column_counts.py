@@ -22,8 +22,10 @@ from statebackend.spark.tasks.arrow_rows import (
     time_of_emitted,
 )
 from statebackend.state.state_backend import state_backend
-from statebackend.streaming.aggregates import checked_aggregates
+from statebackend.streaming.aggregates import AggregateDefinition, checked_aggregates
 from statebackend.streaming.errors import AggregateOverflowError
+from statebackend.streaming.operators import aggregate
+from statebackend.streaming.operators.aggregate import AggregateOperator
 from statebackend.streaming.operators.aligned_batches import can_be_counted, counts_by_start, starts_of
 from statebackend.streaming.operators.operator import BatchPlaces
 from statebackend.streaming.operators.window_operator import WindowOperator
@@ -37,6 +39,7 @@ from statebackend.streaming.windows.window_definition import (
 from statebackend.streaming.windows.windowed_stream import Count, KeyAndWindow
 from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.operators import OperatorTestHarness
+from typeserializers.scalars.fixed_width import LongSerializer
 
 LATE = OutputTag[Any]("late")
 TIMES = st.integers(-50, 50) | st.sampled_from([-(1 << 40), (1 << 40) + 7])
@@ -190,32 +193,38 @@ WIDE_RECORDS = st.lists(
 )
 
 
+WIDE_SCHEMA = parsed_schema("key string, n bigint, name string", "here")
+
+
+def wide_batch(records: list[Any], key_group: Any) -> Any:
+    """Records with their timestamps as a batch of columns."""
+    columns = [[record[index] for record in records] for index in range(3)]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, WIDE_SCHEMA.arrow.types, strict=True)]
+    groups = pa.array([key_group(record[0]) for record in records], pa.int32())
+    times = time_of_emitted([record[-1] for record in records], len(records), False)
+    names = [*WIDE_SCHEMA.names, KEY_GROUP_COLUMN, TIME_COLUMN]
+    reader = InputReader(InputColumns(tuple(WIDE_SCHEMA.names), ("key",), has_time=True), "here")
+    [batch] = reader.batches(pa.RecordBatch.from_arrays([*arrays, groups, times], names))
+    return batch
+
+
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(st.lists(st.tuples(st.lists(WIDE_RECORDS, max_size=2), st.integers(-20, 40)), max_size=4))
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_keys(
     tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any]
 ) -> None:
-    given_schema = parsed_schema("key string, n bigint, name string", "here")
-    reader = InputReader(InputColumns(("key", "n", "name"), ("key",), has_time=True), "windows")
     runs, harness = [], BackendHarness(Path(tmp_path_factory.mktemp("bytes")))
     for is_bulk, key_names in ((True, ("key",)), (True, ()), (False, ())):
         operator = WindowOperator(evolve(definition(WIDE, 0), late_data_tag=None, key_names=key_names), "windows")
         if not is_bulk:
             operator._is_bulk = lambda context: False  # type: ignore[method-assign]
-        runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(given_schema,)))
+        runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(WIDE_SCHEMA,)))
     of_columns, of_objects, of_single_keys = runs
     for batches, watermark in epochs:
         for records in batches:
             if records:
-                columns = [[record[index] for record in records] for index in range(3)]
-                arrays = [
-                    pa.array(column, kind) for column, kind in zip(columns, given_schema.arrow.types, strict=True)
-                ]
-                groups = pa.array([harness.key_group(record[0]) for record in records], pa.int32())
-                times = time_of_emitted([record[-1] for record in records], len(records), False)
-                names = [*given_schema.names, KEY_GROUP_COLUMN, TIME_COLUMN]
-                [batch] = reader.batches(pa.RecordBatch.from_arrays([*arrays, groups, times], names))
+                batch = wide_batch(records, harness.key_group)
                 of_columns.operator.process_batch(0, batch)
             for run in (of_objects, of_single_keys):
                 run.records(*[(record[0], record[:-1], record[-1]) for record in records])
@@ -227,6 +236,38 @@ def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_k
         stored = [list(run.backend.export_state("window-contents")) for run in runs]
         assert stored[0] == stored[1] == stored[2]
     assert of_objects.entries() == of_columns.entries() == of_single_keys.entries()
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@given(
+    epochs=st.lists(st.lists(st.tuples(st.booleans(), WIDE_RECORDS), max_size=3), max_size=4),
+    most_partials=st.sampled_from([0, 1 << 20]),
+)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_aggregates_without_windows_have_the_same_bytes_and_rows_in_columns(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any], most_partials: int
+) -> None:
+    runs, harness = [], BackendHarness(Path(tmp_path_factory.mktemp("bytes")))
+    for key_names in (("key",), ()):
+        operator = AggregateOperator(AggregateDefinition(WIDE.aggregates, key_names=key_names), "totals")
+        runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(WIDE_SCHEMA,)))
+        runs[-1].context.timers = runs[-1].context.internal_timer_service("unused", LongSerializer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregate, "_MOST_PARTIALS", most_partials)
+        for batches in epochs:
+            for in_columns, records in batches:
+                of_objects = [(record[0], record[:-1], record[-1]) for record in records]
+                if in_columns and records:
+                    runs[0].operator.process_batch(0, wide_batch(records, harness.key_group))
+                else:
+                    runs[0].records(*of_objects)
+                runs[1].records(*of_objects)
+            for run in runs:
+                run.snapshot()
+            emitted = [[(tuple(one.row), one.timestamp_ms) for one in run.emitted] for run in runs]
+            assert emitted[0] == emitted[1]
+            stored = [list(run.backend.export_state("accumulators")) for run in runs]
+            assert stored[0] == stored[1]
 
 
 def test_an_overflow_in_a_window_names_the_key(tmp_path: Path) -> None:
