@@ -1,7 +1,7 @@
 """Encodes and decodes `_metadata` files: the complete record of one checkpoint or savepoint.
 
 A file is an Avro object container file with one record, so any Avro tool reads it. Its header has two more keys:
-`statebackend.format_version` and `statebackend.checksum`. The checksum covers the whole file, with its own 32 digits
+`statebackend.metadata_version` and `statebackend.checksum`. The checksum covers the whole file, with its own 32 digits
 replaced by zeros, so any flipped bit is detected. It is checked before the version: a file of another version is not
 mistaken for a damaged one.
 
@@ -27,6 +27,7 @@ import xxhash
 from attrs import asdict
 
 from snapshots.errors import cut, shown
+from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import (
     CorruptMetadataError,
     InvariantViolationError,
@@ -218,7 +219,8 @@ _MAX_COMPRESSION_RATIO = 256
 _MANY_SMALL_ITEMS = 1 << 16
 
 _MAGIC = b"Obj\x01"
-_VERSION_KEY = "statebackend.format_version"
+_VERSION_KEY = "statebackend.metadata_version"
+_PRE_RELEASE_KEY = "statebackend.format_version"
 _CHECKSUM_KEY = "statebackend.checksum"
 _NO_CHECKSUM = "xxh3:" + "0" * 32
 
@@ -297,10 +299,14 @@ def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
     except Exception as error:
         _corrupt(location, f"it has no Avro file header ({error!r})", error)
     keys: dict[str, bytes] = header["meta"]
-    if header["magic"] != _MAGIC or not {_VERSION_KEY, _CHECKSUM_KEY} <= keys.keys():
+    is_versioned = _VERSION_KEY in keys or _PRE_RELEASE_KEY in keys
+    if header["magic"] != _MAGIC or not is_versioned or _CHECKSUM_KEY not in keys:
         _corrupt(location, "it is not a metadata file of this package")
     header_bytes = source.tell()
     _check_checksum(data, keys[_CHECKSUM_KEY], header_bytes, location)
+    if _VERSION_KEY not in keys:
+        advice = "Use a checkpoint or savepoint of a released version, or start the job without state."
+        raise UnsupportedMetadataVersionError(pre_release(location, advice))
     _check_version(keys[_VERSION_KEY], location)
     _check_schema(keys.get("avro.schema", b""), location)
     body = _read_block(io.BytesIO(data[header_bytes:]), header, location)
@@ -333,17 +339,9 @@ def _check_version(text: bytes, location: str) -> None:
     except ValueError as error:
         _corrupt(location, f"its format version {shown(text)} is not a number", error)
     if version > FORMAT_VERSION:
-        raise UnsupportedMetadataVersionError(
-            f"{location} has format version {version}; this release reads version {FORMAT_VERSION}. "
-            "Open it with the release that wrote it, or a newer one."
-        )
+        raise UnsupportedMetadataVersionError(newer_version(location, version, FORMAT_VERSION))
     if version < 1:
         _corrupt(location, f"there is no format version {version}")
-    if version < FORMAT_VERSION:
-        raise UnsupportedMetadataVersionError(
-            f"{location} was written by a pre-release: it has format version {version}, this release reads version "
-            f"{FORMAT_VERSION}. Use a checkpoint or savepoint of this release, or start the job without state."
-        )
 
 
 def _check_schema(text: bytes, location: str) -> None:

@@ -13,7 +13,7 @@ from statebackend.checkpoint.handle_records import SUBTASK_STATE_SCHEMA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMA", "OPERATOR_STATE_SCHEMA"]
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 1
 """The only version that is written and read."""
 
 _NULLABLE_LONG = ["null", "long"]

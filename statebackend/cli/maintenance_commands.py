@@ -36,7 +36,7 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 )
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
-from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_roll_back
+from statebackend.checkpoint.store.job_files import check_stored_in, read_stored_in, write_roll_back
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.sizes import counted, shown_bytes
@@ -110,7 +110,7 @@ def lease_job(
             identity.job_name,
             identity.max_parallelism,
             leadership=led_by,
-            kept_in=led_by.kept_in(identity.job_name),
+            stored_in=led_by.stored_in(identity.job_name),
         ) as directory,
         raising_root_cause(directory.leadership),
     ):
@@ -183,12 +183,12 @@ def _why_no_job(file_system: CheckpointFileSystem) -> str:
 def _services_of(
     job_dir: str, file_system: CheckpointFileSystem, services: JobServices | None, job_name: str
 ) -> JobServices:
-    said = read_kept_in(file_system)
+    said = read_stored_in(file_system)
     if said is None:
         # Other services would move the records of its checkpoints.
         return DirectoryServices()
     chosen = default_services(job_dir) if services is None else services
-    check_kept_in(file_system, chosen.kept_in(job_name))
+    check_stored_in(file_system, chosen.stored_in(job_name))
     return chosen
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from snapshots.format_versions import newer_version
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
@@ -102,7 +103,7 @@ class StagingArea:
                 f"{self._target}, {epoch}: {format_value(first_line, 100)} is not a committable of this sink"
             ) from error
         if version != _VERSION:
-            raise SinkError(f"{self._target}, {epoch}: version {version!r} of a committable is not known")
+            raise SinkError(newer_version(f"{self._target}: the committable of {epoch}", version, _VERSION))
         if handle is not None:
             if self._files is None:
                 raise SinkError(

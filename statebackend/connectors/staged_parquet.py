@@ -21,6 +21,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from attrs import field, frozen
 
+from snapshots.format_versions import newer_version
 from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.store_uri import secrets_of
 from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
@@ -70,11 +71,11 @@ def decode_committable(committable: bytes, epoch: SinkEpoch, version: int, sink_
     """Return the fields of a committable. Raises `SinkError` for one of another sink or version."""
     try:
         fields: dict[str, Any] = json.loads(committable)
-        is_known = fields["version"] == version
+        found = fields["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise SinkError(f"{epoch}: its committable is not one of {sink_name}") from error
-    if not is_known:
-        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
+    if found != version:
+        raise SinkError(newer_version(f"the committable of {epoch}", found, version))
     return fields
 
 

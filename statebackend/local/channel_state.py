@@ -9,7 +9,7 @@ nothing is pickled: barriers do not overtake on the channels of such an input.
 
 A part is metadata, which is in the handle, and elements, which are a file:
 
-    meta     := "SBCS" version checksum body          checksum: XXH3 with 64 bits of the body, big-endian
+    meta     := "SBCH" i32(version) checksum body      checksum: XXH3 with 64 bits of the body, big-endian
     body     := i8 has time (0 or 1)  time?  i32(forms) form*  i32(channels) channel*
     time     := i64 watermark  i64 sent watermark  i8 has sent that it is idle  i32(inputs) input*
     input    := i64 watermark of its valve  i32(channels) (UTF node  i32 index  i64 watermark  i8 is idle)*
@@ -40,6 +40,7 @@ from attrs import field, frozen
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import MalformedDataError, StateFormatError
+from snapshots.format_versions import read_header, write_header
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState
@@ -61,7 +62,7 @@ _FORMAT: Final = "channel_state"
 MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
 """The most bytes that the elements of one part may take."""
 
-_MAGIC: Final = b"SBCS"
+_MAGIC: Final = b"SBCH"
 _VERSION: Final = 1
 _CHECKSUM_BYTES: Final = 8
 _BATCH, _WATERMARK, _IDLE, _ACTIVE = 1, 2, 3, 4
@@ -195,9 +196,7 @@ def encode_part(
 def decode_meta(data: bytes) -> ChannelStateMeta:
     """Decode the metadata of a part. Raises `StateFormatError` for other bytes, or a broken invariant."""
     source = DataInputView(data)
-    _require(source.read(len(_MAGIC)) == _MAGIC, "these bytes are not channel state")
-    version = source.read_unsigned_byte()
-    _require(version == _VERSION, f"channel state of version {version} was written by a later release; this reads 1")
+    read_header(source, _MAGIC, _VERSION, "channel state")
     checksum, body = source.read(_CHECKSUM_BYTES), source.read(source.remaining)
     _require(xxhash.xxh3_64_digest(body) == checksum, "the bytes of channel state are not those that were written")
     source = DataInputView(body)
@@ -254,7 +253,11 @@ def _encode_meta(meta: ChannelStateMeta) -> bytes:
         out.write_int(channel.element_count)
         out.write_long(channel.size_bytes)
     body = out.to_bytes()
-    return _MAGIC + bytes([_VERSION]) + xxhash.xxh3_64_digest(body) + body
+    out = DataOutputView()
+    write_header(out, _MAGIC, _VERSION)
+    out.write(xxhash.xxh3_64_digest(body))
+    out.write(body)
+    return out.to_bytes()
 
 
 def _write_time(out: DataOutputView, time: SubtaskTime) -> None:

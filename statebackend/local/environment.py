@@ -9,10 +9,10 @@ are checked when the records arrive.
 A rollback to an older checkpoint has these steps. After a crash, only a start that repeats it (or goes back further)
 is possible, because a start from the newest checkpoint would continue without the output that sinks have hidden:
 
-    fall-back.json    written first
+    rollback.json    written first
     the sinks         hide the output of later epochs, if they can
     set-aside/        the newer checkpoints, the newest first
-    fall-back.json    removed last
+    rollback.json    removed last
 
 If no sink can roll back, there is no such moment, and no file.
 """

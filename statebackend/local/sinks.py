@@ -11,7 +11,6 @@ a failed checkpoint are committed with the next one, and a crash before the comm
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -30,7 +29,7 @@ from statebackend.streaming.runtime.job_sinks import (
     no_sink,
 )
 from statebackend.streaming.runtime.settings import is_instance_of
-from statebackend.streaming.sink import Sink, SinkEpoch, SinkError
+from statebackend.streaming.sink import Sink, SinkEpoch
 from statebackend.streaming.stream_graph import JobGraph, SinkNode
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
@@ -114,10 +113,6 @@ class StagedSinks(JobSinks):
                 sink.commit(epoch, [committable])
                 del self._staged[uid][epoch.epoch_id]
 
-    def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
-        committable = metadata.sink_committables.get(uid, b"")
-        return _decode_former(committable) or super().staged(metadata, uid)
-
     def _due(self, uid: str, checkpoint_id: int) -> list[tuple[SinkEpoch, bytes]]:
         return [staged for epoch_id, staged in sorted(self._staged[uid].items()) if epoch_id <= checkpoint_id]
 
@@ -127,24 +122,6 @@ def _sink_of(given: Any) -> Sink | None:
         sink: Sink = given
         return sink
     return SinkAdapter(given) if is_instance_of(given, RecordSink) else None
-
-
-def _decode_former(data: bytes) -> list[StagedEpoch]:
-    """Decode the committables of earlier versions; empty for those of this version."""
-    count, epoch_form = struct.Struct(">I"), struct.Struct(">QI")
-    if data.startswith(encode_committables([])[:4]) or len(data) < count.size:
-        return []
-    place, staged = count.size, list[StagedEpoch]()
-    try:
-        for _ in range(count.unpack_from(data)[0]):
-            epoch_id, length = epoch_form.unpack_from(data, place)
-            place += epoch_form.size + length
-            staged.append(StagedEpoch(epoch_id, "", [data[place - length : place]]))
-    except struct.error as error:
-        raise SinkError(f"the committables of a sink are damaged: {error}") from error
-    if place != len(data):
-        raise SinkError(f"the committables of a sink are damaged: they end at byte {place} of {len(data)}")
-    return staged
 
 
 def check_sinks(graph: JobGraph) -> None:

@@ -57,7 +57,7 @@ def inspection(savepoint: Savepoint, *, now_ms: int, counts: bool) -> Answer:
         "files": len(metadata.files),
         "parent_checkpoint_id": metadata.parent_checkpoint_id,
         "restored_from": None if metadata.restored_from is None else asdict(metadata.restored_from),
-        "written_anew_from": metadata.properties.get(REWRITTEN_FROM),
+        "rewritten_from": metadata.properties.get(REWRITTEN_FROM),
         "watermark_ms": None if watermarks is None else watermarks.watermark_ms,
         "timers_due": [asdict(one) for one in metadata.timers_due],
         "source": None

@@ -7,7 +7,7 @@ states are sorted by name.
     title    := "statebackend state lock, format 1" NL
     notes    := two lines that begin with "#", always the same
     operator := NL "operator " name NL ("  " description NL)*
-    bytes    := "bytes of " name " sealed " 64 hexadecimal digits NL ("  keyed " base64 NL)* ("  operator " base64 NL)*
+    bytes    := "bytes of " name " sha256 " 64 hexadecimal digits NL ("  keyed " base64 NL)* ("  operator " base64 NL)*
 
 - The operator lines are for people. Each describes one key, state, type, field or constant, so a diff lists the
   changes. Names are JSON texts and unprintable characters are escaped.
@@ -36,6 +36,7 @@ from typing import Final
 from attrs import field, frozen
 
 from snapshots.errors import StateFormatError
+from snapshots.format_versions import newer_version, pre_release
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
@@ -182,15 +183,17 @@ MAX_LOCK_BYTES: Final = 16 << 20
 REWRITE_HINT: Final = "write it: statebackend lock --job MODULE:FACTORY --output"
 """How to repair a lockfile; the path follows."""
 
-TITLE: Final = "statebackend state lock, format "
+TITLE: Final = "statebackend schema lockfile, format "
 """The beginning of every lockfile, whatever its version."""
 
+_PRE_RELEASE_TITLE: Final = "statebackend state lock, format "
+
 _NOTES: Final = (
-    "# Written by `statebackend lock`, compared by `statebackend check`: look at it in reviews, do not edit it.",
-    "# To resolve a conflict in it take either side, then run `statebackend lock` for the program as it is.",
+    "# Written by `statebackend lock` and compared by `statebackend check`. Review changes, do not edit the file.",
+    "# To resolve a git conflict, take either side and run `statebackend lock` again.",
 )
 _BYTES_PER_LINE: Final = 72
-_SEAL: Final = re.compile(r'bytes of (".*") sealed ([0-9a-f]{64})')
+_SEAL: Final = re.compile(r'bytes of (".*") sha256 ([0-9a-f]{64})')
 _MAX_PARALLELISM: Final = re.compile(r"max_parallelism (\d{1,9})")
 _CONFLICT: Final = re.compile(r"^(<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)", re.MULTILINE)
 
@@ -267,7 +270,7 @@ def _assembled(max_parallelism: int, operators: Sequence[tuple[_SealedOperator, 
         lines += ["", *one.lines]
     lines.append("")
     for one, seal in operators:
-        lines.append(f"bytes of {one.lines[0].removeprefix('operator ')} sealed {seal}")
+        lines.append(f"bytes of {one.lines[0].removeprefix('operator ')} sha256 {seal}")
         lines += [f"  keyed {part}" for part in _base64_lines(one.keyed)]
         lines += [f"  operator {part}" for part in _base64_lines(one.operator)]
     lines.append("end")
@@ -314,13 +317,13 @@ def _parse_lock(text: str, where: str) -> StateLock:
 
 
 def _check_title(title: str, where: str) -> None:
+    if title.startswith(_PRE_RELEASE_TITLE):
+        raise StateLockError(pre_release(where, f"Write it again: {REWRITE_HINT.removeprefix('write it: ')} {where}"))
     version = title.removeprefix(TITLE)
-    if not title.startswith(TITLE) or not version.isdigit():
+    if not title.startswith(TITLE) or re.fullmatch("[1-9][0-9]{0,8}", version) is None:
         raise StateLockError(f"{where} does not begin with {TITLE!r} and a number: it is not a schema lockfile")
     if version != str(FORMAT_VERSION):
-        raise StateLockError(
-            f"{where} has format {version:.20}, and {FORMAT_VERSION} is the newest known here: a newer release wrote it"
-        )
+        raise StateLockError(newer_version(where, int(version), FORMAT_VERSION))
 
 
 def _blocks(lines: Sequence[str], begin: str) -> list[list[str]]:
@@ -494,7 +497,7 @@ def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
     # Do not overwrite another file, such as the program itself.
     with _place(path).open("rb") as file:
         begin = file.read(len(TITLE))
-    if begin and begin != TITLE.encode():
+    if begin and not begin.startswith((TITLE.encode(), _PRE_RELEASE_TITLE.encode())):
         raise StateLockError(f"{os.fspath(path)} exists and is not a lockfile; choose another name, or remove it")
 
 

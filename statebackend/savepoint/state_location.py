@@ -35,7 +35,7 @@ from statebackend.checkpoint.store.checkpoint_directories import (
     read_metadata,
 )
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
-from statebackend.checkpoint.store.job_files import read_kept_in
+from statebackend.checkpoint.store.job_files import read_stored_in
 from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
 from statebackend.savepoint.foreign.errors import UnsupportedForeignStateError
 from statebackend.savepoint.foreign.flink_files import is_flink_metadata, open_flink_savepoint
@@ -109,8 +109,8 @@ def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> 
     file_system = CheckpointFileSystem.from_uri(job_dir)
     identity = JobDirectory.inspect(job_dir)
     led_by = default_services(job_dir) if services is None else services
-    recorded = read_kept_in(file_system)
-    given = None if identity is None else led_by.kept_in(identity.job_name)
+    recorded = read_stored_in(file_system)
+    given = None if identity is None else led_by.stored_in(identity.job_name)
     if recorded not in (None, given):
         raise JobDirectoryMismatchError(
             f"the completed checkpoints of {file_system.uri} are recorded in {recorded}, but the given services read "

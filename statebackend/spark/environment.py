@@ -6,7 +6,7 @@ job directory and starts Spark.
 
     <job_dir>/job.json, driver.lock     identity and lock (statebackend.checkpoint.store.job_directory)
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
-    <job_dir>/time-epoch.json           the open no-data epoch (statebackend.checkpoint.store.job_files)
+    <job_dir>/no-data-epoch.json           the open no-data epoch (statebackend.checkpoint.store.job_files)
     <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the sources
 
 The last two are driver files: with high availability, or a directory of their own, they are elsewhere

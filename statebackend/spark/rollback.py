@@ -1,11 +1,11 @@
 """Rollback of a job directory to an older checkpoint: newer files are set aside, and the input is read again.
 
-    fall-back.json                 written first: from now on only the same rollback can be started
+    rollback.json                 written first: from now on only the same rollback can be started
     the sinks                      hide the output of later epochs, if they can
     set-aside/chk-<id>-<n>/        the newer checkpoints, newest first
     set-aside/spark-<n>/           Spark's source log as it was
     spark/                         cut after the batch of the checkpoint
-    fall-back.json                 removed last
+    rollback.json                 removed last
 
 Each step can continue after a crash, so the rollback is repeated until it succeeds.
 """

@@ -9,7 +9,7 @@ may take several rows, in order.
 In a savepoint ``value`` is never null. In an increment a null value is a deletion: with a user key, of that map entry;
 without one, of everything under that key and namespace.
 
-The key-value metadata of the file holds ``statebackend.format`` = ``1``.
+The key-value metadata of the file holds ``statebackend.keyed_state`` = ``1``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
 
-FORMAT_KEY: Final = b"statebackend.format"
+FORMAT_KEY: Final = b"statebackend.keyed_state"
 FORMAT: Final = b"1"
 
 SCHEMA: Final = pa.schema(
@@ -174,14 +174,14 @@ def read_canonical_columns(
     """Read the rows whose key group is in one of the ranges, as batches of Arrow with these columns.
 
     ``columns`` must include the key group; pages of other columns are not read. ``path`` names the file in messages.
-    ``checks_pages`` verifies the checksum of each page, for callers that did not verify the whole file; files of
-    release 0.1 have none. Raises as `read_canonical`.
+    ``checks_pages`` verifies the checksum of each page, for callers that did not verify the whole file. Raises as
+    `read_canonical`.
     """
     try:
         with BoundedParquetFile(source, checks_pages=checks_pages) as file:
-            metadata = file.schema.metadata or {}
-            if metadata.get(FORMAT_KEY) != FORMAT or not file.has_columns_of(SCHEMA):
-                raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
+            problem = file.format_problem(SCHEMA, "canonical state", path)
+            if problem is not None:
+                raise StateRestoreError(problem)
             for row_group, held in _row_groups_from(file, min(one.start for one in key_groups)):
                 wanted = [one for one in key_groups if held.overlaps(one)]
                 is_wanted_whole = any(one.contains_range(held) for one in wanted)

@@ -4,7 +4,7 @@ A state consists of *parts*, one per schema, and a part of *slices*, ranges of r
 and neither reads nor copies rows. A part keeps the snapshots of its serializers as bytes, so that an unregistered state
 is copied although this process does not know its serializers.
 
-    meta  := i32(version 3) i32(states) state*
+    meta  := "SBOS" i32(version 1) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
     part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
     slice := i32(number of a file) i64(first row) i64(end row, exclusive)
@@ -19,7 +19,7 @@ The rows are stored in Parquet:
 
 A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
 map; a null value is the value None. The key-value metadata of the file holds
-``statebackend.operator_state.format`` = ``1``.
+``statebackend.operator_state`` = ``1``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from attrs import field, frozen
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
+from snapshots.format_versions import read_header, write_header
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
@@ -42,7 +43,8 @@ from statebackend.state.operator_state_descriptors import ROLES, OperatorStateMo
 from statebackend.state.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-VERSION: Final = 3
+MAGIC: Final = b"SBOS"
+VERSION: Final = 1
 
 DIGEST_BYTES: Final = 16
 
@@ -214,7 +216,7 @@ def _require(condition: bool, name: str, message: str) -> None:
 def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) -> bytes:
     check_subtask_states(operator.states)
     out = DataOutputView()
-    out.write_int(VERSION)
+    write_header(out, MAGIC, VERSION)
     out.write_int(len(operator.states))
     for state in operator.states:
         out.write_utf(state.name)
@@ -235,12 +237,7 @@ def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) ->
 
 
 def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHandle:
-    version = source.read_int()
-    if version != VERSION:
-        raise StateRestoreError(
-            f"operator state has version {version}, this release reads version {VERSION}: it was written by a "
-            f"pre-release or by a newer release"
-        )
+    read_header(source, MAGIC, VERSION, "operator state")
     files = dict(enumerate(part.files))
     states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
@@ -274,7 +271,7 @@ def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> Ope
     return OperatorStateMeta(name, _MODES[mode], tuple(parts))
 
 
-FORMAT_KEY: Final = b"statebackend.operator_state.format"
+FORMAT_KEY: Final = b"statebackend.operator_state"
 ROWS_FORMAT: Final = b"1"
 
 SCHEMA: Final = pa.schema(
@@ -333,9 +330,9 @@ def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator
     content = file_system.read_file(wanted.file)
     try:
         with BoundedParquetFile(pa.BufferReader(content)) as file:
-            metadata = file.schema.metadata or {}
-            if metadata.get(FORMAT_KEY) != ROWS_FORMAT or not file.has_columns_of(SCHEMA):
-                raise StateRestoreError(f"{path} does not hold operator state of format {ROWS_FORMAT.decode()}")
+            problem = file.format_problem(SCHEMA, "operator state", path)
+            if problem is not None:
+                raise StateRestoreError(problem)
             if file.metadata.num_rows < wanted.stop:
                 raise StateRestoreError(
                     f"{path} has {file.metadata.num_rows} rows, but rows up to {wanted.stop} are referred to"

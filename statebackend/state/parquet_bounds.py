@@ -24,10 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshots.format_versions import newer_version, pre_release
 from statebackend.state.errors import StateBackendError
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+_PRE_RELEASE_KEYS: Final = (b"statebackend.format", b"statebackend.operator_state.format")
 
 MAX_ROW_GROUP_ROWS: Final = 1 << 16
 """The limit of rows in a row group. No release has written more."""
@@ -93,9 +96,18 @@ class BoundedParquetFile:
     ) -> None:
         self._closing.close()
 
-    def has_columns_of(self, expected: pa.Schema) -> bool:
-        """Whether the columns have the names and the types of ``expected``."""
-        return bool(self.schema.names == expected.names and self.schema.types == expected.types)
+    def format_problem(self, expected: pa.Schema, what: str, path: str) -> str | None:
+        """Why the file is not in the format of a schema, whose metadata is the key and the version. None if it is."""
+        [(key, version)] = expected.metadata.items()
+        metadata = self.schema.metadata or {}
+        found = metadata.get(key, b"")
+        if not found and any(one in metadata for one in _PRE_RELEASE_KEYS):
+            return pre_release(path, "Use a checkpoint or savepoint of a released version.")
+        if found.isdigit() and len(found) < 10 and int(found) > int(version):
+            return newer_version(path, int(found), int(version))
+        if found != version or self.schema.names != expected.names or self.schema.types != expected.types:
+            return f"{path} does not hold {what} of format {version.decode()}"
+        return None
 
     def rows_of_group(self, row_group: int) -> int:
         """The number of rows of a row group. Raises `ValueError` for more than a row group can have."""

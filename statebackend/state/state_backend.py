@@ -90,7 +90,7 @@ class StateBackend(ABC):
         """Take back a leased backend: close it, or keep it if its last call was a snapshot (``succeeded``)."""
         backend.close()
 
-    def kept_bytes_of_host(self) -> int:
+    def worker_cache_bytes(self) -> int:
         """The bytes of memory that the processes of this host keep for later epochs; may be an estimate."""
         return 0
 

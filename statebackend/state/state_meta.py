@@ -26,6 +26,7 @@ from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_or_unopened, snapshot_to_bytes
 from snapshots.errors import StateFormatError
+from snapshots.format_versions import read_header, write_header
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.clock import Clock
 from statebackend.state.descriptors import Descriptor, StoredKind
@@ -47,7 +48,7 @@ STATE_KINDS: Final[Mapping[str, StateKind]] = {kind.name: kind for kind in (VALU
 CANONICAL_BACKEND: Final = "canonical"
 """The backend name of a handle of canonical Parquet files; every backend restores it."""
 
-MAGIC: Final = 0x53424D31
+MAGIC: Final = b"SBKS"
 VERSION: Final = 1
 
 
@@ -226,8 +227,7 @@ def _schema(state: StateMeta) -> tuple[object, ...]:
 def encode_meta(meta: KeyedStateMeta) -> bytes:
     """Encode the metadata."""
     out = DataOutputView()
-    out.write_int(MAGIC)
-    out.write_int(VERSION)
+    write_header(out, MAGIC, VERSION)
     out.write_sized_bytes(snapshot_to_bytes(meta.key_snapshot))
     out.write_long(meta.sequence)
     out.write_int(len(meta.states))
@@ -257,11 +257,7 @@ def decode_meta(data: bytes, file_count: int) -> KeyedStateMeta:
 
 
 def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
-    magic, version = source.read_int(), source.read_int()
-    if magic != MAGIC:
-        raise StateRestoreError(f"the meta data of a state handle begins with {magic:#x}, not {MAGIC:#x}: not ours")
-    if version != VERSION:
-        raise StateRestoreError(f"version {version} of state meta data is not known here: a newer release wrote it")
+    read_header(source, MAGIC, VERSION, "keyed state")
     key_snapshot = snapshot_or_unopened(source.read_sized_bytes())
     sequence = source.read_long()
     states = tuple(_decode_state(source, file_count) for _ in range(source.read_count(minimum_item_bytes=16)))

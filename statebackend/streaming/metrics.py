@@ -13,7 +13,7 @@ Subtasks send their metrics in acknowledgements, one number per epoch and output
     entries_written, bytes_written   i64   of the snapshot
     open_s, process_s, snapshot_s    f64
     local_opens, restores            i64   0 or 1
-    kept_bytes_of_host               i64
+    worker_cache_bytes               i64
     barrier_<name>                   i64   `SubtaskBarriers`
     state/<state>, snapshot          text  `statebackend.state.metrics`
 
@@ -285,7 +285,7 @@ class CheckpointCost:
 class EpochMetrics(CheckpointCost):
     """One epoch. ``open_s``, ``process_s`` and ``snapshot_s`` are those of the slowest subtask.
 
-    ``kept_bytes_of_host`` estimates what the workers of a host keep in memory for later epochs, for the host that keeps
+    ``worker_cache_bytes`` estimates what the workers of a host keep in memory for later epochs, for the host that keeps
     most. ``has_batch`` is False for a no-data epoch. ``operators`` and ``state_metrics`` are by operator uid, ``sinks``
     by uid. ``watermark_lag_ms`` is the largest lag of a source or operator, None without a watermark.
     """
@@ -298,7 +298,7 @@ class EpochMetrics(CheckpointCost):
     bytes_written: int = 0
     local_opens: int = 0
     restores: int = 0
-    kept_bytes_of_host: int = 0
+    worker_cache_bytes: int = 0
     watermark_lag_ms: int | None = None
     operators: Mapping[str, OperatorMetrics] = field(factory=dict)
     sinks: Mapping[str, SinkMetrics] = field(factory=dict)
@@ -365,7 +365,7 @@ def metrics_of_epoch(
         bytes_written=total("bytes_written"),
         local_opens=total("local_opens"),
         restores=total("restores"),
-        kept_bytes_of_host=max((_whole(values.get("kept_bytes_of_host")) for values in metrics), default=0),
+        worker_cache_bytes=max((_whole(values.get("worker_cache_bytes")) for values in metrics), default=0),
         watermark_lag_ms=watermark_lag_ms,
         operators=_operators(acknowledgements, subtasks),
         sinks=sinks or {},
@@ -589,12 +589,12 @@ class RunBarriers:
                 self.operators[uid] = self.operators.get(uid, OperatorBarriers()).with_subtask(one)
 
 
-def opening_metrics(*, is_local: bool, has_restore: bool, kept_bytes_of_host: int) -> dict[str, ReportValue]:
+def opening_metrics(*, is_local: bool, has_restore: bool, worker_cache_bytes: int) -> dict[str, ReportValue]:
     """Where a subtask found its state, as its acknowledgement sends it."""
     return {
         "local_opens": int(is_local),
         "restores": int(has_restore and not is_local),
-        "kept_bytes_of_host": kept_bytes_of_host,
+        "worker_cache_bytes": worker_cache_bytes,
     }
 
 
@@ -811,7 +811,7 @@ METRICS: Final[tuple[Metric, ...]] = tuple(
         (_EPOCH, "open_s", "gauge", "s", "Time in which the slowest subtask opened its state."),
         (_EPOCH, "process_s", "gauge", "s", "Time in which the slowest subtask processed its records."),
         (_EPOCH, "snapshot_s", "gauge", "s", "Time of the slowest snapshot of a subtask."),
-        (_EPOCH, "kept_bytes_of_host", "gauge", "bytes", "Memory kept by the workers of the host that keeps most."),
+        (_EPOCH, "worker_cache_bytes", "gauge", "bytes", "Memory kept by the workers of the host that keeps most."),
         (_CHECKPOINT, "checkpoint_id", "gauge", "id", "Id of the newest checkpoint."),
         (_CHECKPOINT, "timestamp_ms", "gauge", "ms", "Time at which the newest checkpoint was stored."),
         (_CHECKPOINT, "size_bytes", "gauge", "bytes", "State in the newest checkpoint."),

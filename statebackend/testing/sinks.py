@@ -89,7 +89,7 @@ class SinkDriver:
     def commit(self) -> None:
         """Commit the newest checkpoint."""
         assert self.checkpoint is not None
-        for one in decode_committables(self.checkpoint.committable, self.checkpoint.epoch_id):
+        for one in decode_committables(self.checkpoint.committable):
             if one.committables:
                 self.sink.commit(SinkEpoch(self.lineage, one.epoch_id, one.run_id), one.committables)
         self._step()

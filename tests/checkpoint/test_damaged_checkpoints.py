@@ -27,10 +27,10 @@ from statebackend.checkpoint.handle_records import (
 from statebackend.checkpoint.invariants import checksum_of_bytes
 from statebackend.testing.serializers import damaged_everywhere
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
-ACKNOWLEDGEMENT = (GOLDEN / "acknowledgement-2.bin").read_bytes()
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "formats"
+ACKNOWLEDGEMENT = (GOLDEN / "acknowledgement-1.bin").read_bytes()
 STATE = Acknowledgement.decode(ACKNOWLEDGEMENT).state
-METADATA = (GOLDEN / "metadata-6" / "_metadata").read_bytes()
+METADATA = (GOLDEN / "metadata-1").read_bytes()
 _SOURCE = io.BytesIO(METADATA)
 _HEADER = fastavro.schemaless_reader(_SOURCE, metadata_bytes._HEADER, None)
 _BLOCK_START = _SOURCE.tell()

@@ -22,7 +22,7 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory
-from statebackend.checkpoint.store.job_files import read_roll_back, write_kept_in
+from statebackend.checkpoint.store.job_files import read_roll_back, write_stored_in
 from statebackend.cli.main import main
 from statebackend.cli.streams import MISUSED, NOT_READABLE
 from statebackend.cli.terminal import services_of
@@ -220,7 +220,7 @@ def test_on_spark_a_roll_back_is_started_and_other_starts_are_rejected(
     assert (noted.checkpoint_id, noted.newest_id) == (1, 3)
     assert answer(capsys, "roll-back", job, "previous")["checkpoint_id"] == 1
     assert "is not finished" in answer(capsys, "roll-back", job, "2", status=NOT_READABLE)
-    assert files_of(job) == before | {"fall-back.json"}
+    assert files_of(job) == before | {"rollback.json"}
 
 
 def test_a_job_on_an_object_store_keeps_its_leadership_service(
@@ -241,7 +241,7 @@ def test_a_job_cannot_change_its_leadership_service(job: Path, capsys: pytest.Ca
     )
     # Its lock file leads it: nobody asks ZooKeeper, which would take its checkpoints over.
     assert answer(capsys, "gc", job, nobody)["files"] == []
-    write_kept_in(CheckpointFileSystem.from_uri(job), "zookeeper:/jobs/count")
+    write_stored_in(CheckpointFileSystem.from_uri(job), "zookeeper:/jobs/count")
     before = files_of(job)
     for option in ([], ["--zookeeper=127.0.0.1:1/others"]):
         assert "recorded in zookeeper:/jobs/count" in answer(capsys, "gc", job, *option, status=NOT_READABLE)

@@ -28,7 +28,9 @@ def texts_of(node: ast.AST) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def code() -> str:
-    modules = (path for name in ("statebackend", "typeserializers") for path in (REPOSITORY / name).rglob("*.py"))
+    modules = (
+        path for name in ("statebackend", "typeserializers", "snapshots") for path in (REPOSITORY / name).rglob("*.py")
+    )
     return "\n".join(text for path in sorted(modules) for text in texts_of(ast.parse(path.read_text("utf-8"))))
 
 

@@ -49,7 +49,7 @@ EPOCH_0_EXPIRED_MS = 1_012_000
 EPOCH_1_EXPIRED_MS = 1_015_000
 
 
-def copied(tmp_path: Path, name: str, written_as: str = "v6") -> Path:
+def copied(tmp_path: Path, name: str, written_as: str = "v1") -> Path:
     """A writable copy of a golden directory."""
     return Path(shutil.copytree(GOLDEN / written_as / name, tmp_path / name))
 
@@ -159,7 +159,7 @@ def test_a_job_that_started_from_a_savepoint_continues(tmp_path: Path, paralleli
     job_dir = copied(tmp_path, "begun-rocksdb")
     origin = read_origin(CheckpointFileSystem.from_uri(str(job_dir)))
     assert origin is not None
-    _, metadata = read_savepoint(GOLDEN / "v6" / "savepoint-heap")
+    _, metadata = read_savepoint(GOLDEN / "v1" / "savepoint-heap")
     assert str(origin.savepoint_identity) == f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"
     Job(job_dir, "rocksdb", parallelism, version, EPOCH_0_EXPIRED_MS + 1000).check(expected.BEGUN, 4)
 
@@ -207,7 +207,7 @@ def test_the_metadata_of_a_job_directory_is_as_expected(tmp_path: Path) -> None:
 
 
 def test_the_metadata_of_a_savepoint_is_as_expected() -> None:
-    _, one = read_savepoint(GOLDEN / "v6" / "timers-savepoint-rocksdb")
+    _, one = read_savepoint(GOLDEN / "v1" / "timers-savepoint-rocksdb")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden timers")
     assert (one.max_parallelism, one.parent_checkpoint_id, one.parent_digest) == (16, None, None)
     assert (one.source_offsets, one.sink_committables) == (b"offset 2", {})

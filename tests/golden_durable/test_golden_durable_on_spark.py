@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
-SAVEPOINTS = ["v6"]
+SAVEPOINTS = ["v1"]
 
 # What was kept of each word before the first new number, under the schemas of versions 1 and 2 of the program.
 ADA = {
@@ -62,7 +62,7 @@ def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("written_as", "version"), [("v6", 1), ("v6", 2)])
+@pytest.mark.parametrize(("written_as", "version"), [("v1", 1), ("v1", 2)])
 def test_a_job_on_spark_starts_from_a_savepoint_and_continues_at_its_source_position(
     spark: SparkSession, workplace: Path, written_as: str, version: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_job_on_spark_starts_from_a_savepoint_and_continues_at_its_source_posi
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("written_as", ["v6"])
+@pytest.mark.parametrize("written_as", ["v1"])
 def test_a_job_directory_on_spark_continues(spark: SparkSession, workplace: Path, written_as: str) -> None:
     shutil.copytree(GOLDEN / written_as / "spark-job", workplace / "job")
     assert found_by(spark, workplace, 1) == kept(1)
@@ -81,7 +81,7 @@ def test_a_job_directory_on_spark_continues(spark: SparkSession, workplace: Path
 def test_an_epoch_completed_before_the_driver_died_is_committed_and_not_processed_again(
     spark: SparkSession, workplace: Path
 ) -> None:
-    job_dir = Path(shutil.copytree(GOLDEN / "v6" / "spark-job", workplace / "job"))
+    job_dir = Path(shutil.copytree(GOLDEN / "v1" / "spark-job", workplace / "job"))
     for name in ("2", ".2.crc"):
         (job_dir / "spark" / "commits" / name).unlink()
     assert found_by(spark, workplace, 1) == kept(1)

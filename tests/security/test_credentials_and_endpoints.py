@@ -143,13 +143,13 @@ def listener() -> Iterator[tuple[str, list[bytes]]]:
 
 def origin_of(savepoint: Savepoint, uri: str) -> dict[str, object]:
     return {
-        "format_version": 2,
+        "version": 1,
         "savepoint_uri": uri,
         "savepoint_job_id": savepoint.metadata.job_id,
         "savepoint_id": savepoint.metadata.checkpoint_id,
         "savepoint_timestamp_ms": savepoint.metadata.timestamp_ms,
         "with_source_progress": False,
-        "begun_anew": [],
+        "restarted_sources": [],
     }
 
 

@@ -101,7 +101,7 @@ class StagingSink:
 
 
 def test_the_search_finds_modules_in_bytes_and_in_compressed_parts(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"\x00statebackend.spark.parquet_sink.NoopSink\x00 statebackend.format_version")
+    (tmp_path / "plain").write_bytes(b"\x00statebackend.spark.parquet_sink.NoopSink\x00 statebackend.metadata_version")
     schema: Any = {
         "type": "record",
         "name": "statebackend.CheckpointMetadata",

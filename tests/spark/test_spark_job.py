@@ -96,7 +96,7 @@ def test_state_is_kept_across_epochs_and_runs(workplace_of_three: Workplace, bac
     second = memory_sink()
     again = workplace_of_three.run(second, backend=backend)
     assert rows_of(second) == [("a", 4, 111), ("d", 1, 1)]
-    opens = [(epoch.local_opens + epoch.restores, epoch.kept_bytes_of_host) for epoch in (*job.epochs, *again.epochs)]
+    opens = [(epoch.local_opens + epoch.restores, epoch.worker_cache_bytes) for epoch in (*job.epochs, *again.epochs)]
     assert [count for count, _ in opens] == [0, 2, 2, 2]
     if backend == "rocksdb":
         assert [epoch.local_share for epoch in (*job.epochs, *again.epochs)] == [1.0] * 4

@@ -204,7 +204,7 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
     assert job.roll_back_report is not None
     assert (job.roll_back_report.checkpoint_id, job.roll_back_report.abandoned) == (0, (1,))
     assert shown(workplace) == expected
-    assert not (workplace.directory / "job" / "fall-back.json").exists()
+    assert not (workplace.directory / "job" / "rollback.json").exists()
 
 
 def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(workplace: Workplace) -> None:

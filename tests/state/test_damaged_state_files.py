@@ -21,7 +21,7 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.state_meta import decode_meta
 from statebackend.testing.serializers import damaged_everywhere
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "formats"
 HANDLES = sorted(path.parent.name for path in GOLDEN.glob("*/handle.json"))
 ALL = KeyGroupRange(0, 127)
 
@@ -64,7 +64,7 @@ def test_partial_pages_are_read_as_written_or_rejected(tmp_path: pathlib.Path, m
     whole, rejected = read(), 0
     assert sum(map(len, whole)) == 100
     # The file with its checksum is compared by nobody, so that damage is found by the pages or not at all.
-    for damaged in damaged_everywhere(content[: content.rindex(b"statebackend.format") // 2], limit=200):
+    for damaged in damaged_everywhere(content[: content.rindex(b"statebackend.keyed_state") // 2], limit=200):
         (tmp_path / "store" / "rows.parquet").write_bytes(damaged + content[len(damaged) :])
         try:
             assert read() == whole

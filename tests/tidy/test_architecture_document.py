@@ -24,10 +24,10 @@ NAMES_IN_FILES = {
     "statebackend.checksum",
     "statebackend.epoch",
     "statebackend.files",
-    "statebackend.format",
-    "statebackend.format_version",
+    "statebackend.keyed_state",
     "statebackend.lineage",
-    "statebackend.operator_state.format",
+    "statebackend.metadata_version",
+    "statebackend.operator_state",
 }
 """What stands in durable files and packaging, and looks like a module."""
 

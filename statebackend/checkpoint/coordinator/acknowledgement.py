@@ -8,7 +8,7 @@ state have the same digest, although their files and `state_id` differ. It also 
 The bytes travel through the engine and are not trusted on arrival:
 
     acknowledgement := magic version checksum body
-    magic           := "SBAK"
+    magic           := "SBAC"
     version         := one byte, 2
     checksum        := 8 bytes, xxh3 with 64 bits of body, big-endian
     body            := Avro binary encoding of the record in `_SCHEMA`, nothing after it
@@ -50,8 +50,8 @@ MAX_REPORT_ENTRIES = 10_000
 ReportValue = str | int | float | bool | None
 """A value of a report or a metric: a JSON scalar, integers within 64 bits."""
 
-_MAGIC = b"SBAK"
-_VERSION = 2
+_MAGIC = b"SBAC"
+_VERSION = 1
 _HEADER_BYTES = len(_MAGIC) + 1 + 8
 
 _VALUES = {"type": "map", "values": ["null", "boolean", "long", "double", "string"]}
@@ -98,7 +98,7 @@ _BEFORE_STATE, _AFTER_STATE = (
     fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
     for name, fields in (
         ("statebackend.BeforeState", _SCHEMA["fields"][:_STATE_AT]),
-        ("statebackend.BehindState", _SCHEMA["fields"][_STATE_AT + 1 :]),
+        ("statebackend.AfterState", _SCHEMA["fields"][_STATE_AT + 1 :]),
     )
 )
 

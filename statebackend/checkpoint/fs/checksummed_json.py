@@ -1,6 +1,6 @@
 """Checksummed JSON: small JSON files of a job directory that detect any change.
 
-Such a file is one JSON object with `format_version`, its content and `checksum`. The checksum covers the same object
+Such a file is one JSON object with `version`, its content and `checksum`. The checksum covers the same object
 without `checksum`, written with sorted keys, ASCII escapes and no white space. A file has at most 64 KiB, unless its
 reader sets another limit. A reader checks the checksum before the version, so a newer file is not taken for a damaged
 one.
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from snapshots.errors import cut, shown
+from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import CorruptJobIdentityError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checksum_of_bytes
@@ -20,11 +21,13 @@ from statebackend.checkpoint.invariants import checksum_of_bytes
 __all__ = ["checksummed_json", "corrupt", "parse_checksummed_json", "read_checksummed_json"]
 
 _MAX_BYTES = 64 << 10
+_VERSION_KEY = "version"
+_PRE_RELEASE_KEY = "format_version"
 
 
 def checksummed_json(content: Mapping[str, Any], format_version: int) -> bytes:
     """The bytes of a checksummed JSON file."""
-    checksummed: dict[str, Any] = {"format_version": format_version, **content}
+    checksummed: dict[str, Any] = {_VERSION_KEY: format_version, **content}
     checksummed["checksum"] = checksum_of_bytes(_canonical(checksummed))
     return (json.dumps(checksummed, indent=2) + "\n").encode()
 
@@ -46,22 +49,19 @@ def parse_checksummed_json(data: bytes, where: str, format_version: int) -> dict
     try:
         content: dict[str, Any] = json.loads(data.decode("utf-8"))
         checksum = content.pop("checksum")
-        version = content.pop("format_version")
-        expected = checksum_of_bytes(_canonical({"format_version": version, **content}))
+        version_key = _VERSION_KEY if _VERSION_KEY in content else _PRE_RELEASE_KEY
+        version = content.pop(version_key)
+        expected = checksum_of_bytes(_canonical({version_key: version, **content}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unusable(where, f"cannot be read ({cut(repr(error), 200)})") from error
     if checksum != expected:
         raise _unusable(where, "is altered: its checksum does not match")
-    if version != format_version:
-        if type(version) is int and version < format_version:
-            raise CorruptJobIdentityError(
-                f"{where} was written by a pre-release: it has format version {version}, this release reads version "
-                f"{format_version}. Start the job in a new job directory."
-            )
-        raise CorruptJobIdentityError(
-            f"{where} has format version {shown(version)}; this release reads version {format_version}. "
-            "Use the release that wrote it, or a newer one."
-        )
+    if version_key == _PRE_RELEASE_KEY:
+        raise CorruptJobIdentityError(pre_release(where, "Start the job in a new job directory."))
+    if type(version) is not int or version < 1:
+        raise _unusable(where, f"has no version {shown(version)}")
+    if version > format_version:
+        raise CorruptJobIdentityError(newer_version(where, version, format_version))
     return content
 
 

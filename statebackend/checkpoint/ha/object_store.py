@@ -71,7 +71,7 @@ from statebackend.checkpoint.store.driver_files import (
 )
 from statebackend.checkpoint.store.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
 from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
-from statebackend.checkpoint.store.job_files import read_kept_in, write_kept_in
+from statebackend.checkpoint.store.job_files import read_stored_in, write_stored_in
 
 __all__ = [
     "COMPLETED_FILE_NAME",
@@ -344,7 +344,7 @@ def _without(record: CompletedRecord, checkpoint_id: int) -> CompletedRecord:
     return evolve(record, completed=tuple(one for one in record.completed if one.checkpoint_id != checkpoint_id))
 
 
-KEPT_IN: Final = "object:completed-checkpoints.json"
+STORED_IN: Final = "object:completed-checkpoints.json"
 
 
 @frozen(kw_only=True)
@@ -371,9 +371,9 @@ class ObjectStoreHighAvailability:
         """See `JobServices`."""
         return evolve(self, driver_directory=driver_directory)
 
-    def kept_in(self, job_name: str) -> str | None:
+    def stored_in(self, job_name: str) -> str | None:
         """The object in the directory."""
-        return KEPT_IN
+        return STORED_IN
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
         """Acquire the lease; see `LeadershipProvider`."""
@@ -382,7 +382,7 @@ class ObjectStoreHighAvailability:
     @contextlib.contextmanager
     def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that never had a lease is read as a plain directory."""
-        if identity is None or read_kept_in(file_system) is None:
+        if identity is None or read_stored_in(file_system) is None:
             with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
             return
@@ -400,7 +400,7 @@ class ObjectStoreHighAvailability:
         has_driver_files = root.local_path() is not None
         own = f"{DRIVERS_DIRECTORY}/{leadership.token}" if has_driver_files else ""
         others = root.list_directories(DRIVERS_DIRECTORY) if has_driver_files else ()
-        is_first = read_kept_in(file_system) is None
+        is_first = read_stored_in(file_system) is None
 
         def begin(record: CompletedRecord) -> CompletedRecord:
             # Check after the record was read: a paused driver must not take the record from the new leader.
@@ -416,7 +416,7 @@ class ObjectStoreHighAvailability:
             pointers.check_there()
         pointers.take_over(leadership.token, begin)
         if is_first:
-            write_kept_in(file_system, KEPT_IN)
+            write_stored_in(file_system, STORED_IN)
         delete_driver_files(root, others)
         return JobRecords(file_system, pointers, driver_files_of(root, own))
 

@@ -45,7 +45,7 @@ class JobServices(LeadershipProvider, Protocol):
     def with_driver_directory(self, driver_directory: str) -> JobServices:
         """Return a copy with driver files in a directory of a disk that all drivers of the job can reach."""
 
-    def kept_in(self, job_name: str) -> str | None:
+    def stored_in(self, job_name: str) -> str | None:
         """The place of the checkpoint pointers of the job; None for its directory."""
 
     def read_only(
@@ -75,7 +75,7 @@ class DirectoryServices:
         """See `JobServices`."""
         return evolve(self, driver_directory=driver_directory)
 
-    def kept_in(self, job_name: str) -> str | None:
+    def stored_in(self, job_name: str) -> str | None:
         """None: the pointers are in the directory."""
         return None
 

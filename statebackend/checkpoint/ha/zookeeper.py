@@ -84,7 +84,7 @@ from statebackend.checkpoint.store.driver_files import (
 )
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
-from statebackend.checkpoint.store.job_files import read_kept_in, read_roll_back, write_kept_in
+from statebackend.checkpoint.store.job_files import read_roll_back, read_stored_in, write_stored_in
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
@@ -841,7 +841,7 @@ class ZooKeeperHighAvailability:
         """See `JobServices`."""
         return evolve(self, driver_directory=driver_directory)
 
-    def kept_in(self, job_name: str) -> str | None:
+    def stored_in(self, job_name: str) -> str | None:
         """The node of the job."""
         return f"zookeeper:{self._nodes(job_name).directory}"
 
@@ -856,7 +856,7 @@ class ZooKeeperHighAvailability:
     @contextlib.contextmanager
     def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that never used ZooKeeper is read without it."""
-        if identity is None or read_kept_in(file_system) is None:
+        if identity is None or read_stored_in(file_system) is None:
             with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
             return
@@ -876,7 +876,7 @@ class ZooKeeperHighAvailability:
         session, nodes = leadership.session, leadership.nodes
         session.sync(nodes.directory)
         self._check_same_job(file_system, directory.identity, nodes, session)
-        if read_kept_in(file_system) is None:
+        if read_stored_in(file_system) is None:
             self._begin(directory, leadership)
         own = f"{DRIVERS_DIRECTORY}/{uuid.uuid4().hex}"
         root = driver_root(file_system, self.driver_directory, directory.identity.job_id)
@@ -917,7 +917,7 @@ class ZooKeeperHighAvailability:
             }
             for parent in (nodes.checkpoints, nodes.set_aside):
                 session.make(parent)
-            # After a crash before `write_kept_in` the directory may have more checkpoints now.
+            # After a crash before `write_stored_in` the directory may have more checkpoints now.
             earlier = [f"{nodes.checkpoints}/{name}" for name in session.children(nodes.checkpoints)]
             there = {node for node in contents if session.exists(node)}
 
@@ -937,7 +937,7 @@ class ZooKeeperHighAvailability:
                     and len(session.children(nodes.checkpoints)) == len(pointers)
                 ),
             )
-            write_kept_in(file_system, f"zookeeper:{nodes.directory}")
+            write_stored_in(file_system, f"zookeeper:{nodes.directory}")
         finally:
             if lock is not None:
                 lock.close()
@@ -952,7 +952,7 @@ class ZooKeeperHighAvailability:
         where = f"zookeeper:{nodes.job} ({session.hosts})"
         data = session.get(nodes.job)
         if data is None:
-            if read_kept_in(file_system) is not None:
+            if read_stored_in(file_system) is not None:
                 raise JobDirectoryMismatchError(
                     f"{where} does not exist, but the pointers to the checkpoints of {file_system.uri} should be "
                     f"there: this is another ZooKeeper, or it has lost its data. {_COUNTERPARTS}"

@@ -1,7 +1,7 @@
 """Driver files: files that only the driver changes. Each driver has its own directory of them.
 
     drivers/<32 hex>/spark/...            the layout of a job directory that only one driver can write to
-    drivers/<32 hex>/time-epoch.json ...
+    drivers/<32 hex>/no-data-epoch.json ...
 
 They are in the job directory. If the job directory is not on a disk, Spark needs them elsewhere: in a directory that
 the program names, below the id of the job.
@@ -40,7 +40,7 @@ __all__ = [
 
 DRIVERS_DIRECTORY: Final = "drivers"
 
-_IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rearranged")
+_IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rewritten")
 _FILES: Final = (NO_DATA_EPOCH_FILE_NAME, ROLL_BACK_FILE_NAME)
 _TRIES: Final = 100
 _OF_NO_JOB: Final = "of-no-job"

@@ -34,7 +34,7 @@ from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.checkpoint.state_handles import MAX_MAX_PARALLELISM
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME
 from statebackend.checkpoint.store.driver_lock import LOCK_FILE_NAME, DriverLockFile
-from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, check_kept_in
+from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, check_stored_in
 
 __all__ = [
     "IMPORTED_DIRECTORY",
@@ -50,7 +50,7 @@ __all__ = [
 
 ORIGIN_FILE_NAME = "origin.json"
 
-_ORIGIN_FORMAT_VERSION = 2
+_ORIGIN_FORMAT_VERSION = 1
 _MAX_INTEGER = (1 << 63) - 1
 _MAX_URI_LENGTH = 8192
 
@@ -65,7 +65,7 @@ class JobOrigin:
         savepoint_id: Checkpoint id in its metadata.
         savepoint_timestamp_ms: Timestamp in its metadata, since the Unix epoch.
         with_source_progress: Whether the job continues at the source positions of the savepoint.
-        begun_anew: Uids of sources that the job reads from their beginning nevertheless.
+        restarted_sources: Uids of sources that the job reads from their beginning nevertheless.
     """
 
     savepoint_uri: str
@@ -73,7 +73,7 @@ class JobOrigin:
     savepoint_id: int
     savepoint_timestamp_ms: int
     with_source_progress: bool
-    begun_anew: tuple[str, ...] = ()
+    restarted_sources: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         require(
@@ -84,9 +84,9 @@ class JobOrigin:
         check_integer("savepoint_id", self.savepoint_id, 0, _MAX_INTEGER)
         check_integer("savepoint_timestamp_ms", self.savepoint_timestamp_ms, 0, _MAX_INTEGER)
         require(type(self.with_source_progress) is bool, "with_source_progress must be a bool")
-        require(type(self.begun_anew) is tuple, "begun_anew must be a tuple of uids")
-        for uid in self.begun_anew:
-            check_identifier("a uid in begun_anew", uid)
+        require(type(self.restarted_sources) is tuple, "restarted_sources must be a tuple of uids")
+        for uid in self.restarted_sources:
+            check_identifier("a uid in restarted_sources", uid)
 
     @property
     def savepoint_identity(self) -> SavepointIdentity:
@@ -105,7 +105,7 @@ def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
         return None
     content = read_checksummed_json(file_system, ORIGIN_FILE_NAME, _ORIGIN_FORMAT_VERSION)
     try:
-        return JobOrigin(**{**content, "begun_anew": tuple(content["begun_anew"])})
+        return JobOrigin(**{**content, "restarted_sources": tuple(content["restarted_sources"])})
     except (InvariantViolationError, KeyError, TypeError) as error:
         corrupt(file_system, ORIGIN_FILE_NAME, f"is not valid: {error}")
 
@@ -169,7 +169,7 @@ class JobDirectory:
         *,
         lock_path: str | None = None,
         leadership: LeadershipProvider | None = None,
-        kept_in: str | None = None,
+        stored_in: str | None = None,
         now_ms: int | None = None,
         origin: JobOrigin | None = None,
     ) -> JobDirectory:
@@ -181,7 +181,7 @@ class JobDirectory:
             max_parallelism: Number of key groups; must be that of an existing directory.
             lock_path: The lock file, see `DriverLockFile`; used without `leadership`.
             leadership: How the driver becomes the leader; by default the lock file.
-            kept_in: Where the pointers to checkpoints are; None for the directory. See `job_files`.
+            stored_in: Where the pointers to checkpoints are; None for the directory. See `job_files`.
             now_ms: Creation time of a new directory.
             origin: Savepoint that a new directory starts from. It is written before the directory belongs to the job,
                 so a crash never leaves a job without its origin.
@@ -194,13 +194,13 @@ class JobDirectory:
         file_system = CheckpointFileSystem.from_uri(uri)
         wanted = _new_identity(job_name, max_parallelism, now_ms)
         _check_same_job(_read_identity(file_system), wanted, file_system)
-        check_kept_in(file_system, kept_in)
+        check_stored_in(file_system, stored_in)
         led = (leadership or DriverLockFile(lock_path)).lead(file_system, job_name)
         try:
             # Another driver may have created and led the job since the first check.
             identity = _read_identity(file_system)
             _check_same_job(identity, wanted, file_system)
-            check_kept_in(file_system, kept_in)
+            check_stored_in(file_system, stored_in)
             if identity is None:
                 led.check()
                 if origin is not None:

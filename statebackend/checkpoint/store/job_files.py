@@ -3,10 +3,10 @@
 `high-availability.json` says where the pointers to completed checkpoints are if not in the directory, for example
 `zookeeper:/statebackend/flights`. A driver that would look elsewhere is rejected, because it would find no checkpoints.
 
-`fall-back.json` exists from the first step of a rollback to its last. A crash in between leaves a directory that fits
+`rollback.json` exists from the first step of a rollback to its last. A crash in between leaves a directory that fits
 no checkpoint, so the only start that is accepted is one that repeats the same rollback. Each step can be repeated.
 
-`time-epoch.json` exists from before the tasks of a no-data epoch run until its output is committed. It records the
+`no-data-epoch.json` exists from before the tasks of a no-data epoch run until its output is committed. It records the
 processing time, which a replay after a crash must see again. The newest checkpoint decides what the file means:
 
     the parent of the epoch     run the epoch again with this time, before any other; a drain is not run again
@@ -34,19 +34,19 @@ __all__ = [
     "ROLL_BACK_FILE_NAME",
     "OpenNoDataEpoch",
     "Rollback",
-    "check_kept_in",
+    "check_stored_in",
     "end_no_data_epoch",
     "end_roll_back",
-    "read_kept_in",
     "read_no_data_epoch",
     "read_roll_back",
-    "write_kept_in",
+    "read_stored_in",
     "write_no_data_epoch",
     "write_roll_back",
+    "write_stored_in",
 ]
 
 
-ROLL_BACK_FILE_NAME = "fall-back.json"
+ROLL_BACK_FILE_NAME = "rollback.json"
 
 NO_SOURCE_LOG = "no-source-log"
 """Stands for the source log of a job without one, such as a job of the local runtime."""
@@ -97,7 +97,7 @@ def end_roll_back(file_system: CheckpointFileSystem) -> None:
     file_system.delete(ROLL_BACK_FILE_NAME, durable=True)
 
 
-NO_DATA_EPOCH_FILE_NAME: Final = "time-epoch.json"
+NO_DATA_EPOCH_FILE_NAME: Final = "no-data-epoch.json"
 
 _NO_DATA_EPOCH_FORMAT_VERSION: Final = 1
 
@@ -158,32 +158,32 @@ HIGH_AVAILABILITY_FILE_NAME: Final = "high-availability.json"
 _HIGH_AVAILABILITY_FORMAT_VERSION: Final = 1
 
 
-def read_kept_in(file_system: CheckpointFileSystem) -> str | None:
+def read_stored_in(file_system: CheckpointFileSystem) -> str | None:
     """Where the pointers to checkpoints are; None for the job directory. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(HIGH_AVAILABILITY_FILE_NAME):
         return None
     content = read_checksummed_json(file_system, HIGH_AVAILABILITY_FILE_NAME, _HIGH_AVAILABILITY_FORMAT_VERSION)
-    kept_in = content.get("kept_in")
-    if content.keys() != {"kept_in"} or not isinstance(kept_in, str) or not kept_in:
+    stored_in = content.get("stored_in")
+    if content.keys() != {"stored_in"} or not isinstance(stored_in, str) or not stored_in:
         corrupt(file_system, HIGH_AVAILABILITY_FILE_NAME, "does not name the place of the checkpoints")
-    return kept_in
+    return stored_in
 
 
-def write_kept_in(file_system: CheckpointFileSystem, kept_in: str) -> None:
+def write_stored_in(file_system: CheckpointFileSystem, stored_in: str) -> None:
     """Record the place of the pointers, durably."""
     file_system.write_file(
-        HIGH_AVAILABILITY_FILE_NAME, checksummed_json({"kept_in": kept_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
+        HIGH_AVAILABILITY_FILE_NAME, checksummed_json({"stored_in": stored_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
     )
 
 
-def check_kept_in(file_system: CheckpointFileSystem, kept_in: str | None) -> None:
+def check_stored_in(file_system: CheckpointFileSystem, stored_in: str | None) -> None:
     """Raise `JobDirectoryMismatchError` if the pointers are at another place; None is the job directory.
 
     A directory without a record may get any place.
     """
-    said = read_kept_in(file_system)
-    if said is not None and said != kept_in:
-        looked = "in the directory only" if kept_in is None else f"in {kept_in}"
+    said = read_stored_in(file_system)
+    if said is not None and said != stored_in:
+        looked = "in the directory only" if stored_in is None else f"in {stored_in}"
         raise JobDirectoryMismatchError(
             f"the completed checkpoints of {file_system.uri} are recorded in {said}, but this driver would look "
             f"{looked}. Start the job with its former high availability, or start a new job directory from a "

@@ -86,7 +86,7 @@ __all__ = [
 ]
 
 
-REWRITTEN_FROM: Final = "written_anew_from"
+REWRITTEN_FROM: Final = "rewritten_from"
 """The savepoint property with the origin: job id, checkpoint id and time, separated by slashes."""
 
 

@@ -1,7 +1,7 @@
 """Spark's offset log of a job directory: the order of its sources, and its rewrite in the order of the job.
 
     spark/                     the log, with `source-order.json`
-    spark-rearranged/          the rewritten log, until it replaces the old one
+    spark-rewritten/          the rewritten log, until it replaces the old one
     set-aside/spark-<n>/       the old log
 
 Sources are matched by uid, and Spark's sources of one uid by their order. A uid that the program no longer has is
@@ -358,7 +358,7 @@ def _listed(names: list[str]) -> str:
 SOURCE_LOG_DIRECTORY: Final = "spark"
 """The directory of the log in a job directory."""
 
-_REARRANGED: Final = "spark-rearranged"
+_REARRANGED: Final = "spark-rewritten"
 
 
 def source_log_directory(file_system: CheckpointFileSystem) -> str:
@@ -476,7 +476,7 @@ def planned_source_log(
     counts = state is not None and (point.is_own or (origin is not None and origin.with_source_progress))
     restarted: frozenset[str] = frozenset()
     if counts and not point.is_own and origin is not None:
-        restarted = frozenset(origin.begun_anew)
+        restarted = frozenset(origin.restarted_sources)
     found = None if point.is_new_origin else read_source_order(file_system, log)
     order = None if found is None else found.sources
     of_state = None

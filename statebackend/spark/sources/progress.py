@@ -84,7 +84,7 @@ SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
 Schema = Mapping[str, Any] | None
 """The schema of a source as Spark writes it in JSON; None if unknown."""
 
-_FORMAT_VERSION: Final = 2
+_FORMAT_VERSION: Final = 1
 _MAX_BYTES: Final = 16 << 20
 """Spark's name of a source may list all partitions that it reads."""
 

@@ -316,7 +316,7 @@ class HeapStateBackend(StateBackend):
         limits = WorkerCacheLimits(memory_of_host_bytes() // 4 if given is None else given, self.kept_epochs)
         worker_cache.put(_cache_key(backend.parameters, subtask), store, limits)
 
-    def kept_bytes_of_host(self) -> int:
+    def worker_cache_bytes(self) -> int:
         return worker_cache.bytes_of_host
 
 

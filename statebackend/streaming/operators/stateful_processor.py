@@ -518,9 +518,9 @@ _SHOWN_ROW_CHARACTERS: Final = 200
 OF_TRANSFORM_WITH_STATE: Final = "output_schema='name type, ...', the schema of what the processor emits"
 
 TIMERS_STATE: Final = f"{RESERVED_PREFIX}timers_of_key"
-LATE_STATE: Final = f"{RESERVED_PREFIX}watermark_before"
+LATE_STATE: Final = f"{RESERVED_PREFIX}previous_watermark"
 INITIAL_STATE: Final = f"{RESERVED_PREFIX}initial_state"
-_BEGUN: Final = "begun"
+_STARTED: Final = "started"
 WATERMARK_KEY: Final = "watermark"
 
 TIMER_SERVICE: Final = f"{RESERVED_PREFIX}timers"
@@ -616,9 +616,9 @@ class StatefulProcessorOperator(Operator):
 
     def _begin(self) -> None:
         """Pass the initial state to the processor, in the first epoch of an operator that is not restored."""
-        if self._begun is None or self._begun.get(_BEGUN):
+        if self._begun is None or self._begun.get(_STARTED):
             return
-        self._begun.put(_BEGUN, True)
+        self._begun.put(_STARTED, True)
         if self._context.is_restored:
             return
         initial: InitialState = self._function.initial_state

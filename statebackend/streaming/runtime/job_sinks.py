@@ -9,15 +9,13 @@ output of all sinks will be committed. After a crash during the commits, `commit
 
 The committables of a sink are one value, which contains all epochs that are staged and not committed:
 
-    committables := "SBC2" u32(count) epoch*
+    committables := "SBSE" u32(version 1) u32(count) epoch*
     epoch        := u64(epoch id) text(run id) u32(count) bytes*      of the subtasks, in order
     bytes, text  := u32(length) byte[length]
 
-    53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b      epoch 7 of the run "r", committable "ok"
+Example, epoch 7 of the run "r" with the committable "ok":
 
-Checkpoints of earlier versions contain the bytes of one committable. Those of the local runtime contain:
-
-    committables := u32(count) ( u64(epoch id) u32(length) byte[length] )*
+    53425345 00000001 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b
 """
 
 from __future__ import annotations
@@ -29,14 +27,22 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.format_versions import newer_version, pre_release
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
-from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, describe_exception, format_instance
+from statebackend.streaming.errors import (
+    JobDefinitionError,
+    JobRestoreError,
+    describe_exception,
+    format_instance,
+    format_value,
+)
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["JobSinks", "SinkAdapter", "StagedEpoch", "decode_committables", "encode_committables", "no_sink"]
 
-_MAGIC: Final = b"SBC2"
+_MAGIC: Final = b"SBSE"
+_VERSION: Final = 1
 _COUNT: Final = struct.Struct(">I")
 _EPOCH: Final = struct.Struct(">Q")
 _log = logger_of(__name__)
@@ -44,7 +50,7 @@ _log = logger_of(__name__)
 
 @frozen
 class StagedEpoch:
-    """The committables of one epoch, by subtask. ``run_id`` is empty in checkpoints of earlier versions."""
+    """The committables of one epoch, by subtask."""
 
     epoch_id: int
     run_id: str
@@ -54,18 +60,22 @@ class StagedEpoch:
 def encode_committables(staged: Iterable[StagedEpoch]) -> bytes:
     """Encode the epochs of a sink, ascending."""
     epochs = sorted(staged, key=lambda one: one.epoch_id)
-    parts = [_MAGIC, _COUNT.pack(len(epochs))]
+    parts = [_MAGIC, _COUNT.pack(_VERSION), _COUNT.pack(len(epochs))]
     for one in epochs:
         parts += [_EPOCH.pack(one.epoch_id), _sized(one.run_id.encode()), _COUNT.pack(len(one.committables))]
         parts += map(_sized, one.committables)
     return b"".join(parts)
 
 
-def decode_committables(data: bytes, epoch_id: int) -> list[StagedEpoch]:
-    """Decode the epochs of a sink. ``epoch_id`` is the id of the checkpoint. Raises `SinkError` for damaged bytes."""
+def decode_committables(data: bytes) -> list[StagedEpoch]:
+    """Decode the epochs of a sink. Raises `SinkError` for damaged bytes and for other versions."""
     if not data.startswith(_MAGIC):
-        return [StagedEpoch(epoch_id, "", [data])]
+        where = f"the staged epochs of a sink begin with {format_value(data[:4], 20)}: their checkpoint is damaged, or"
+        raise SinkError(pre_release(where, "Use a checkpoint or savepoint of a released version."))
     reader = _Reader(data, len(_MAGIC))
+    version = reader.number(_COUNT)
+    if version > _VERSION:
+        raise SinkError(newer_version("the staged epochs of a sink", version, _VERSION))
     staged = [
         StagedEpoch(
             reader.number(_EPOCH),
@@ -209,7 +219,7 @@ class JobSinks:
     def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
         """Return the epochs in a checkpoint that one sink must commit."""
         committable = metadata.sink_committables.get(uid)
-        return [] if committable is None else decode_committables(committable, metadata.checkpoint_id)
+        return [] if committable is None else decode_committables(committable)
 
     def _commit(self, sink: Sink, uid: str, metadata: CheckpointMetadata) -> None:
         lineage = SinkLineage(uid, metadata.job_id, metadata.restored_from)

@@ -96,7 +96,7 @@ def locked_start(
         point = find(records)
         compatibility = check(records, point)
     directory = JobDirectory.open(
-        job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
+        job_dir, name, max_parallelism, leadership=services, stored_in=services.stored_in(name), origin=point.origin
     )
     try:
         # If another leader takes over now, later errors are only consequences of that.

@@ -100,7 +100,7 @@ def starting_point(
     with_progress, restarted = _progress_asked(restore_source_progress)
     if given is None and recorded is not None:
         # A start that does not name the savepoint again keeps the stored source positions.
-        with_progress, restarted = with_progress and recorded.with_source_progress, recorded.begun_anew
+        with_progress, restarted = with_progress and recorded.with_source_progress, recorded.restarted_sources
     origin = _origin_of(savepoint, with_progress, restarted)
     if recorded is None:
         return StartingPoint(savepoint, origin=origin, is_new_origin=True)
@@ -111,8 +111,8 @@ def starting_point(
             f"{origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without from_savepoint to continue from "
             f"the former, or use a new job directory to start from the latter"
         )
-    progress = (origin.with_source_progress, origin.begun_anew)
-    is_new = progress != (recorded.with_source_progress, recorded.begun_anew)
+    progress = (origin.with_source_progress, origin.restarted_sources)
+    is_new = progress != (recorded.with_source_progress, recorded.restarted_sources)
     return StartingPoint(savepoint, origin=origin, is_new_origin=is_new)
 
 
@@ -196,7 +196,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool, restarted: 
         savepoint_id=metadata.checkpoint_id,
         savepoint_timestamp_ms=metadata.timestamp_ms,
         with_source_progress=with_source_progress,
-        begun_anew=restarted,
+        restarted_sources=restarted,
     )
 
 

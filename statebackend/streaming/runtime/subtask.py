@@ -415,7 +415,7 @@ class Subtask:
         return opening_metrics(
             is_local=backends.keyed.is_local,
             has_restore=bool(self._restore.keyed),
-            kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
+            worker_cache_bytes=self._operator.backend.worker_cache_bytes(),
         )
 
     def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:

@@ -71,7 +71,7 @@ def test_every_truncation_and_every_flipped_bit_is_detected() -> None:
 def test_malformed_bodies_with_a_valid_checksum_are_rejected_cheaply(body) -> None:
     import xxhash
 
-    data = b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body
+    data = b"SBAC\x01" + xxhash.xxh3_64_digest(body) + body
     with pytest.raises(MalformedAcknowledgementError):
         Acknowledgement.decode(data)
 
@@ -106,7 +106,7 @@ def test_bytes_after_the_record_are_rejected_even_with_a_valid_checksum() -> Non
 
     body = acknowledgement().encode()[13:] + b"\0"
     with pytest.raises(MalformedAcknowledgementError, match="has 1 bytes after its end"):
-        Acknowledgement.decode(b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body)
+        Acknowledgement.decode(b"SBAC\x01" + xxhash.xxh3_64_digest(body) + body)
 
 
 @given(

@@ -53,7 +53,7 @@ def fs(tmp_path) -> CheckpointFileSystem:
 def container(record: dict, *, schema: object = None, version: str = str(FORMAT_VERSION), **options) -> bytes:
     """A container file with a valid checksum and any content."""
     output = io.BytesIO()
-    keys = {"statebackend.format_version": version, "statebackend.checksum": NO_CHECKSUM}
+    keys = {"statebackend.metadata_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
     fastavro.writer(output, schema or METADATA_SCHEMA, [record], metadata=keys, **options)
     data = output.getvalue()
@@ -196,7 +196,7 @@ def test_foreign_files_are_rejected(fs) -> None:
 def test_a_newer_format_is_reported_as_newer(fs) -> None:
     newer = FORMAT_VERSION + 1
     fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
-    said = rf"bad/_metadata has format version {newer}; this release reads version {FORMAT_VERSION}"
+    said = f"bad/_metadata was written by a newer version of statebackend: its format has version {newer}, "
     with pytest.raises(UnsupportedMetadataVersionError, match=said):
         read_metadata(fs, "bad")
 
@@ -235,7 +235,7 @@ def test_other_codecs_and_several_records_are_rejected(fs) -> None:
         METADATA_SCHEMA,
         [record, record],
         codec="deflate",
-        metadata={"statebackend.format_version": str(FORMAT_VERSION), "statebackend.checksum": NO_CHECKSUM},
+        metadata={"statebackend.metadata_version": str(FORMAT_VERSION), "statebackend.checksum": NO_CHECKSUM},
     )
     data = output.getvalue()
     check_rejected(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
@@ -440,7 +440,7 @@ def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
     [
         (b"Obj\x01", b"Obj\x00", "not a metadata file of this package"),
         (b"Obj\x01", b"Obj\x02", "not a metadata file of this package"),
-        (b"statebackend.format_version", b"statebackend.format_Version", "not a metadata file of this package"),
+        (b"statebackend.metadata_version", b"statebackend.metadata_Version", "not a metadata file of this package"),
         (b"statebackend.checksum", b"statebackend.checkSum", "not a metadata file of this package"),
         (b"deflate", b"deflatd", "not compressed with deflate"),
         (b"deflate", b"deflatf", "not compressed with deflate"),

@@ -21,14 +21,14 @@ def test_driver_files_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: p
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for path in ("sources/0/0", "offsets/0", "commits/0", "offsets/.1.crc"):
         fs.write_file(f"drivers/former/spark/{path}", path.encode())
-    fs.write_file("drivers/former/time-epoch.json", b"one")
+    fs.write_file("drivers/former/no-data-epoch.json", b"one")
     upload = CheckpointFileSystem.upload
     left = ["sources/0/1", "offsets/1", "commits/1"]
 
     def upload_while_somebody_writes(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
         if left:
             fs.write_file(f"drivers/former/spark/{left.pop(0)}", b"later")
-            fs.write_file("drivers/former/time-epoch.json", b"two")
+            fs.write_file("drivers/former/no-data-epoch.json", b"two")
             fs.delete("drivers/former/spark/commits/0")
         return upload(self, *arguments, **options)
 
@@ -37,12 +37,12 @@ def test_driver_files_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: p
         copy_driver_files(fs, "drivers/former", "drivers/next")
     own = CheckpointFileSystem.from_uri(tmp_path / "drivers" / "next")
     names = ["commits/1", "offsets/0", "offsets/1", "sources/0/0", "sources/0/1"]
-    assert own.list_files() == (*(f"spark/{name}" for name in names), "time-epoch.json")
-    assert own.read_file("time-epoch.json") == b"two"
+    assert own.list_files() == (*(f"spark/{name}" for name in names), "no-data-epoch.json")
+    assert own.read_file("no-data-epoch.json") == b"two"
     # What the former driver writes now is its own business.
     fs.write_file("drivers/former/spark/offsets/2", b"of a driver that woke up")
-    fs.write_file("drivers/former/time-epoch.json", b"three")
-    assert own.read_file("time-epoch.json") == b"two"
+    fs.write_file("drivers/former/no-data-epoch.json", b"three")
+    assert own.read_file("no-data-epoch.json") == b"two"
     assert not own.exists("spark/offsets/2")
 
 
@@ -77,20 +77,20 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, changes: list[Callable[[], ob
 
 def test_a_file_replaced_by_one_of_equal_size_is_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    fs.write_file("drivers/former/time-epoch.json", b"one")
-    between_looks(monkeypatch, [lambda: None, lambda: fs.write_file("drivers/former/time-epoch.json", b"two")])
+    fs.write_file("drivers/former/no-data-epoch.json", b"one")
+    between_looks(monkeypatch, [lambda: None, lambda: fs.write_file("drivers/former/no-data-epoch.json", b"two")])
     fs.write_file("drivers/former/spark/offsets/0", b"v1")
     copy_driver_files(fs, "drivers/former", "drivers/next")
-    assert fs.read_file("drivers/next/time-epoch.json") == fs.read_file("drivers/former/time-epoch.json")
+    assert fs.read_file("drivers/next/no-data-epoch.json") == fs.read_file("drivers/former/no-data-epoch.json")
 
 
 def test_files_that_the_former_driver_has_deleted_are_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    for path in ("time-epoch.json", "spark/offsets/0", "spark/offsets/1"):
+    for path in ("no-data-epoch.json", "spark/offsets/0", "spark/offsets/1"):
         fs.write_file(f"drivers/former/{path}", b"v1")
-    between_looks(monkeypatch, [lambda: None, lambda: fs.delete("drivers/former/time-epoch.json")])
+    between_looks(monkeypatch, [lambda: None, lambda: fs.delete("drivers/former/no-data-epoch.json")])
     copy_driver_files(fs, "drivers/former", "drivers/next")
     monkeypatch.undo()
     assert fs.list_files("drivers/next") == tuple(
@@ -103,14 +103,14 @@ def test_a_repeated_copy_takes_the_current_files(tmp_path: Path, log: tuple[str,
     fs, objects = CheckpointFileSystem.from_uri(tmp_path), MemoryObjects()
     former = ObjectPointers(fs, objects, "job")
     former.take_over("former", lambda record: record)
-    for path in ("time-epoch.json", *log):
+    for path in ("no-data-epoch.json", *log):
         fs.write_file(f"drivers/former/{path}", b"one")
 
     def begin(record: CompletedRecord) -> CompletedRecord:
         copy_driver_files(fs, "drivers/former", "drivers/next")
-        if fs.exists("drivers/former/time-epoch.json"):
+        if fs.exists("drivers/former/no-data-epoch.json"):
             # The former leader ends its epoch, and notes what comes of it, before the next one leads.
-            fs.delete("drivers/former/time-epoch.json")
+            fs.delete("drivers/former/no-data-epoch.json")
             for path in log:
                 fs.write_file(f"drivers/former/{path}", b"two!")
             former.publish(checkpoint(1))
@@ -134,12 +134,12 @@ def test_incomplete_files_of_spark_are_not_copied(tmp_path: Path) -> None:
 
 def test_a_log_that_was_being_reordered_in_a_job_directory_is_copied(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    for path in ("spark/offsets/0", "spark-rearranged/offsets/0", "fall-back.json", "shared/a", "job.json"):
+    for path in ("spark/offsets/0", "spark-rewritten/offsets/0", "rollback.json", "shared/a", "job.json"):
         fs.write_file(path, b"v1")
     copy_driver_files(fs, "", "drivers/next")
     assert fs.list_files("drivers/next") == (
-        "drivers/next/fall-back.json",
-        "drivers/next/spark-rearranged/offsets/0",
+        "drivers/next/rollback.json",
+        "drivers/next/spark-rewritten/offsets/0",
         "drivers/next/spark/offsets/0",
     )
 
@@ -156,7 +156,7 @@ def test_a_log_that_replaces_another_during_the_copy_is_copied_completely(
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     former = tmp_path / "drivers" / "former"
-    for time_s, (name, content) in enumerate({"spark": b"old", "spark-rearranged": b"new"}.items()):
+    for time_s, (name, content) in enumerate({"spark": b"old", "spark-rewritten": b"new"}.items()):
         for path in ("offsets/0", "offsets/1", "commits/0"):
             fs.write_file(f"drivers/former/{name}/{path}", content)
             os.utime(former / name / path, (time_s, time_s))
@@ -166,7 +166,7 @@ def test_a_log_that_replaces_another_during_the_copy_is_copied_completely(
         uploaded = upload(self, *arguments, **options)
         if left and not left.pop(0):
             (former / "spark").rename(tmp_path / "aside")
-            (former / "spark-rearranged").rename(former / "spark")
+            (former / "spark-rewritten").rename(former / "spark")
         return uploaded
 
     with monkeypatch.context() as patched:

@@ -260,7 +260,7 @@ def test_the_thread_continues_when_the_store_is_unreachable(leases) -> None:
         b"{}",
         FRESH.to_bytes()[:-3],
         FRESH.to_bytes().replace(b'"renewal": 0', b'"renewal": 1'),
-        FRESH.to_bytes().replace(b'"format_version": 1', b'"format_version": 2'),
+        FRESH.to_bytes().replace(b'"version": 1', b'"version": 2'),
     ],
 )
 def test_an_object_that_is_not_a_lease_is_neither_taken_nor_overwritten(waiting, content) -> None:

@@ -29,7 +29,7 @@ from statebackend.checkpoint.errors import LeadershipLostError
 from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.store.driver_lock import DriverLock, DriverLockFile
 from statebackend.checkpoint.store.job_directory import read_origin, write_origin
-from statebackend.checkpoint.store.job_files import write_kept_in
+from statebackend.checkpoint.store.job_files import write_stored_in
 
 HOLDER = """
 import sys
@@ -126,7 +126,7 @@ def test_every_change_of_the_identity_is_detected(tmp_path) -> None:
 def test_a_newer_identity_is_reported_as_newer(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
     (tmp_path / "job.json").write_bytes(checksummed_json({"more": "x"}, 2))
-    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads version 1"):
+    with pytest.raises(CorruptJobIdentityError, match="newer version of statebackend: its format has version 2"):
         JobDirectory.inspect(str(tmp_path))
 
 
@@ -275,18 +275,18 @@ def test_every_change_of_the_origin_is_detected(tmp_path) -> None:
         {"savepoint_job_id": ""},
         {"savepoint_timestamp_ms": -1},
         {"with_source_progress": 1},
-        {"begun_anew": [""]},
-        {"begun_anew": 5},
+        {"restarted_sources": [""]},
+        {"restarted_sources": 5},
         {"another": 1},
     ):
-        path.write_bytes(checksummed_json({**attrs.asdict(ORIGIN), **wrong}, 2))
+        path.write_bytes(checksummed_json({**attrs.asdict(ORIGIN), **wrong}, 1))
         with pytest.raises(CorruptJobIdentityError, match=r"origin\.json is not valid"):
             read_origin(fs)
     longest = attrs.evolve(ORIGIN, savepoint_uri="/" * 8192, savepoint_timestamp_ms=0)
     write_origin(fs, longest)
     assert read_origin(fs) == longest
     path.write_bytes(checksummed_json({"more": "x"}, 3))
-    with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads version 2"):
+    with pytest.raises(CorruptJobIdentityError, match="newer version of statebackend: its format has version 3"):
         read_origin(fs)
     path.write_bytes(good + b" " * (64 << 10))
     with pytest.raises(CorruptJobIdentityError, match="too large"):
@@ -322,7 +322,7 @@ def test_an_identity_that_appears_before_the_lock_is_taken_is_checked_and_the_lo
 def test_a_checkpoint_location_that_is_written_before_the_lock_is_taken_is_checked(tmp_path) -> None:
     def somebody_was_faster() -> None:
         with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
-            write_kept_in(directory.file_system, "elsewhere")
+            write_stored_in(directory.file_system, "elsewhere")
 
     with pytest.raises(JobDirectoryMismatchError, match="are recorded in elsewhere"):
         JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster))

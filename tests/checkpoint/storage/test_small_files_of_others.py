@@ -24,7 +24,7 @@ from statebackend.checkpoint.store import checkpoint_directories as metadata_fil
 from statebackend.checkpoint.store.checkpoint_directories import read_metadata, write_metadata
 from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.checkpoint.store.job_directory import JobDirectory
-from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, read_kept_in, write_kept_in
+from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, read_stored_in, write_stored_in
 from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
 from statebackend.testing.stores import checkpoint
 
@@ -36,7 +36,14 @@ def store(tmp_path: Path) -> CheckpointFileSystem:
 
 @pytest.mark.parametrize(
     "content",
-    [{}, {"kept_in": ""}, {"kept_in": 5}, {"kept_in": None}, {"kept_in": "here", "besides": 1}, {"kept_at": "here"}],
+    [
+        {},
+        {"stored_in": ""},
+        {"stored_in": 5},
+        {"stored_in": None},
+        {"stored_in": "here", "besides": 1},
+        {"kept_at": "here"},
+    ],
     ids=str,
 )
 def test_a_checksummed_file_without_checkpoint_location_is_rejected(
@@ -44,13 +51,13 @@ def test_a_checksummed_file_without_checkpoint_location_is_rejected(
 ) -> None:
     store.write_file(HIGH_AVAILABILITY_FILE_NAME, checksummed_json(content, 1))
     with pytest.raises(CorruptJobIdentityError, match=f"{HIGH_AVAILABILITY_FILE_NAME}.*does not name the place"):
-        read_kept_in(store)
+        read_stored_in(store)
 
 
 def test_a_checkpoint_location_round_trips(store: CheckpointFileSystem) -> None:
-    assert read_kept_in(store) is None
-    write_kept_in(store, "zookeeper:/jobs/one")
-    assert read_kept_in(store) == "zookeeper:/jobs/one"
+    assert read_stored_in(store) is None
+    write_stored_in(store, "zookeeper:/jobs/one")
+    assert read_stored_in(store) == "zookeeper:/jobs/one"
 
 
 def test_a_job_node_is_read_completely_or_rejected() -> None:

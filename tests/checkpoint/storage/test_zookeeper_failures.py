@@ -320,14 +320,14 @@ def test_a_directory_is_recovered_with_its_checkpoints_and_never_again_read_with
             before.add(checkpoint_id, f"f{checkpoint_id}")
         store.recover(roll_back_to=2)
         directory.file_system.write_file("spark/offsets/2", b"v1")
-        directory.file_system.write_file("time-epoch.json", b"{}")
+        directory.file_system.write_file("no-data-epoch.json", b"{}")
         with pytest.raises(JobDirectoryLockedError, match="in use by another driver"):
             led(job_dir, services_of(zookeeper_server.hosts, root))
     services = services_of(zookeeper_server.hosts, root)
     job = led(job_dir, services)
     assert job.led.ids == [1, 2]
     assert job.store.next_checkpoint_id() == 4
-    assert job.records.driver_files.list_files() == ("spark/offsets/2", "time-epoch.json")
+    assert job.records.driver_files.list_files() == ("spark/offsets/2", "no-data-epoch.json")
     assert job.store.delete_orphans() == ()
     for checkpoint_id in (4, 5, 6):
         job.led.add(checkpoint_id)

@@ -54,7 +54,7 @@ def test_a_directory_that_continued_after_an_interrupted_recovery_is_recovered_i
     go_on_in_the_directory(tmp_path / "job", 1, 2)
     services = services_of(zookeeper_server.hosts, root)
     with monkeypatch.context() as patched:
-        fail_at(patched, zookeeper_high_availability, "write_kept_in", lambda *_: True)
+        fail_at(patched, zookeeper_high_availability, "write_stored_in", lambda *_: True)
         with pytest.raises(StorageError, match="crashed here"):
             led(tmp_path / "job", services)
     go_on_in_the_directory(tmp_path / "job", 3, 4)
@@ -170,7 +170,7 @@ def test_a_pointer_is_valid_for_its_own_checkpoint_only(
 
 def test_each_name_of_a_job_is_one_node_below_the_root(root: str) -> None:
     services = services_of("localhost:2181", root)
-    nodes = [services.kept_in(name) for name in (".", "..", "a.b", "a%2Eb", "a/b", "ä")]
+    nodes = [services.stored_in(name) for name in (".", "..", "a.b", "a%2Eb", "a/b", "ä")]
     names = ("%2E", "%2E%2E", "a%2Eb", "a%252Eb", "a%2Fb", "%C3%A4")
     assert nodes == [f"zookeeper:{root}/{name}" for name in names]
 

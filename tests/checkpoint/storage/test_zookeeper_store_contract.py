@@ -35,7 +35,7 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
             stand_by_timeout_s=GIVE_UP_S,
         )
         opened = JobDirectory.open(
-            str(directory), "flights", 4, leadership=services, kept_in=services.kept_in("flights")
+            str(directory), "flights", 4, leadership=services, stored_in=services.stored_in("flights")
         )
         records = services.take_over(opened)
         store = CompletedCheckpointStore(

@@ -42,7 +42,7 @@ def services_of(hosts: str, root: str, **options: Any):
 
 
 def led(job: Path, services: ZooKeeperHighAvailability) -> Led:
-    directory = JobDirectory.open(str(job), "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    directory = JobDirectory.open(str(job), "flights", 4, leadership=services, stored_in=services.stored_in("flights"))
     try:
         records = services.take_over(directory)
         store = CompletedCheckpointStore(records.file_system, records.pointers, 3, leadership=directory.leadership)

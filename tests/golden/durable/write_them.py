@@ -1,6 +1,6 @@
 """Writes the golden job directories and savepoints; `README.md` describes them.
 
-    scripts/environment/run.sh python -m tests.golden.durable.write_them v6
+    scripts/environment/run.sh python -m tests.golden.durable.write_them v1
 
 It rejects an existing folder: released files are never written again. A new version of a format gets a new folder,
 written by the code of its time. At the end it prints the commit and the versions of `_metadata` in the folder, for the
@@ -199,7 +199,7 @@ def what_was_written(folder: Path) -> str:
     versions = set()
     for path in folder.rglob("_metadata"):
         with path.open("rb") as file:
-            versions.add(fastavro.reader(file).metadata["statebackend.format_version"])
+            versions.add(fastavro.reader(file).metadata["statebackend.metadata_version"])
     return f"{folder.name}: commit {commit.stdout.decode().strip()}, _metadata {', '.join(sorted(versions))}\n"
 
 

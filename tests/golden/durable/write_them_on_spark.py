@@ -1,6 +1,6 @@
 """Writes the golden files of a job on Spark, as `write_them` does the others:
 
-    scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v6 spark-savepoint spark-job
+    scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v1 spark-savepoint spark-job
 
 It adds the named directories to the folder of a version, and rejects an existing one. Its imports exist in older
 commits too, so that these can run it with their packages first in PYTHONPATH.

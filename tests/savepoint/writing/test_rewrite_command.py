@@ -119,13 +119,13 @@ def test_an_existing_target_and_a_missing_plan_end_with_3(stored: Path, capsys: 
 def test_inspect_shows_the_origin_of_a_rewritten_savepoint(stored: Path, capsys: Any) -> None:
     origin = Savepoint.open(stored).metadata
     assert main(["inspect", str(stored), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["written_anew_from"] is None
+    assert json.loads(capsys.readouterr().out)["rewritten_from"] is None
     _, new = run(stored, _PLAN)
     assert Savepoint.open(new).metadata.timestamp_ms != origin.timestamp_ms
     capsys.readouterr()
     identity = f"{origin.job_id}/{origin.checkpoint_id}/{origin.timestamp_ms}"
     assert main(["inspect", str(new), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["written_anew_from"] == identity
+    assert json.loads(capsys.readouterr().out)["rewritten_from"] == identity
     assert main(["inspect", str(new)]) == 0
     assert identity in capsys.readouterr().out
 

@@ -216,7 +216,7 @@ def test_a_crash_at_any_step_leaves_one_intact_log_and_the_next_start_continues(
             assert job.log() == log_of(now, "a", "b")
             assert set(job.fs.list_directories()) == {"spark", "set-aside"}
         step += 1
-    assert set(left) == {"spark", "spark-rearranged"}
+    assert set(left) == {"spark", "spark-rewritten"}
 
 
 def from_savepoint(path: Path, is_new_origin: bool) -> StartingPoint:
@@ -231,7 +231,7 @@ def from_savepoint(path: Path, is_new_origin: bool) -> StartingPoint:
         savepoint_id=9,
         savepoint_timestamp_ms=5,
         with_source_progress=True,
-        begun_anew=("a",),
+        restarted_sources=("a",),
     )
     return StartingPoint(RestoredState(known, fs), origin=origin, is_new_origin=is_new_origin)
 
@@ -308,7 +308,7 @@ def test_a_restarted_source_continues_once_the_job_has_its_own_checkpoint(tmp_pa
     job = Job(tmp_path / "job")
     origin = from_savepoint(tmp_path / "savepoint", is_new_origin=False).origin
     assert origin is not None
-    assert origin.begun_anew == ("a",)
+    assert origin.restarted_sources == ("a",)
     job.point = evolve(job.point, origin=origin)
     assert job.begin(BCA).source_offsets == v1("b4", "-", "a4")
     assert job.log() == log_of(BCA, "a", "b")
@@ -320,7 +320,7 @@ def test_a_source_read_from_the_beginning_may_be_another_one_or_none(tmp_path: P
         job.point = from_savepoint(tmp_path / f"savepoint {place}", is_new_origin=True)
         kept = {"a": "-", "b": "b4", "c": "-"}
         assert job.begin(now).source_offsets == v1(*(kept[str(one.uid)] for one in now))
-    job.point = evolve(job.point, origin=evolve(job.point.origin, begun_anew=()))  # type: ignore[type-var]
+    job.point = evolve(job.point, origin=evolve(job.point.origin, restarted_sources=()))  # type: ignore[type-var]
     with pytest.raises(JobRestoreError, match="has read the source 'a'"):
         job.plan(sources("b", "c"))
 

@@ -44,10 +44,10 @@ def v2(**lines: str) -> bytes:
 @given(
     former=st.lists(UIDS, unique=True, max_size=5),
     now=st.lists(UIDS, unique=True, min_size=1, max_size=5),
-    begun_anew=st.sets(UIDS, max_size=2),
+    restarted_sources=st.sets(UIDS, max_size=2),
 )
 def test_each_uid_keeps_its_line_and_its_log_when_sources_change(
-    former: list[str], now: list[str], begun_anew: set[str]
+    former: list[str], now: list[str], restarted_sources: set[str]
 ) -> None:
     files = {"metadata": b"{}", "commits/4": b"v1\n{}"}
     for batch in (4, 5):
@@ -55,8 +55,8 @@ def test_each_uid_keeps_its_line_and_its_log_when_sources_change(
     for place, uid in enumerate(former):
         files[f"sources/{place}/0"] = uid.encode()
         files[f"sources/{place}/9.compact"] = b"compact " + uid.encode()
-    log = RearrangedLog(files, Rearrangement(sources(*former), sources(*now), frozenset(begun_anew)))
-    kept = [uid if uid in former and uid not in begun_anew else None for uid in now]
+    log = RearrangedLog(files, Rearrangement(sources(*former), sources(*now), frozenset(restarted_sources)))
+    kept = [uid if uid in former and uid not in restarted_sources else None for uid in now]
     expected = {"metadata": b"{}", "commits/4": b"v1\n{}", SOURCE_ORDER_FILE_NAME: source_order(sources(*now))}
     for batch in (4, 5):
         expected[f"offsets/{batch}"] = v1(*("-" if uid is None else f"{uid}@{batch}" for uid in kept))

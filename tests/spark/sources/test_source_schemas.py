@@ -113,14 +113,14 @@ def test_a_file_has_a_schema_for_each_source_and_the_current_version(tmp_path: A
     files = CheckpointFileSystem.from_uri(tmp_path)
     sources = [{"name": "FileSource[/in]", "uid": "flights", "log": "0"}]
     files.write_file(SOURCE_ORDER_FILE_NAME, checksummed_json({"sources": sources}, 1))
-    with pytest.raises(CorruptJobIdentityError, match="written by a pre-release"):
+    with pytest.raises(CorruptJobIdentityError, match="is not valid: 'schemas'"):
         read_source_order(files)
     files.write_file(f"new/{SOURCE_ORDER_FILE_NAME}", source_order((FLIGHTS, RATES), (BASE, None)))
     assert read_source_order(files, "new") == SourceOrder((FLIGHTS, RATES), (BASE, None))
     assert read_source_order(files, "nowhere") is None
     for number, schemas in enumerate(([], [BASE, BASE], ["long"], 5)):
         path = f"{number}/{SOURCE_ORDER_FILE_NAME}"
-        files.write_file(path, checksummed_json({"sources": sources, "schemas": schemas}, 2))
+        files.write_file(path, checksummed_json({"sources": sources, "schemas": schemas}, 1))
         with pytest.raises(CorruptJobIdentityError, match="is not valid"):
             read_source_order(files, str(number))
     with pytest.raises(ValueError, match="2 sources have 1 schemas"):

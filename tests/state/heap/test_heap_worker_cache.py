@@ -297,7 +297,7 @@ def test_the_limits_of_the_configuration_are_those_of_the_cache(harness, new_cac
         assert size > 0
         configured.return_keyed_state_backend(backend, SubtaskIdentity("job", 0, 1), succeeded=True)
         assert is_closed(store) is not is_kept
-        assert configured.kept_bytes_of_host() == (size if is_kept else 0)
+        assert configured.worker_cache_bytes() == (size if is_kept else 0)
 
 
 def test_the_default_is_a_fraction_of_the_memory_of_the_process(tmp_path, monkeypatch):

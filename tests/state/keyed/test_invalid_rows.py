@@ -47,7 +47,7 @@ def test_rows_without_a_key_group_are_rejected_in_any_position() -> None:
             list(read_canonical("rows", KeyGroupRange(0, 9), a_file(rows)))
 
 
-@pytest.mark.parametrize("metadata", [None, {b"statebackend.format": b"canonical-0"}], ids=["none", "another"])
+@pytest.mark.parametrize("metadata", [None, {b"statebackend.keyed_state": b"canonical-0"}], ids=["none", "another"])
 def test_a_file_of_another_format_is_rejected(metadata: dict[bytes, bytes] | None) -> None:
     with pytest.raises(StateRestoreError, match="rows does not hold canonical state of format"):
         list(read_canonical("rows", KeyGroupRange(0, 9), a_file([ROW], SCHEMA.with_metadata(metadata))))

@@ -41,11 +41,11 @@ def test_seconds_are_the_maximum_over_subtasks_and_entries_and_bytes_are_sums() 
 
 
 def test_the_local_share_counts_only_subtasks_with_state() -> None:
-    local = opening_metrics(is_local=True, has_restore=True, kept_bytes_of_host=5)
-    restored = opening_metrics(is_local=False, has_restore=True, kept_bytes_of_host=7)
-    fresh = opening_metrics(is_local=False, has_restore=False, kept_bytes_of_host=0)
+    local = opening_metrics(is_local=True, has_restore=True, worker_cache_bytes=5)
+    restored = opening_metrics(is_local=False, has_restore=True, worker_cache_bytes=7)
+    fresh = opening_metrics(is_local=False, has_restore=False, worker_cache_bytes=0)
     found = metrics_of(local, restored, local, local, fresh)
-    assert (found.local_opens, found.restores, found.local_share, found.kept_bytes_of_host) == (3, 1, 0.75, 7)
+    assert (found.local_opens, found.restores, found.local_share, found.worker_cache_bytes) == (3, 1, 0.75, 7)
     assert metrics_of(fresh, fresh).local_share == 1.0
     assert metrics_of(restored).local_share == 0.0
 

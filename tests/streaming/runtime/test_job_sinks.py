@@ -120,19 +120,15 @@ STAGED = st.lists(
 @given(STAGED)
 def test_committables_round_trip(staged: list[StagedEpoch]) -> None:
     data = encode_committables(staged)
-    assert decode_committables(data, 0) == sorted(staged, key=lambda one: one.epoch_id)
-    for damaged in (data[:-1], data + b"\0", data[:4] + b"\xff" + data[5:]):
+    assert decode_committables(data) == sorted(staged, key=lambda one: one.epoch_id)
+    for damaged in (data[:-1], data + b"\0", data[:8] + b"\xff" + data[9:]):
         with pytest.raises(SinkError, match="the committables of a sink are damaged"):
-            decode_committables(damaged, 0)
+            decode_committables(damaged)
 
 
 def test_the_format_of_committables_is_frozen() -> None:
-    form = "53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b"
+    form = "53425345 00000001 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b"
     assert encode_committables([StagedEpoch(7, "r", [b"ok"])]) == bytes.fromhex(form)
-
-
-def test_a_committable_of_an_earlier_version_belongs_to_the_epoch_of_its_checkpoint() -> None:
-    assert decode_committables(b'{"version": 1}', 7) == [StagedEpoch(7, "", [b'{"version": 1}'])]
 
 
 def test_a_sink_that_cannot_roll_back_names_the_target_and_a_fix() -> None:
