@@ -5,4 +5,6 @@ The names are imported on first use. Environments and sinks are in `statebackend
 
 from statebackend.lazy_exports import lazy_exports
 
+__version__ = "0.1.0"
+
 __getattr__, __dir__ = lazy_exports(__name__)

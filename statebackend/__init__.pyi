@@ -1,3 +1,5 @@
+__version__: str
+
 from statebackend.checkpoint.errors import (
     CheckpointError as CheckpointError,
     CheckpointNotFoundError as CheckpointNotFoundError,

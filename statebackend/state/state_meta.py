@@ -1,6 +1,6 @@
 """The metadata of a state handle: the opaque ``meta`` of a handle in a checkpoint.
 
-    meta  := i32(0x53424d31 "SBM1") i32(version 1) i32(n) envelope(key serializer) i64(sequence) i32(states) state*
+    meta  := "SBKS" i32(version 1) i32(n) envelope(key serializer) i64(sequence) i32(states) state*
     state := UTF(name) UTF(kind) i32(n) envelope(namespace serializer) i32(roles) (UTF(role) i32(n) envelope)*
              i32(files) (i32(index into the handle's files) UTF(state id that wrote it))*
 

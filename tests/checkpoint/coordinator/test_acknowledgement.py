@@ -78,8 +78,8 @@ def test_malformed_bodies_with_a_valid_checksum_are_rejected_cheaply(body) -> No
 
 def test_errors_name_the_fault() -> None:
     data = acknowledgement().encode()
-    with pytest.raises(MalformedAcknowledgementError, match=r"version 1, this release reads 2"):
-        Acknowledgement.decode(data[:4] + b"\x01" + data[5:])
+    with pytest.raises(MalformedAcknowledgementError, match="version 2, this release reads 1"):
+        Acknowledgement.decode(data[:4] + b"\x02" + data[5:])
     with pytest.raises(MalformedAcknowledgementError, match="starts with b'PAR1'"):
         Acknowledgement.decode(b"PAR1" + data[4:])
     with pytest.raises(MalformedAcknowledgementError, match="limit"):

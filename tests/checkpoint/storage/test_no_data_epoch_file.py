@@ -54,7 +54,7 @@ def test_an_invalid_epoch_is_rejected(tmp_path: Path, wrong: dict[str, Any]) -> 
         attrs.evolve(OPEN, **wrong)
     files = CheckpointFileSystem.from_uri(tmp_path)
     files.write_file(NO_DATA_EPOCH_FILE_NAME, checksummed_json({**attrs.asdict(OPEN), **wrong}, 1))
-    with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json is not valid"):
+    with pytest.raises(CorruptJobIdentityError, match=r"no-data-epoch\.json is not valid"):
         read_no_data_epoch(files)
 
 

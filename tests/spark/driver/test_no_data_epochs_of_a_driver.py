@@ -139,7 +139,7 @@ def test_an_open_epoch_of_an_abandoned_history_is_ignored(job: Any, monkeypatch:
 def test_a_damaged_file_is_reported_and_nothing_starts(job: Any) -> None:
     job.run(0)
     (job.directory / NO_DATA_EPOCH_FILE_NAME).write_bytes(b"{}")
-    with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json"):
+    with pytest.raises(CorruptJobIdentityError, match=r"no-data-epoch\.json"):
         job.start()
 
 
