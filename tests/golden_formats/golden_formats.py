@@ -1,6 +1,7 @@
 """The content of the golden files of single formats, and how each file is written and read.
 
-`tests/golden/formats/write_them.py` wrote the files once. `test_golden_formats.py` reads them and compares the content.
+`tests/golden/formats/write_formats.py` wrote the files once. `test_golden_formats.py` reads them and compares
+the content.
 If a format has one encoding of a content, it also writes the content and compares the bytes.
 """
 

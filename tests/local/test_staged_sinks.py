@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from test_run_steps import RECORD, Clock, Count, opened, play, steps
 
 from statebackend import JobDefinitionError, JobRestoreError
-from statebackend.checkpoint import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, CheckpointRequestKind
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -20,8 +18,8 @@ from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCh
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.sinks import StagedSinks
-from statebackend.streaming.runtime.job_sinks import SinkAdapter, StagedEpoch, decode_committables
-from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
+from statebackend.streaming.runtime.job_sinks import SinkAdapter, decode_committables
+from statebackend.streaming.sink import SinkEpoch, SinkLineage
 
 
 class Files:
@@ -166,28 +164,6 @@ def test_two_sinks_for_one_target_are_rejected_before_anything_changes(tmp_path:
     with pytest.raises(JobDefinitionError, match="write to the same place"):
         environment.execute("job")
     assert not (tmp_path / "job").exists()
-
-
-FORMER = "00000001 0000000000000007 00000002 6f6b"
-"""What versions before the protocol stored: epoch 7 and the committable "ok"."""
-
-
-def test_committables_of_an_earlier_version_are_committed_and_damaged_ones_rejected() -> None:
-    sink = Noting()
-    sinks = StagedSinks(environment_of(sink, []).from_elements([], uid="unread").graph.job())
-    for data, error in ((bytes.fromhex(FORMER), ""), (bytes.fromhex(FORMER)[:-1], "damaged"), (b"\xff" * 9, "damaged")):
-        metadata = CheckpointMetadata(
-            checkpoint_id=8,
-            kind=CheckpointKind.CHECKPOINT,
-            job_id="job",
-            job_name="job",
-            timestamp_ms=1,
-            max_parallelism=4,
-            operators=(),
-            sink_committables={"files": data},
-        )
-        with pytest.raises(SinkError, match=error) if error else contextlib.nullcontext():
-            assert sinks.staged(metadata, "files") == [StagedEpoch(7, "", [b"ok"])]
 
 
 class Noting:

@@ -24,6 +24,7 @@ NAMES_IN_FILES = {
     "statebackend.checksum",
     "statebackend.epoch",
     "statebackend.files",
+    "statebackend.format_version",
     "statebackend.keyed_state",
     "statebackend.lineage",
     "statebackend.metadata_version",

@@ -104,7 +104,7 @@ def test_a_foreign_part_or_one_with_other_files_is_rejected(fs: CheckpointFileSy
     other = fs.write_file("other", b"other")
     for wrong, message in (
         (OpaqueStateHandle("theirs", b""), "format 'theirs' is not known"),
-        (evolve(part, meta=b"nonsense"), "are not channel state"),
+        (evolve(part, meta=b"nonsense"), "channel state begins with b'nons'"),
         (evolve(part, files=()), "the files named have other sizes"),
         (evolve(part, files=(other,)), "the files named have other sizes"),
         (evolve(part, files=(*part.files, other)), "the files named have other sizes"),

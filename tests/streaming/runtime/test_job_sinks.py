@@ -68,6 +68,11 @@ def checkpoint(committables: dict[str, bytes], identities: dict[str, str]) -> Ch
     )
 
 
+def staged(*committables: bytes) -> bytes:
+    """One staged epoch."""
+    return encode_committables([StagedEpoch(7, "run", committables)])
+
+
 def two(reported: list[tuple[Any, ...]]) -> tuple[Noting, Noting, JobSinks]:
     first, second = Noting("a", reported), Noting("b", reported)
     return first, second, JobSinks({"sink": first, "late": second})
@@ -163,28 +168,28 @@ def test_a_checkpoint_has_the_committable_and_identity_of_each_sink() -> None:
     reported: list[tuple[Any, ...]] = []
     _, _, sinks = two(reported)
     assert sinks.identities == {"sink": "a", "late": "b"}
-    sinks.commit_again(checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities)))
+    sinks.commit_again(checkpoint({"sink": staged(b"1"), "late": staged(b"2")}, dict(sinks.identities)))
     assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
 def test_a_committable_is_given_to_the_sink_that_staged_it(tmp_path: Path) -> None:
     sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
     noted = {"sink": sink.identity}
-    JobSinks({"sink": FrameSinkAdapter(same)}).check_commits(checkpoint({"sink": b"rows"}, noted))
-    JobSinks({"sink": FrameSinkAdapter(NoopSink())}).check_commits(checkpoint({"sink": b""}, {"sink": "noop"}))
+    JobSinks({"sink": FrameSinkAdapter(same)}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
+    JobSinks({"sink": FrameSinkAdapter(NoopSink())}).check_commits(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
     # Older checkpoints do not say whose it is.
-    JobSinks({"sink": FrameSinkAdapter(other)}).check_commits(checkpoint({"sink": b"rows"}, {}))
+    JobSinks({"sink": FrameSinkAdapter(other)}).check_commits(checkpoint({"sink": staged(b"rows")}, {}))
     # There is nothing to commit.
-    JobSinks({"sink": FrameSinkAdapter(other)}).commit_again(checkpoint({"sink": b""}, {"sink": "noop"}))
+    JobSinks({"sink": FrameSinkAdapter(other)}).commit_again(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
     for changed in (other, NoopSink(), MemorySink()):
         with pytest.raises(JobRestoreError, match=r"epoch 7 is complete.*staged by another sink: ParquetSink\(.*/a'\)"):
-            JobSinks({"sink": FrameSinkAdapter(changed)}).check_commits(checkpoint({"sink": b"rows"}, noted))
+            JobSinks({"sink": FrameSinkAdapter(changed)}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
 
 
 def test_nothing_is_committed_if_a_sink_is_missing() -> None:
     reported: list[tuple[Any, ...]] = []
     first, _, sinks = two(reported)
-    found = checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities))
+    found = checkpoint({"sink": staged(b"1"), "late": staged(b"2")}, dict(sinks.identities))
     with pytest.raises(JobRestoreError, match="staged by another sink: b, not none"):
         JobSinks({"sink": first}).commit_again(found)
     assert reported == []

@@ -1,6 +1,6 @@
 """Writes the golden files of single formats. They are written once, by the code of version 0.1.
 
-    scripts/environment/run.sh python -m tests.golden.formats.write_them
+    scripts/environment/run.sh python -m tests.golden.formats.write_formats
 
 It rejects a file that exists: what a release wrote is never written again. A later version of a format gets a file of
 its own. SST files of RocksDB name the host that wrote them. Run it where the host has a neutral name:
