@@ -21,7 +21,7 @@ from statebackend import (
     RuntimeContext,
     ValueStateDescriptor,
 )
-from statebackend.streaming.runtime.job_sinks import SinkAdapter
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkLineage
 from typeserializers import AttrsSerializer, former_names
 
 if TYPE_CHECKING:
@@ -184,36 +184,33 @@ def travelling_by_value(*modules: ModuleType) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class DiesOnce:
-    """Wraps a sink and raises once at one step of one epoch, like a crashed driver."""
+def dies_once(sink: Any, moment: str, epoch_id: int) -> Any:
+    """Wraps a sink and raises on the driver at one step of one epoch, like a crashed driver."""
+    from statebackend.spark.frame_sinks import FrameSinkAdapter, stage_epoch
 
-    def __init__(self, sink: Any, moment: str, epoch_id: int) -> None:
-        self._sink = sink
-        self._moment = moment
-        self._epoch_id = epoch_id
+    adapted = sink if isinstance(sink, Sink) else FrameSinkAdapter(sink)
 
-    @property
-    def identity(self) -> str:
-        return SinkAdapter(self._sink).identity
+    def die(at: str, epoch: SinkEpoch) -> None:
+        if (at, epoch.epoch_id) == (moment, epoch_id):
+            raise KeyboardInterrupt(f"the driver dies at {at} of epoch {epoch_id}")
 
-    def _die(self, moment: str, epoch_id: int) -> None:
-        if (moment, epoch_id) == (self._moment, self._epoch_id):
-            raise KeyboardInterrupt(f"the driver dies at {moment} of epoch {epoch_id}")
+    class Dying(FrameSinkAdapter):
+        def stage_frame(self, frame: Any, epoch: SinkEpoch) -> list[bytes]:
+            committables = stage_epoch(adapted, frame, epoch)
+            die("stage", epoch)
+            return committables
 
-    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        committable: bytes = self._sink.stage(frame, epoch_id, attempt_id)
-        self._die("stage", epoch_id)
-        return committable
+        def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+            die("commit", epoch)
+            adapted.commit(epoch, committables)
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        self._die("commit", epoch_id)
-        self._sink.commit(epoch_id, committable)
+        def abort(self, epoch: SinkEpoch) -> None:
+            """A crashed driver aborts nothing."""
 
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """A crashed driver aborts nothing."""
+        def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+            adapted.recover(lineage, last_epoch_id)
 
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        self._sink.recover(last_completed_epoch_id, job_id)
+    return Dying(sink)
 
 
 def memory_sink() -> Any:

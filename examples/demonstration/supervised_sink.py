@@ -7,14 +7,17 @@ import sys
 from pyspark.sql import DataFrame
 
 from examples.demonstration.driver_process import WRITTEN
-from statebackend.spark import ParquetSink
+from statebackend.spark import ForEachEpochSink
 
 
-class SupervisedSink(ParquetSink):
-    """A `ParquetSink` that waits, before the checkpoint, for a line on standard input or its end."""
+def supervised_sink() -> ForEachEpochSink:
+    """Return a sink that waits, before the checkpoint, for a line on standard input or its end.
 
-    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        committable = super().stage(frame, epoch_id, attempt_id)
-        print(WRITTEN, epoch_id, flush=True)
-        sys.stdin.readline()
-        return committable
+    It ignores its rows. It must be the last sink of the program: then the other sinks have staged the epoch.
+    """
+    return ForEachEpochSink(_wait)
+
+
+def _wait(frame: DataFrame, epoch_id: int) -> None:
+    print(WRITTEN, epoch_id, flush=True)
+    sys.stdin.readline()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from examples.demonstration.driven_job import print_line, run_to_savepoint
 from examples.demonstration.spark_session import start_spark
-from examples.demonstration.supervised_sink import SupervisedSink
+from examples.demonstration.supervised_sink import supervised_sink
 from examples.flights.job import JOB_NAME, VERSIONS, flights_job
 from statebackend.checkpoint.ha.services import JobServices
 
@@ -46,7 +46,7 @@ def run_driver(options: argparse.Namespace, spark: SparkSession, high_availabili
         rows_dir=options.rows,
         backend=options.backend,
         parallelism=options.parallelism,
-        sink=SupervisedSink,
+        last_sink=supervised_sink(),
         spark_log_dir=options.spark_log_dir,
         high_availability=high_availability,
     )

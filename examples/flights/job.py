@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -27,13 +27,13 @@ def flights_job(
     rows_dir: Path | str,
     backend: str,
     parallelism: int,
-    sink: type[ParquetSink] = ParquetSink,
+    last_sink: Any = None,
     spark_log_dir: Path | None = None,
     high_availability: JobServices | None = None,
 ) -> SparkStreamEnvironment:
     """Return the environment of one version of the job, ready to be checked or executed.
 
-    A job directory on an object store is a URI, and needs ``spark_log_dir``.
+    A job directory on an object store is a URI, and needs ``spark_log_dir``. ``last_sink`` is given the flights.
     """
     program = VERSIONS[version]
     beside = Path(job_dir) if spark_log_dir is None else spark_log_dir
@@ -46,10 +46,12 @@ def flights_job(
         spark_log_directory=spark_log_dir,
         high_availability=high_availability,
     )
+    flights = env.from_dataframe(flights_stream(spark, input_dir))
     (
-        env.from_dataframe(flights_stream(spark, input_dir))
-        .key_by(KEY)
+        flights.key_by(KEY)
         .process(program.FollowAircraft(), uid=program.UID, order_by=ORDER)
-        .sink_to(sink(rows_dir))
+        .sink_to(ParquetSink(rows_dir))
     )
+    if last_sink is not None:
+        flights.sink_to(last_sink, uid="last")
     return env

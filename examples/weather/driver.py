@@ -13,7 +13,7 @@ from pathlib import Path
 
 from examples.demonstration.driven_job import print_line, run_to_savepoint
 from examples.demonstration.spark_session import start_spark
-from examples.demonstration.supervised_sink import SupervisedSink
+from examples.demonstration.supervised_sink import supervised_sink
 from examples.weather.job import JOB_NAME
 from examples.weather.spark_job import weather_job
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
         rows=options.rows,
         airlines_url=options.airlines,
         backend="rocksdb",
-        last_sink=SupervisedSink,
+        last_sink=supervised_sink(),
     )
     run_to_savepoint(env, JOB_NAME, options.savepoint, print_line, lambda epoch_id: print_line(f"epoch {epoch_id}"))
     spark.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,9 +22,12 @@ def weather_job(
     airlines_url: str,
     backend: str,
     parallelism: int = 2,
-    last_sink: type[ParquetSink] = ParquetSink,
+    last_sink: Any = None,
 ) -> SparkStreamEnvironment:
-    """Return the environment of one version of the job, ready to be checked or executed. Its rows go below ``rows``."""
+    """Return the environment of one version of the job, ready to be checked or executed. Its rows go below ``rows``.
+
+    ``last_sink`` is given the flights.
+    """
     env = SparkStreamEnvironment(
         spark,
         job_dir=job_dir,
@@ -31,13 +35,16 @@ def weather_job(
         parallelism=parallelism,
         local_state_directory=job_dir.with_name(f"{job_dir.name}-local"),
     )
+    flights = env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA), uid="flights")
     build(
         VERSIONS[version],
-        env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA), uid="flights"),
+        flights,
         env.from_dataframe(_stream(spark, incoming / "weather", WEATHER_SCHEMA), uid="observations"),
         airlines_url,
-        Outputs(ParquetSink(rows / "delays"), ParquetSink(rows / "late"), last_sink(rows / "silent")),
+        Outputs(ParquetSink(rows / "delays"), ParquetSink(rows / "late"), ParquetSink(rows / "silent")),
     )
+    if last_sink is not None:
+        flights.sink_to(last_sink, uid="last")
     return env
 
 

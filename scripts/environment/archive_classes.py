@@ -32,8 +32,7 @@ class Count(KeyedProcessFunction[str, Any, Any]):
 
 def run_job(spark: Any, work: Path) -> None:
     """Two epochs of a job with every layer between a file that arrives and rows that are written."""
-    from statebackend.spark import SparkStreamEnvironment
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
     (work / "source").mkdir()
     for number in range(2):

@@ -1,5 +1,5 @@
 from statebackend.connectors.json_lines_source import JsonLinesSource as JsonLinesSource
-from statebackend.connectors.file_sink import FileSink as FileSink
+from statebackend.connectors.file_sink import FileSink as FileSink, ParquetSink as ParquetSink
 from statebackend.connectors.iceberg_sink import IcebergSink as IcebergSink
 from statebackend.connectors.kafka_sink import KafkaSink as KafkaSink
 from statebackend.connectors.kafka_source import (

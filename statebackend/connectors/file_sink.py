@@ -1,9 +1,4 @@
-"""A file sink with a directory per epoch: Parquet, CSV or JSON, in the layout of `statebackend.spark.ParquetSink`.
-
-<path>/epoch=000000000007/part-<32 hex>.csv        a file of a committed epoch
-<path>/epoch=000000000007/_committable             its attempt and files
-<path>/_staging/000000000007-<job>.<run>/          a staged epoch
-"""
+"""File sinks: each epoch is committed once to a directory of its own, as Parquet, CSV or JSON files."""
 
 from __future__ import annotations
 
@@ -14,44 +9,41 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
-from statebackend.spark.parquet_sink import (
-    EPOCH_COLUMN,
-    STAGING,
-    ObjectEpochFiles,
-    check_attempt,
-    epoch_name,
-    visible_already,
-)
-from statebackend.state.private_directory import temporary_directory
+from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
+from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
-__all__ = ["FileSink"]
+__all__ = ["FileSink", "ParquetSink"]
 
-_VERSION: Final = 2
+_COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "uncompressed")
 
 
 class FileSink(Sink):
-    """Writes each epoch to its own directory ``epoch=<id>`` below ``path``.
+    """Writes each epoch once to its own directory ``epoch=<id>`` below ``path``.
 
-    Each subtask with rows writes one file. An epoch is complete when its directory has the file ``_committable``.
-    Readers must skip epochs without it while the job runs. A rollback moves later epochs to ``_set_aside``.
+    Each subtask with rows writes one file. On a disk, all files of an epoch become visible at once. In an S3-compatible
+    store they appear one by one and ``_committable`` last, so readers of a running job must skip epochs without it. A
+    rollback moves later epochs to ``_set_aside``.
 
     Args:
-        path: A directory that the driver and all workers share, or ``s3://bucket/path``.
+        path: A directory that the driver and all workers share, or ``s3://bucket/path``. It may start with ``~``.
         file_format: ``"parquet"``, ``"csv"`` with a header, or ``"json"`` with one object a line. In JSON, maps
             with text as keys are objects, and other maps are lists of pairs.
         compression: The codec of Parquet files.
 
     Raises:
-        ValueError: The format is unknown.
+        ValueError: The format, the codec or the kind of store is not supported.
+        StorageError: The URI is invalid.
     """
+
+    _name = "FileSink"
 
     def __init__(
         self,
@@ -62,52 +54,83 @@ class FileSink(Sink):
     ) -> None:
         if file_format not in _WRITERS:
             raise ValueError(f"file_format is {file_format!r}; it is one of {', '.join(_WRITERS)}")
-        given = os.fspath(path)
-        uri = given if is_uri(given) else os.path.abspath(os.path.expanduser(given))
         self._format = file_format
-        self._compression = compression
-        self._identity = f"FileSink({without_secrets(uri)!r})"
-        self._fs = CheckpointFileSystem.from_uri(uri)
-        self._files = ObjectEpochFiles(self._fs, {})
+        self._fs = CheckpointFileSystem.from_uri(_place(os.fspath(path), self._name))
+        if compression.lower() not in _COMPRESSIONS:
+            raise ValueError(f"{self}: compression is {compression!r}; it is one of {', '.join(_COMPRESSIONS)}")
+        self._compression = compression.lower().replace("uncompressed", "none")
+        self._files = EpochFiles(self._fs)
 
     def __repr__(self) -> str:
-        return self._identity
+        return self.identity
 
     @property
     def identity(self) -> str:
-        return self._identity
+        return f"{self._name}({self._fs.location('')!r})"
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         if EPOCH_COLUMN in map(str.lower, rows.schema.names):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
-        check_attempt(epoch.attempt_id)
         # Each attempt of a task writes another name. Only the file of the successful attempt is committed.
         name = f"part-{uuid.uuid4().hex}.{self._format}"
-        with temporary_directory() as directory:
-            path = os.path.join(directory, name)
-            if not _WRITERS[self._format](path, rows, self._compression):
+        with self._files.writing(epoch) as directory:
+            local_path = os.path.join(directory, f".tmp-{name}")
+            count = _WRITERS[self._format](local_path, rows, self._compression)
+            if not count and self._format != "parquet":
+                os.unlink(local_path)
                 return b""
-            target = f"{STAGING}/{epoch.epoch_id:012d}-{epoch.attempt_id}/{name}"
-            handle = self._fs.upload(path, target, may_link=False)
-        return json.dumps([name, handle.size_bytes, handle.checksum]).encode()
+            # A Parquet file without rows keeps the schema.
+            file = self._files.add(local_path, epoch, name)
+        return EpochMark(epoch.epoch_id, epoch.attempt_id, [file]).encode()
 
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
-        files = sorted(map(json.loads, committables))
-        fields = {"version": _VERSION, "epoch": epoch.epoch_id, "attempt": epoch.attempt_id, "files": files}
-        self._files.commit(epoch.epoch_id, json.dumps(fields).encode())
+        self._files.commit(epoch.epoch_id, committables)
 
     def abort(self, epoch: SinkEpoch) -> None:
         self._files.abort(epoch.epoch_id, epoch.attempt_id)
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
-        last_id = -1 if last_epoch_id is None else last_epoch_id
-        later = self._files.visible_after(last_id)
-        if later:
-            raise visible_already(self._fs.location(epoch_name(min(later))), min(later))
         self._files.recover(last_epoch_id, lineage.job_id)
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         return self._files.roll_back(last_epoch_id, lineage.job_id)
+
+
+class ParquetSink(FileSink):
+    """A `FileSink` of Parquet files. ``spark.read.parquet(path)`` reads all epochs, and adds the column ``epoch``.
+
+    Args:
+        path: A directory that the driver and all workers share, or ``s3://bucket/path``. It may start with ``~``.
+        options: ``{"compression": <codec>}``, as for Spark's Parquet writer.
+
+    Raises:
+        ValueError: The store or an option is not supported.
+        StorageError: The URI is invalid.
+    """
+
+    _name = "ParquetSink"
+
+    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> None:
+        given = {name.lower(): value for name, value in (options or {}).items()}
+        super().__init__(path, compression=given.pop("compression", "snappy"))
+        if given:
+            raise ValueError(f"{self} has only the option compression, not {', '.join(given)}")
+
+
+def _place(path: str, name: str) -> str:
+    """Return the path or the URI of a store that the sinks support."""
+    if not is_uri(path) and not path.startswith("file:/"):
+        return path
+    parsed = urlparse(path)
+    if parsed.scheme == "file" and parsed.netloc in ("", "localhost"):
+        return unquote(parsed.path)
+    if scheme_of(path) != "s3":
+        raise ValueError(
+            f"{name} writes to a local or mounted directory or to s3://, not to {without_secrets(path)!r}: committing "
+            f"an epoch needs atomic renames or atomic puts. Use ForEachEpochSink with a writer that is idempotent per "
+            f"epoch"
+        )
+    return path
 
 
 def _write_parquet(path: str, rows: pa.RecordBatchReader, compression: str) -> int:

@@ -6,7 +6,7 @@ from statebackend.spark.frame_sinks import (
     NoopSink as NoopSink,
 )
 from statebackend.spark.job import SparkJob as SparkJob
-from statebackend.spark.parquet_sink import ParquetSink as ParquetSink
+from statebackend.connectors.file_sink import ParquetSink as ParquetSink
 from statebackend.streaming.observing.restore_report import (
     RestoredStateReport as RestoredStateReport,
     RestoreReport as RestoreReport,

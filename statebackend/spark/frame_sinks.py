@@ -60,6 +60,10 @@ class FrameSink(Protocol):
 class FrameSinkAdapter(SinkAdapter):
     """A `FrameSink` as a `Sink`, staged by the driver."""
 
+    def stage_frame(self, frame: DataFrame, epoch: SinkEpoch) -> list[bytes]:
+        """Stage the rows of a frame. Returns the committable."""
+        return [self.adapted.stage(frame, epoch.epoch_id, epoch.attempt_id)]
+
 
 def sinks_of(graph: JobGraph) -> JobSinks:
     """Return the sinks of a graph. Raises `JobDefinitionError` for an object that is not a sink."""
@@ -83,7 +87,7 @@ def reads_once(sink: object) -> bool:
 def stage_epoch(sink: Sink, frame: DataFrame, epoch: SinkEpoch) -> list[bytes]:
     """Stage the rows of a frame. Returns the committables of the subtasks, in order."""
     if isinstance(sink, FrameSinkAdapter):
-        return [sink.adapted.stage(frame, epoch.epoch_id, epoch.attempt_id)]
+        return sink.stage_frame(frame, epoch)
     staged = map_in_arrow(frame, _SubtaskStaging(sink, epoch).stage, _STAGED).collect()
     if not staged:
         schema = to_arrow_schema(frame.schema)

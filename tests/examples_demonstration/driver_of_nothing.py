@@ -1,4 +1,4 @@
-"""A driver whose epochs write nothing: it reports its progress like a `SupervisedSink`."""
+"""A driver whose epochs write nothing: it reports them as a `supervised_sink` does."""
 
 from __future__ import annotations
 

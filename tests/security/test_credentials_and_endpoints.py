@@ -110,8 +110,7 @@ def test_no_error_log_or_file_shows_credentials(
 
 @pytest.mark.parametrize("uri", URIS)
 def test_no_error_of_a_sink_shows_credentials(uri: str) -> None:
-    pytest.importorskip("pyspark")
-    from statebackend.spark import ParquetSink
+    from statebackend.connectors import ParquetSink
 
     with pytest.raises(Exception) as caught:  # noqa: PT011
         ParquetSink(uri)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hostile_directories import (
     COMMANDS,
@@ -23,6 +24,7 @@ from hostile_directories import (
 )
 
 from statebackend import KeyedProcessFunction, RuntimeContext, Savepoint, ValueStateDescriptor
+from statebackend.connectors import ParquetSink, SinkEpoch, SinkLineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -303,9 +305,8 @@ def stage_by_hand(directory: Path, attempt: str) -> None:
 
 
 def test_a_sink_removes_and_moves_nothing_through_a_link(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    from statebackend.spark import ParquetSink
-
+    job = SinkLineage("sink", "job")
+    epoch = SinkEpoch(job, 1, "a")
     stage_by_hand(tmp_path / "elsewhere", "000000000001-job.a")
     (tmp_path / "out" / "epoch=000000000002").mkdir(parents=True)
     committable = b'{"version": 1, "epoch": 2, "attempt": "job.a"}'
@@ -315,10 +316,11 @@ def test_a_sink_removes_and_moves_nothing_through_a_link(tmp_path: Path) -> None
     before = content_of(tmp_path)
     sink = ParquetSink(tmp_path / "out")
     for step in (
-        lambda: sink.recover(None, "job"),
-        lambda: sink.abort(1, "job.a"),
-        lambda: sink.commit(1, b'{"version": 1, "epoch": 1, "attempt": "job.a"}'),
-        lambda: sink.roll_back(0, "job"),
+        lambda: sink.recover(job, None),
+        lambda: sink.stage(epoch, 0, pa.table({"n": [1]}).to_reader()),
+        lambda: sink.abort(epoch),
+        lambda: sink.commit(epoch, [b'{"version": 1, "epoch": 1, "attempt": "job.a"}']),
+        lambda: sink.roll_back(job, 0),
     ):
         with suppress(Exception):
             step()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chain_runner import travelling_by_value, write_batches
 from persistent_rdds import persistent_rdds
-from spark_workplace import DiesOnce, memory_sink, rows_of
+from spark_workplace import dies_once, memory_sink, rows_of
 
 from statebackend import (
     EpochError,
@@ -156,12 +156,12 @@ def shown(place: Place, name: str) -> list[tuple[Any, ...]]:
 def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
     spark: SparkSession, tmp_path: Path, moment: str, sink: int
 ) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink
 
     place = Place(spark, tmp_path)
     sinks = [ParquetSink(tmp_path / "totals"), ParquetSink(tmp_path / "large")]
     dying: list[Any] = list(sinks)
-    dying[sink] = DiesOnce(sinks[sink], moment, 1)
+    dying[sink] = dies_once(sinks[sink], moment, 1)
     with pytest.raises((EpochError, KeyboardInterrupt), match="the driver dies"):
         place.run(*dying)
     epochs = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/epoch=*"))

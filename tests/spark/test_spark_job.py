@@ -19,8 +19,8 @@ from spark_workplace import (
     CountWords,
     CountWordsIncompatible,
     CountWordsUpgraded,
-    DiesOnce,
     Workplace,
+    dies_once,
     memory_sink,
     rows_of,
     travelling_by_value,
@@ -116,11 +116,11 @@ def test_parallelism_may_change_between_runs(workplace: Workplace) -> None:
 def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
     workplace_of_three: Workplace, backend: str, moment: str
 ) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace_of_three.run(DiesOnce(output, moment, 1), backend=backend)
+        workplace_of_three.run(dies_once(output, moment, 1), backend=backend)
     job = workplace_of_three.run(output, backend=backend)
     assert job.last_completed_epoch == 2
     # Before the checkpoint the epoch is processed again, after it the replay is recognised and skipped.
@@ -443,11 +443,11 @@ def test_a_savepoint_of_another_runtime_is_rejected_until_its_missing_source_pro
     assert ("a", 4, 21) in rows_of(sink)
 
 
-def test_no_savepoint_is_taken_of_an_epoch_with_uncommitted_output(workplace: Workplace) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(workplace: Workplace) -> None:
+    from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
-    job = workplace.start(DiesOnce(output, "commit", 0))
+    job = workplace.start(dies_once(output, "commit", 0))
     with pytest.raises((EpochError, KeyboardInterrupt)):
         job.await_termination()
     with pytest.raises(EpochError, match="output of epoch 0 is not committed"):
@@ -589,12 +589,12 @@ class CountWordsPerSubtaskIncompatible(CountWords):
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_operator_state_is_checked_migrated_and_counted_once(workplace_of_three: Workplace, moment: str) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+def test_operator_state_is_judged_migrated_and_counted_once(workplace_of_three: Workplace, moment: str) -> None:
+    from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace_of_three.run(DiesOnce(output, moment, 1), CountWordsPerSubtask())
+        workplace_of_three.run(dies_once(output, moment, 1), CountWordsPerSubtask())
     job = workplace_of_three.run(output, CountWordsPerSubtask())
     savepoint = workplace_of_three.directory / "savepoint"
     report = job.savepoint(savepoint)

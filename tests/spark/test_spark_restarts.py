@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import CountWords, DiesOnce, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_workplace import CountWords, Workplace, dies_once, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.checkpoint import (
@@ -89,7 +89,7 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
 
 def test_a_replayed_epoch_has_its_former_time(workplace: Workplace) -> None:
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(DiesOnce(memory_sink(), "stage", 1))
+        workplace.run(dies_once(memory_sink(), "stage", 1))
     first = newest(workplace).processing_time_ms
     offsets = (workplace.directory / "job" / "spark" / "offsets" / "1").read_text()
     planned = json.loads(offsets.split("\n")[1])["batchTimestampMs"]
@@ -99,12 +99,12 @@ def test_a_replayed_epoch_has_its_former_time(workplace: Workplace) -> None:
 
 
 def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(workplace: Workplace) -> None:
+    from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import NoopSink
-    from statebackend.spark.parquet_sink import ParquetSink
 
     former, latter = ParquetSink(workplace.directory / "former"), ParquetSink(workplace.directory / "latter")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(DiesOnce(former, "commit", 1))
+        workplace.run(dies_once(former, "commit", 1))
     for sink in (latter, NoopSink()):
         with pytest.raises(JobRestoreError, match=r"staged by another sink: ParquetSink\(.*former'\)"):
             workplace.run(sink)
@@ -126,7 +126,7 @@ def shown(workplace: Workplace) -> list[tuple[Any, ...]]:
 def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_again(
     workplace: Workplace, backend: str
 ) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
     workplace.add_batch([("b", 11)])
@@ -160,7 +160,7 @@ def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_a
 def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
     workplace: Workplace, zookeeper_server: ZooKeeperServer
 ) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink
 
     # So long that no session ends by itself, however busy the machine is.
     services = ZooKeeperHighAvailability(
@@ -186,8 +186,8 @@ def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
 def test_rolling_back_is_finished_after_a_crash_at_any_step(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from statebackend.spark import ParquetSink
     from statebackend.spark import rollback as roll_back
-    from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
     workplace.run(output)
@@ -208,8 +208,8 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
 
 
 def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(workplace: Workplace) -> None:
+    from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import ForEachEpochSink
-    from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
     workplace.run(output)

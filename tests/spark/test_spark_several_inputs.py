@@ -10,7 +10,7 @@ import pytest
 import several_inputs
 from json_source import add_file
 from several_inputs import LEFT, RIGHT, RULES, EpochInputs, InRow, Merge, as_left, as_right, as_rule, build, modelled
-from spark_workplace import DiesOnce, memory_sink, rows_of, travelling_by_value
+from spark_workplace import dies_once, memory_sink, rows_of, travelling_by_value
 
 from statebackend import JobDefinitionError
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, SourceNode, StreamEdge
@@ -91,7 +91,7 @@ def test_inputs_are_joined_by_key_and_rules_reach_every_subtask_across_a_kill_an
     job = Job(spark, tmp_path)
     job.add(EPOCHS[:3])
     whole = job.sinks[1]
-    job.sinks[1] = DiesOnce(whole, "stage", 1)
+    job.sinks[1] = dies_once(whole, "stage", 1)
     with pytest.raises(BaseException, match="the driver dies at stage of epoch 1"):
         job.run("first", 2)
     job.sinks[1] = whole

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chain_runner import travelling_by_value
 from json_source import add_file
-from spark_workplace import DiesOnce, memory_sink
+from spark_workplace import dies_once, memory_sink
 
 from statebackend import (
     EpochError,
@@ -151,7 +151,7 @@ def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place)
 @pytest.mark.parametrize("moment", ["stage", "commit"])
 def test_a_failed_epoch_is_replayed_by_a_job_with_other_sources(place: Place, moment: str) -> None:
     place.grow(a=2, b=2, c=1)
-    dying = DiesOnce(memory_sink(), moment, 1)
+    dying = dies_once(memory_sink(), moment, 1)
     with pytest.raises((EpochError, KeyboardInterrupt), match="the driver dies"):
         place.run(["a", "b"], sink=dying)
     planned = (place.directory / "job" / "spark" / "offsets" / "1").read_text().split("\n")

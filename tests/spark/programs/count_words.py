@@ -113,8 +113,7 @@ def start(
     high_availability: ZooKeeperHighAvailability | None = None,
 ) -> SparkJob:
     """Start a job that runs until its source is read."""
-    from statebackend.spark import SparkStreamEnvironment
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
     stream = (
         spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))

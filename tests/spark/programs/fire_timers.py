@@ -17,12 +17,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statebackend import KeyedProcessFunction, OnTimerContext, ProcessContext
-from statebackend.spark.parquet_sink import ParquetSink
+from statebackend.connectors import SinkEpoch
+from statebackend.spark import ForEachEpochSink, ParquetSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,45 +42,46 @@ class Alarm(KeyedProcessFunction[str, Any, Any]):
         yield context.current_key, timestamp, context.timer_service.current_processing_time()
 
 
-class Deadly:
-    """A sink that records its input, and kills the process at one step of an epoch with rows."""
+class Notes:
+    """Notes the rows of epochs, and kills the driver at a moment of an epoch that has rows."""
 
     def __init__(self, work: Path, moment: str) -> None:
         self._work, self._moment = work, moment
-        self._sink = ParquetSink(work / "out")
         self._has_rows: set[int] = set()
         self.is_visible = threading.Event()
 
-    @property
-    def identity(self) -> str:
-        return self._sink.identity
-
-    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        committable = self._sink.stage(frame, epoch_id, attempt_id)
+    def stage(self, frame: DataFrame, epoch_id: int) -> None:
         rows = sorted(map(list, frame.collect()))
         if rows:
             self._has_rows.add(epoch_id)
             with (self._work / "staged").open("a") as staged:
                 staged.write(json.dumps([epoch_id, rows]) + "\n")
             self._die("stage")
-        return committable
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
+    def commit(self, epoch_id: int) -> None:
         if epoch_id in self._has_rows:
             self._die("commit")
-        self._sink.commit(epoch_id, committable)
-        if epoch_id:
-            self.is_visible.set()
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        self._sink.abort(epoch_id, attempt_id)
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        self._sink.recover(last_completed_epoch_id, job_id)
 
     def _die(self, moment: str) -> None:
         if moment == self._moment:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DeadlySink(ParquetSink):
+    """Dies instead of a commit. The driver alone has the notes."""
+
+    def __init__(self, path: Path, notes: Notes) -> None:
+        super().__init__(path)
+        self._notes = notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_notes": None}
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        self._notes.commit(epoch.epoch_id)
+        super().commit(epoch, committables)
+        if epoch.epoch_id:
+            self._notes.is_visible.set()
 
 
 def main(work: Path, moment: str = "") -> None:
@@ -97,13 +99,15 @@ def main(work: Path, moment: str = "") -> None:
         local_state_directory=work / "local",
     )
     stream = environment.from_dataframe(spark.readStream.schema("k string").json(str(work / "source")))
-    sink = Deadly(work, moment)
+    notes = Notes(work, moment)
     alarms = stream.key_by("k").process(Alarm(), uid="alarms", schema="k string, timer bigint, at bigint")
-    alarms.sink_to(sink)
+    alarms.sink_to(DeadlySink(work / "out", notes))
+    # It is the last sink, so the other one has staged the epoch.
+    alarms.sink_to(ForEachEpochSink(notes.stage), uid="notes")
     job = environment.execute("alarms")
-    watching = threading.Thread(target=lambda: (job.query.awaitTermination(), sink.is_visible.set()), daemon=True)
+    watching = threading.Thread(target=lambda: (job.query.awaitTermination(), notes.is_visible.set()), daemon=True)
     watching.start()
-    sink.is_visible.wait()
+    notes.is_visible.wait()
     job.stop()
     job.await_termination()
     spark.stop()

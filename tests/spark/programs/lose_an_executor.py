@@ -19,8 +19,7 @@ from count_words import CountWords
 from pyspark.sql import SparkSession
 from two_executors import session_on_two_executors
 
-from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import ParquetSink
+from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
 
 def pid_of_executor(_: Any) -> int:

@@ -175,15 +175,15 @@ def test_a_checkpoint_has_the_committable_and_identity_of_each_sink() -> None:
 def test_a_committable_is_given_to_the_sink_that_staged_it(tmp_path: Path) -> None:
     sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
     noted = {"sink": sink.identity}
-    JobSinks({"sink": FrameSinkAdapter(same)}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
+    JobSinks({"sink": same}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
     JobSinks({"sink": FrameSinkAdapter(NoopSink())}).check_commits(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
     # Older checkpoints do not say whose it is.
-    JobSinks({"sink": FrameSinkAdapter(other)}).check_commits(checkpoint({"sink": staged(b"rows")}, {}))
+    JobSinks({"sink": other}).check_commits(checkpoint({"sink": staged(b"rows")}, {}))
     # There is nothing to commit.
-    JobSinks({"sink": FrameSinkAdapter(other)}).commit_again(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
-    for changed in (other, NoopSink(), MemorySink()):
+    JobSinks({"sink": other}).commit_again(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
+    for changed in (other, FrameSinkAdapter(NoopSink()), FrameSinkAdapter(MemorySink())):
         with pytest.raises(JobRestoreError, match=r"epoch 7 is complete.*staged by another sink: ParquetSink\(.*/a'\)"):
-            JobSinks({"sink": FrameSinkAdapter(changed)}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
+            JobSinks({"sink": changed}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
 
 
 def test_nothing_is_committed_if_a_sink_is_missing() -> None:
@@ -200,5 +200,5 @@ def test_nothing_is_committed_if_a_sink_is_missing() -> None:
 
 def test_two_sinks_of_one_target_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match=r"the sinks 'a' and 'b' write to the same place, ParquetSink\("):
-        JobSinks({"a": FrameSinkAdapter(ParquetSink(tmp_path)), "b": FrameSinkAdapter(ParquetSink(tmp_path))})
+        JobSinks({"a": ParquetSink(tmp_path), "b": ParquetSink(tmp_path)})
     JobSinks({"a": FrameSinkAdapter(NoopSink()), "b": FrameSinkAdapter(NoopSink())})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -13,18 +12,17 @@ import pytest
 from object_store import SECRET_KEY, Bucket, Fault, FaultyProxy
 
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
-from statebackend.spark.frame_sinks import FrameSink
-from statebackend.spark.parquet_sink import ParquetSink
-from statebackend.streaming.runtime.job_sinks import SinkAdapter
-from statebackend.streaming.sink import SinkError
+from statebackend.connectors import ParquetSink, SinkEpoch, SinkError, SinkLineage
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+JOB = SinkLineage("sink", "job")
+
+
+def epoch(epoch_id: int) -> SinkEpoch:
+    return SinkEpoch(JOB, epoch_id, "a")
 
 
 @pytest.fixture
 def uri(bucket: Bucket, faulty_store: FaultyProxy) -> str:
-    """With credentials, because the workers of the session have none."""
     return bucket.uri("out", user=f"tests:{SECRET_KEY}@", port=faulty_store.port)
 
 
@@ -33,12 +31,8 @@ def sink(uri: str) -> ParquetSink:
     return ParquetSink(uri)
 
 
-def numbers(spark: SparkSession, *values: int) -> DataFrame:
-    return spark.createDataFrame([(value,) for value in values], "id bigint")
-
-
 def staged_by_hand(uri: str, epoch_id: int, attempt_id: str, *rows: tuple[int, ...]) -> bytes:
-    """Stages without Spark."""
+    """What `stage` does in several subtasks."""
     fs = CheckpointFileSystem.from_uri(uri)
     files = []
     for number, ids in enumerate(rows):
@@ -70,57 +64,13 @@ def others(bucket: Bucket) -> list[str]:
     ]
 
 
-@pytest.mark.spark
-def test_tasks_write_their_rows_to_the_store_and_commit_makes_them_visible(spark, uri, sink, bucket) -> None:
-    frame = numbers(spark, *range(100)).repartition(3)
-    committable = sink.stage(frame, 7, "job.a")
-    assert visible(uri) == {}
-    assert len(json.loads(committable)["files"]) == 3
-    sink.commit(7, committable)
-    sink.commit(7, committable)
-    assert visible(uri) == {"epoch=000000000007": list(range(100))}
-    assert others(bucket) == ["out/epoch=000000000007/_committable"]
-
-
-@pytest.mark.spark
-def test_an_epoch_without_rows_is_a_file_that_keeps_the_schema(spark, uri, sink) -> None:
-    sink.commit(0, sink.stage(numbers(spark, 1).filter("id > 1"), 0, "job.a"))
-    assert visible(uri) == {"epoch=000000000000": []}
-    fs = CheckpointFileSystem.from_uri(uri)
-    (path,) = [path for path in fs.list_files() if path.endswith(".parquet")]
-    with fs.open_input(path) as source:
-        assert pyarrow.parquet.read_schema(source) == pa.schema([pa.field("id", pa.int64())])
-
-
-@pytest.mark.spark
-def test_columns_of_all_kinds_are_read_back_unchanged_by_spark(spark, uri, sink, tmp_path) -> None:
-    frame = spark.sql(
-        "select cast(id as int) i, id l, cast(id as double) d, cast(id as decimal(20,3)) c, string(id) s, "
-        "binary(string(id)) b, timestamp_micros(id * 1000001) t, timestamp_ntz '2020-01-01 00:00:00' n, "
-        "date '2020-02-29' e, array(id, null) a, map(string(id), id) m, named_struct('x', id, 'y', null) r, "
-        "if(id = 1, null, id) o from range(3)"
-    )
-    sink.commit(0, sink.stage(frame, 0, "job.a"))
-    fs = CheckpointFileSystem.from_uri(uri)
-    for number, path in enumerate(path for path in fs.list_files() if path.endswith(".parquet")):
-        (tmp_path / f"{number}.parquet").write_bytes(fs.read_file(path))
-    back = spark.read.parquet(str(tmp_path))
-    assert sorted(back.collect()) == sorted(frame.collect())
-
-
-@pytest.mark.spark
-def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(spark, uri, sink, faulty_store) -> None:
+def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(uri, sink, faulty_store) -> None:
     faulty_store.fail(Fault.ERROR_503, "PUT", "_staging")
-    with pytest.raises(Exception, match=r"cannot upload .*_staging/000000000001-job.a/part-\w+.parquet"):
-        sink.stage(numbers(spark, 1), 1, "job.a")
+    with pytest.raises(StorageError, match=r"cannot upload .*_staging/000000000001-job.a/part-\w+.parquet"):
+        sink.stage(epoch(1), 0, pa.table({"id": [1]}).to_reader())
     faulty_store.heal()
-    sink.abort(1, "job.a")
+    sink.abort(epoch(1))
     assert visible(uri) == {}
-
-
-def test_a_sink_on_the_store_keeps_the_contract(sink) -> None:
-    assert isinstance(sink, FrameSink)
-    assert SinkAdapter(sink).can_roll_back
 
 
 def test_its_identity_has_the_path_and_no_secret(bucket, sink) -> None:
@@ -129,7 +79,7 @@ def test_its_identity_has_the_path_and_no_secret(bucket, sink) -> None:
 
 @pytest.mark.parametrize("options", [{"compression": "best"}, {"maxRecordsPerFile": "1"}])
 def test_an_unsupported_option_is_rejected(uri, options) -> None:
-    with pytest.raises(ValueError, match=r"has only the option compression.*") as caught:
+    with pytest.raises(ValueError, match=r"option compression, not max|compression is 'best'") as caught:
         ParquetSink(uri, options)
     assert SECRET_KEY not in str(caught.value)
 
@@ -154,12 +104,12 @@ def test_an_interrupted_commit_is_finished_by_the_next(
     failed_too = faulty_store.fail(fault, method, pattern)
     # A file that is not there any more when it is looked for again has been deleted.
     with contextlib.suppress(SinkError, StorageError):
-        broken.commit(3, committable)
+        broken.commit(epoch(3), [committable])
     assert failed() + failed_too()
     faulty_store.heal()
     again = quick(uri)
-    again.recover(3, "job")
-    again.commit(3, committable)
+    again.recover(JOB, 3)
+    again.commit(epoch(3), [committable])
     assert visible(uri) == {"epoch=000000000003": [1, 2, 3]}
     assert others(bucket) == ["out/epoch=000000000003/_committable"]
 
@@ -185,12 +135,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ParquetSink]:
 def test_a_late_listing_hides_and_duplicates_no_row(uri, bucket, sink, faulty_store) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1, 2), (3,))
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
-    sink.recover(3, "job")
-    sink.commit(3, committable)
-    sink.commit(3, committable)
+    sink.recover(JOB, 3)
+    sink.commit(epoch(3), [committable])
+    sink.commit(epoch(3), [committable])
     with pytest.raises(SinkError, match="this job has not completed epoch 3"):
-        sink.stage(_Frame(), 3, "job.b")
-    assert sink.roll_back(2, "job") == [f"s3://{bucket.name}/out/_set_aside"]
+        sink.recover(JOB, 2)
+    assert sink.roll_back(JOB, 2) == [f"s3://{bucket.name}/out/_set_aside"]
     faulty_store.heal()
     assert visible(uri) == {}
     assert visible(uri, "_set_aside") == {"_set_aside/epoch=000000000003-job.a": [1, 2, 3]}
@@ -198,26 +148,20 @@ def test_a_late_listing_hides_and_duplicates_no_row(uri, bucket, sink, faulty_st
 
 def test_epochs_missing_in_a_listing_are_looked_up_after_gaps(uri, sink, faulty_store) -> None:
     for epoch_id in (3, 12, 21):
-        sink.commit(epoch_id, staged_by_hand(uri, epoch_id, "job.a", (epoch_id,)))
+        sink.commit(epoch(epoch_id), [staged_by_hand(uri, epoch_id, "job.a", (epoch_id,))])
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
-    sink.roll_back(2, "job")
+    sink.roll_back(JOB, 2)
     faulty_store.heal()
     assert visible(uri) == {}
 
 
-class _Frame:
-    """A frame that is rejected before it is read."""
-
-    columns = ("id",)
-
-
 def test_an_epoch_of_another_job_is_neither_kept_nor_overwritten(uri, sink) -> None:
     theirs, ours = staged_by_hand(uri, 3, "other.a", (1,)), staged_by_hand(uri, 3, "job.a", (2,))
-    sink.commit(3, theirs)
+    sink.commit(epoch(3), [theirs])
     with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 3"):
-        sink.commit(3, ours)
+        sink.commit(epoch(3), [ours])
     with pytest.raises(SinkError, match="this job did not write it"):
-        sink.roll_back(2, "job")
+        sink.roll_back(JOB, 2)
     assert visible(uri) == {"epoch=000000000003": [1]}
 
 
@@ -225,24 +169,24 @@ def test_foreign_files_in_place_of_an_epoch_are_named(uri, bucket, sink) -> None
     committable = staged_by_hand(uri, 3, "job.a", (1,))
     bucket.write("out/epoch=000000000003/part-x.parquet", b"strange")
     with pytest.raises(SinkError, match=r"part-x.parquet is none of the files of epoch 3"):
-        sink.commit(3, committable)
+        sink.commit(epoch(3), [committable])
     with pytest.raises(SinkError, match="this job has not completed epoch 3"):
-        sink.stage(_Frame(), 3, "job.b")
+        sink.recover(JOB, 2)
     with pytest.raises(SinkError, match="this job did not write it"):
-        sink.roll_back(2, "job")
+        sink.roll_back(JOB, 2)
 
 
 def test_missing_rows_are_detected(uri, bucket, sink) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
     bucket.delete("out/_staging/000000000003-job.a/part-1-job.a.parquet")
     with pytest.raises(SinkError, match=r"rows of epoch 3 are gone: .*part-1-job.a.parquet is missing or"):
-        sink.commit(3, committable)
+        sink.commit(epoch(3), [committable])
 
 
 def test_only_remains_of_the_job_are_removed(uri, bucket, sink) -> None:
     for epoch_id, attempt in ((3, "job.a"), (4, "job.a"), (4, "job.b"), (5, "other.a"), (4, "jobs.a")):
         staged_by_hand(uri, epoch_id, attempt, (1,))
-    sink.recover(3, "job")
+    sink.recover(JOB, 3)
     left = {key.split("/")[2] for key in others(bucket)}
     assert left == {"000000000003-job.a", "000000000005-other.a", "000000000004-jobs.a"}
 
@@ -252,20 +196,22 @@ def test_only_remains_of_the_job_are_removed(uri, bucket, sink) -> None:
 )
 def test_an_interrupted_roll_back_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
     for epoch_id in (2, 3, 4):
-        quick(uri).commit(epoch_id, staged_by_hand(uri, epoch_id, f"job.{epoch_id}", (epoch_id,), (10 * epoch_id,)))
+        quick(uri).commit(
+            epoch(epoch_id), [staged_by_hand(uri, epoch_id, f"job.{epoch_id}", (epoch_id,), (10 * epoch_id,))]
+        )
     method = "PUT" if "_set_aside" in pattern else "DELETE"
     failed = faulty_store.fail(Fault.DROP, method, pattern)
     with pytest.raises((SinkError, StorageError)):
-        quick(uri).roll_back(2, "job")
+        quick(uri).roll_back(JOB, 2)
     assert failed()
     faulty_store.heal()
-    quick(uri).roll_back(2, "job")
+    quick(uri).roll_back(JOB, 2)
     assert visible(uri) == {"epoch=000000000002": [2, 20]}
     assert visible(uri, "_set_aside") == {
         "_set_aside/epoch=000000000003-job.3": [3, 30],
         "_set_aside/epoch=000000000004-job.4": [4, 40],
     }
-    quick(uri).commit(3, staged_by_hand(uri, 3, "job.again", (33,)))
+    quick(uri).commit(epoch(3), [staged_by_hand(uri, 3, "job.again", (33,))])
     assert visible(uri)["epoch=000000000003"] == [33]
 
 
@@ -273,10 +219,10 @@ def test_a_part_of_an_uncommitted_epoch_is_removed_by_a_roll_back(uri, faulty_st
     committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
     faulty_store.fail(Fault.DROP, "PUT", "epoch.*part-1")
     with pytest.raises((SinkError, StorageError)):
-        quick(uri).commit(3, committable)
+        quick(uri).commit(epoch(3), [committable])
     faulty_store.heal()
     assert visible(uri) == {"epoch=000000000003": [1]}
-    quick(uri).roll_back(2, "job")
+    quick(uri).roll_back(JOB, 2)
     assert visible(uri) == {}
     assert visible(uri, "_staging") == {"_staging/000000000003-job.a": [1, 2]}
 
@@ -296,5 +242,5 @@ def test_a_part_of_an_uncommitted_epoch_is_removed_by_a_roll_back(uri, faulty_st
 )
 def test_an_invalid_committable_is_rejected_and_nothing_changes(bucket, sink, committable) -> None:
     with pytest.raises(SinkError, match=r"committable|directory's name"):
-        sink.commit(3, committable)
+        sink.commit(epoch(3), [committable])
     assert bucket.keys == []

@@ -1,0 +1,395 @@
+"""The directories of a file sink: one per epoch, in the layout of Hive.
+
+    <path>/epoch=000000000007/part-<32 hex>.parquet            a file of a committed epoch
+    <path>/epoch=000000000007/day=2024-05-01/part-<32 hex>.csv     with the partition column ``day``
+    <path>/epoch=000000000007/_committable                     the mark: its attempt and its files
+    <path>/_staging/000000000007-<job>.<run>/part-<32 hex>.parquet     a staged file
+    <path>/_staging/000000000007-<job>.<run>/epoch/            an epoch before its rename, on a disk
+    <path>/_set_aside/epoch=000000000007-<job>.<run>/          an epoch that a rollback has hidden
+
+Readers such as Spark skip names with a leading underscore. A committed epoch never changes. The committable of a
+subtask, and the mark of an epoch, are JSON:
+
+    {"version": 2, "epoch": 7, "attempt": "<job>.<run>", "files": [[<path in the epoch>, <bytes>, <checksum>], ...]}
+
+Marks of version 1 have no list of files; Spark wrote these epochs.
+
+**On a disk**, a rename commits an epoch, so readers see all of it or nothing. The driver moves the files that the
+committables name to ``epoch``, adds the mark, and renames the directory. A late task can still write to the staging
+directory, but not to the epoch.
+
+**On an S3-compatible store** there is no rename, and listings may be stale. The driver copies the named files within
+the store, writes the mark last, and deletes the staged files. Readers of a running job skip epochs without a mark.
+
+A crash repeats the commit with the same committables, which does the rest. Two drivers may commit an epoch at the same
+time: only one attempt at an epoch is ever in a checkpoint, so both do the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from attrs import frozen
+
+from statebackend.checkpoint.errors import CheckpointError, MissingFileError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, sync_directory
+from statebackend.checkpoint.invariants import checksum_of_chunks, chunks_of
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.state.private_directory import temporary_directory
+from statebackend.streaming.errors import format_value
+from statebackend.streaming.sink import SinkEpoch, SinkError
+
+__all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark"]
+
+EPOCH_COLUMN: Final = "epoch"
+
+_STAGING: Final = "_staging"
+_SET_ASIDE: Final = "_set_aside"
+_MARK: Final = "_committable"
+_VERSION: Final = 2
+_EPOCH_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=(\d+)")
+_ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_STAGED: Final = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
+"""The staging directory of an attempt: its epoch, and the attempt."""
+
+_IN_EPOCH: Final = re.compile(r"([^/]+=[^/]+/)*[^/_][^/]*")
+"""The path of a file in an epoch: its partition directories and its name."""
+
+_MOST_MISSING: Final = 16
+"""The number of missing ids in a row after which no further epoch is expected."""
+
+
+@frozen
+class EpochMark:
+    """The content of a mark or a committable. ``files`` is None for version 1."""
+
+    epoch_id: int
+    attempt: str
+    files: Sequence[FileHandle] | None
+
+    def encode(self) -> bytes:
+        """Return the mark as JSON."""
+        fields = {"version": 1, "epoch": self.epoch_id, "attempt": self.attempt}
+        if self.files is not None:
+            files = [[one.path, one.size_bytes, one.checksum] for one in self.files]
+            fields |= {"version": _VERSION, "files": files}
+        return json.dumps(fields).encode()
+
+
+class EpochFiles:
+    """The epochs below the root of a file system: a local disk, or a store with atomic puts."""
+
+    def __init__(self, file_system: CheckpointFileSystem) -> None:
+        self._fs = file_system
+        self._root = file_system.local_path()
+        """The directory on the disk; None in a store."""
+
+    @contextlib.contextmanager
+    def writing(self, epoch: SinkEpoch) -> Iterator[str]:
+        """Yield a local directory for files that `add` stages: the staging directory itself, if it is on a disk."""
+        staging = _staging(epoch.epoch_id, epoch.attempt_id)
+        place = self._fs.local_path(staging)
+        if place is None:
+            with temporary_directory() as directory:
+                yield directory
+        else:
+            self._make_directory(place)
+            yield place
+
+    def add(self, local_path: str, epoch: SinkEpoch, path: str) -> FileHandle:
+        """Stage a file of the directory of `writing`, durably. ``path`` is its path in the epoch."""
+        name = path.rpartition("/")[2]
+        if self._root is None:
+            staged = self._fs.upload(local_path, f"{_staging(epoch.epoch_id, epoch.attempt_id)}/{name}")
+            return FileHandle(path, staged.size_bytes, staged.checksum)
+        with open(local_path, "rb") as file:
+            size_bytes, checksum = checksum_of_chunks(chunks_of(file))
+            os.fsync(file.fileno())
+        directory = os.path.dirname(local_path)
+        os.replace(local_path, os.path.join(directory, name))
+        sync_directory(directory)
+        return FileHandle(path, size_bytes, checksum)
+
+    def commit(self, epoch_id: int, committables: Sequence[bytes]) -> None:
+        """Make the staged files visible, unless the epoch is. Raises `SinkError` if rows would be lost."""
+        mark = _merged(committables, epoch_id)
+        staging = _staging(epoch_id, mark.attempt)
+        with _as_sink_error(f"epoch {epoch_id}"):
+            if not self._has(mark):
+                try:
+                    if self._root is None:
+                        self._copy_in(mark)
+                    else:
+                        self._move_in(mark)
+                except (CheckpointError, OSError, SinkError):
+                    # Another driver may have committed the epoch meanwhile.
+                    if not self._has(mark):
+                        raise
+        # What cannot be deleted now is deleted by the next start of the job.
+        with contextlib.suppress(CheckpointError):
+            # A listing of the store may not contain them.
+            for file in mark.files or ():
+                self._fs.delete(f"{staging}/{_name(file)}")
+            self._fs.delete_directory(staging)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Remove the listed files of the attempt; the next start of the job removes the rest."""
+        with contextlib.suppress(CheckpointError):
+            self._fs.delete_directory(_staging(epoch_id, attempt_id))
+
+    def recover(self, last_epoch_id: int | None, job_id: str) -> None:
+        """Remove what the job has staged for later epochs and for visible ones.
+
+        Raises `SinkError` if a later epoch is visible.
+        """
+        last_id = -1 if last_epoch_id is None else last_epoch_id
+        with _as_sink_error("the epochs of earlier runs"):
+            later = self._visible_after(last_id)
+            if later:
+                first = min(later)
+                raise SinkError(
+                    f"{self._fs.location(epoch_name(first))} exists, but this job has not completed epoch {first}: "
+                    f"another job wrote it, or this job before it was rolled back to an older state. Write to another "
+                    f"path, or remove the epochs from {first} on"
+                )
+            for name, epoch_id, attempt in self._staged():
+                is_own = attempt.startswith(f"{job_id}.")
+                if is_own and (epoch_id > last_id or self._fs.exists(f"{epoch_name(epoch_id)}/{_MARK}")):
+                    # What cannot be removed is never visible.
+                    with contextlib.suppress(CheckpointError):
+                        self._fs.delete_directory(f"{_STAGING}/{name}")
+
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Set aside the visible epochs after that one, the newest first. Raises `SinkError` if they are not the job's.
+
+        In a store it copies the files, then deletes them, and the mark last.
+        """
+        with _as_sink_error(f"the epochs after {last_epoch_id}"):
+            later = sorted(self._visible_after(last_epoch_id), reverse=True)
+            marks = {epoch_id: self._mark(epoch_id) for epoch_id in later}
+            for epoch_id, mark in marks.items():
+                if not self._is_own(epoch_id, mark, job_id):
+                    raise SinkError(
+                        f"{self._fs.location(epoch_name(epoch_id))} is later than epoch {last_epoch_id}, and this job "
+                        f"did not write it. Move it away, or write to another path"
+                    )
+            for epoch_id, mark in marks.items():
+                self._set_aside(epoch_id, mark)
+        return [self._fs.location(_SET_ASIDE)] if later else []
+
+    def _has(self, mark: EpochMark) -> bool:
+        """Whether the epoch is visible. Raises `SinkError` if another attempt wrote it."""
+        found = self._mark(mark.epoch_id)
+        target = epoch_name(mark.epoch_id)
+        if found == mark:
+            return True
+        # In a store an epoch is without its mark until all of its files are copied.
+        if found is not None or (self._root is not None and target in self._fs.list_directories()):
+            raise SinkError(
+                f"{self._fs.location(target)} was not written by the attempt that completed epoch {mark.epoch_id}. The "
+                f"rows of that attempt are in {self._fs.location(_staging(mark.epoch_id, mark.attempt))}, if it "
+                f"exists. Replace the others with them, or use another path"
+            )
+        return False
+
+    def _move_in(self, mark: EpochMark) -> None:
+        """Commit an epoch on a disk."""
+        staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
+        if mark.files is None:
+            if not self._fs.exists(f"{staging}/{_MARK}"):
+                raise self._rows_gone(mark.epoch_id, staging)
+            self._fs.move_directory(staging, target)
+            return
+        gathered = f"{staging}/epoch"
+        for file in mark.files:
+            source, place = f"{staging}/{_name(file)}", f"{gathered}/{file.path}"
+            self._make_directory(self._local(place.rpartition("/")[0]))
+            # An interrupted commit may have moved it.
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self._local(source), self._local(place))
+        try:
+            self._fs.verify_present([_in(gathered, file) for file in mark.files])
+        except CheckpointError as error:
+            raise self._rows_gone(mark.epoch_id, f"a file of {staging}") from error
+        temporary = self._local(f"{gathered}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+        with open(temporary, "wb") as written:
+            written.write(mark.encode())
+            written.flush()
+            os.fsync(written.fileno())
+        os.replace(temporary, self._local(f"{gathered}/{_MARK}"))
+        for path in {f"{gathered}/{file.path}".rpartition("/")[0] for file in mark.files} | {gathered}:
+            sync_directory(self._local(path))
+        self._fs.move_directory(gathered, target)
+
+    def _local(self, path: str) -> str:
+        """Return the path on the disk. Raises `StorageError` if it contains a link below the root."""
+        local_path = self._fs.local_path(path)
+        assert local_path is not None
+        return local_path
+
+    def _make_directory(self, path: str) -> None:
+        """Create a directory on the disk, durably, with the permissions of the process: readers may be other users."""
+        if not os.path.isdir(path):
+            parent = os.path.dirname(path)
+            self._make_directory(parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            sync_directory(parent)
+
+    def _copy_in(self, mark: EpochMark) -> None:
+        """Commit an epoch in a store."""
+        staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
+        if mark.files is None:
+            raise SinkError(f"epoch {mark.epoch_id}: its committable is of a sink on a disk")
+        known = {f"{target}/{file.path}" for file in mark.files}
+        strangers = [path for path in self._files_in(target) if path not in known]
+        if strangers:
+            raise SinkError(
+                f"{self._fs.location(strangers[0])} is none of the files of epoch {mark.epoch_id}, whose checkpoint is "
+                f"complete: another job writes here. Move its files away and start the job again, or use another path"
+            )
+        for file in mark.files:
+            self._copy(file, f"{staging}/{_name(file)}", target, mark.epoch_id)
+        self._fs.write_file(f"{target}/{_MARK}", mark.encode())
+
+    def _set_aside(self, epoch_id: int, mark: EpochMark | None) -> None:
+        target = epoch_name(epoch_id)
+        if self._root is not None:
+            taken = self._fs.list_directories(_SET_ASIDE)
+            names = (f"{target}-{number}" for number in range(1, len(taken) + 2))
+            self._fs.move_directory(target, f"{_SET_ASIDE}/{next(name for name in names if name not in taken)}")
+        elif mark is None or mark.files is None:
+            for path in self._files_in(target):
+                self._fs.delete(path)
+        else:
+            aside = f"{_SET_ASIDE}/{target}-{mark.attempt}"
+            for file in mark.files:
+                self._copy(file, f"{target}/{file.path}", aside, epoch_id)
+            self._fs.write_file(f"{aside}/{_MARK}", mark.encode())
+            for file in mark.files:
+                self._fs.delete(f"{target}/{file.path}")
+            self._fs.delete(f"{target}/{_MARK}", durable=True)
+
+    def _visible_after(self, last_epoch_id: int) -> set[int]:
+        """Return the visible epochs after that one, listed or not listed yet."""
+        matches = map(_EPOCH_NAME.fullmatch, self._fs.list_directories())
+        listed = {int(match[1]) for match in matches if match is not None}
+        found = {epoch_id for epoch_id in listed if epoch_id > last_epoch_id}
+        if self._root is not None:
+            return found
+        # pyarrow leaves an empty object for a directory without files.
+        found = {epoch_id for epoch_id in found if self._files_in(epoch_name(epoch_id))}
+        epoch_id, missing = last_epoch_id, 0
+        while missing < _MOST_MISSING:
+            epoch_id += 1
+            is_there = self._fs.exists(f"{epoch_name(epoch_id)}/{_MARK}")
+            found.update([epoch_id] if is_there else ())
+            missing = 0 if is_there else missing + 1
+        return found
+
+    def _mark(self, epoch_id: int) -> EpochMark | None:
+        """Return the mark of a visible epoch; None without a valid one."""
+        with contextlib.suppress(MissingFileError, SinkError):
+            return _parsed(self._fs.read_file(f"{epoch_name(epoch_id)}/{_MARK}"), epoch_id)
+        return None
+
+    def _is_own(self, epoch_id: int, mark: EpochMark | None, job_id: str) -> bool:
+        """Whether the job has written the epoch, or the part of it that a crash has left in a store."""
+        if mark is not None:
+            return mark.attempt.startswith(f"{job_id}.")
+        if self._root is not None:
+            return False
+        # Staged files are deleted after the mark is written, so the files of a part are still staged.
+        names = {path.rpartition("/")[2] for path in self._files_in(epoch_name(epoch_id))}
+        own = [name for name, one, attempt in self._staged() if one == epoch_id and attempt.startswith(f"{job_id}.")]
+        return any(all(self._fs.exists(f"{_STAGING}/{directory}/{name}") for name in names) for directory in own)
+
+    def _staged(self) -> Iterator[tuple[str, int, str]]:
+        """Yield the listed staging directories, with their epochs and attempts."""
+        for name in self._fs.list_directories(_STAGING):
+            match = _STAGED.fullmatch(name)
+            if match is not None:
+                yield name, int(match[1]), match[2]
+
+    def _files_in(self, directory: str) -> list[str]:
+        """The files that are listed in a directory and exist."""
+        return [path for path in self._fs.list_files(directory) if self._fs.exists(path)]
+
+    def _copy(self, file: FileHandle, source: str, target: str, epoch_id: int) -> None:
+        """Copy a file unless it exists."""
+        try:
+            self._fs.verify_present([_in(target, file)])
+        except CheckpointError:
+            try:
+                self._fs.verify_present([FileHandle(source, file.size_bytes, file.checksum)])
+            except CheckpointError as error:
+                raise self._rows_gone(epoch_id, source) from error
+            self._fs.copy_file(source, f"{target}/{file.path}")
+
+    def _rows_gone(self, epoch_id: int, place: str) -> SinkError:
+        return SinkError(
+            f"rows of epoch {epoch_id} are gone: {self._fs.location(place)} is missing or damaged, but the checkpoint "
+            f"of the epoch is complete. Restore it from a backup, or start from an earlier savepoint"
+        )
+
+
+def epoch_name(epoch_id: int) -> str:
+    """Return the directory of a visible epoch."""
+    return f"{EPOCH_COLUMN}={epoch_id:012d}"
+
+
+def _staging(epoch_id: int, attempt_id: str) -> str:
+    if not _ATTEMPT.fullmatch(attempt_id):
+        raise SinkError(f"{attempt_id!r} cannot be part of a directory's name")
+    return f"{_STAGING}/{epoch_id:012d}-{attempt_id}"
+
+
+def _name(file: FileHandle) -> str:
+    """Return the name of a file in the staging directory."""
+    return file.path.rpartition("/")[2]
+
+
+def _in(directory: str, file: FileHandle) -> FileHandle:
+    return FileHandle(f"{directory}/{file.path}", file.size_bytes, file.checksum)
+
+
+def _merged(committables: Sequence[bytes], epoch_id: int) -> EpochMark:
+    """Return the mark of an epoch with these committables. Raises `SinkError` if they are not of one attempt."""
+    first, *others = [_parsed(one, epoch_id) for one in committables]
+    if not others:
+        return first
+    if {one.attempt for one in others} != {first.attempt} or any(one.files is None for one in (first, *others)):
+        raise SinkError(f"epoch {epoch_id}: its committables are not of one attempt")
+    files = [file for one in (first, *others) for file in one.files or ()]
+    return EpochMark(epoch_id, first.attempt, sorted(files, key=lambda file: file.path))
+
+
+def _parsed(data: bytes, epoch_id: int) -> EpochMark:
+    """Return the content of a committable. Raises `SinkError` for that of another epoch, sink or version."""
+    try:
+        value = json.loads(data)
+        version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
+        files = None if version == 1 else [FileHandle(*file) for file in value["files"]]
+    except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:
+        raise SinkError(f"epoch {epoch_id}: {format_value(data, 100)} is not a committable of a file sink") from error
+    if version not in (1, _VERSION) or epoch != epoch_id or not isinstance(attempt, str):
+        raise SinkError(f"epoch {epoch_id}: {format_value(data, 100)} is a committable of another epoch or version")
+    _staging(epoch_id, attempt)
+    if not all(_IN_EPOCH.fullmatch(file.path) for file in files or ()):
+        raise SinkError(f"epoch {epoch_id}: its committable has files in other directories")
+    return EpochMark(epoch_id, attempt, files)
+
+
+@contextlib.contextmanager
+def _as_sink_error(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (CheckpointError, OSError) as error:
+        raise SinkError(f"{what}: {error}") from error
