@@ -50,6 +50,7 @@ from statebackend.savepoint.inspection import (
     difference_of_schemas,
     entries_of,
     inspection,
+    matched,
     schemas,
 )
 from statebackend.savepoint.plain_values import plain_value
@@ -283,7 +284,7 @@ def diff(
     with spooled_answers() as found:
         with open_with_progress(old, None, zookeeper, moved) as one:
             # Both are read in step, so one progress display is enough.
-            other = open_savepoint(new, None, zookeeper, moved)
+            one, other = matched(one, open_savepoint(new, None, zookeeper, moved))
             of_schemas = difference_of_schemas(schemas(one), schemas(other))
             for answer in islice(difference_of_entries(one, other), limit) if entries else ():
                 found.add(answer)

@@ -21,8 +21,11 @@ from attrs import asdict
 
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.savepoint.errors import InvalidKeyError
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.plain_values import comparable_value, printed_value
-from statebackend.savepoint.rewrite.savepoint_writer import REWRITTEN_FROM
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.savepoint_writer import REWRITTEN_FROM, SavepointWriter
+from statebackend.savepoint.rewrite.staged_entries import scratch_space
 from statebackend.savepoint.savepoint import Savepoint, StateDescription, StoredOperator
 from statebackend.savepoint.state_entries import OperatorStateElement, OperatorStateElements, StateEntries, plain_entry
 from statebackend.savepoint.statistics import EntryStatistics
@@ -32,7 +35,7 @@ from statebackend.state.key_columns import parsed_key
 from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 
-__all__ = ["Answer", "difference_of_entries", "difference_of_schemas", "entries_of", "inspection", "schemas"]
+__all__ = ["Answer", "difference_of_entries", "difference_of_schemas", "entries_of", "inspection", "matched", "schemas"]
 
 
 Answer = dict[str, Any]
@@ -194,15 +197,30 @@ def difference_of_schemas(old: Mapping[str, Any], new: Mapping[str, Any]) -> lis
     return list(_differences(old, new, ""))
 
 
+def matched(old: Savepoint, new: Savepoint) -> tuple[Savepoint, Savepoint]:
+    """Return both for a comparison: Flink 1.x stores only hashes of uids, so they become the uids of the other side."""
+    return old.for_comparison(new.operators), new.for_comparison(old.operators)
+
+
 def difference_of_entries(old: Savepoint, new: Savepoint) -> Iterator[Answer]:
     """Yield entries and operator state elements that only one side has, or whose values differ.
 
     Keyed state is read in step by key group, so memory holds one group of each side, and one operator state of each.
+    If only one side is of Flink, its entries are first sorted by the key groups of the other, in scratch space.
     Operators and states of only one side are in the difference of the schemas.
 
     Raises:
         SavepointError: The numbers of key groups differ.
     """
+    are_of_flink = [isinstance(one.file_system, FlinkFiles) for one in (old, new)]
+    if are_of_flink[0] != are_of_flink[1]:
+        with scratch_space(None) as directory:
+            if are_of_flink[0]:
+                old = _regrouped(old, new, directory)
+            else:
+                new = _regrouped(new, old, directory)
+            yield from difference_of_entries(old, new)
+        return
     groups = [one.metadata.max_parallelism for one in (old, new)]
     if groups[0] != groups[1]:
         raise SavepointError(
@@ -217,6 +235,21 @@ def difference_of_entries(old: Savepoint, new: Savepoint) -> Iterator[Answer]:
         for name in operator.operator_states if other is not None else ():
             if other is not None and name in other.operator_states:
                 yield from _with_place(uid, name, _of_operator_state(old, new, uid, name))
+
+
+def _regrouped(flink: Savepoint, other: Savepoint, directory: str) -> Savepoint:
+    """Return what a Flink savepoint has in common with another one, in key groups of the other."""
+    plan = Plan().change_max_parallelism(other.metadata.max_parallelism)
+    for uid, operator in flink.operators.items():
+        same = other.operators.get(uid)
+        if same is None:
+            plan.remove_operator(uid)
+            continue
+        for name in dict.fromkeys((*operator.states, *operator.operator_states)):
+            if name not in same.states and name not in same.operator_states:
+                plan.remove_state(uid, name)
+    writer = SavepointWriter.copy_of_restored(flink.restored, f"{directory}/regrouped", scratch_directory=directory)
+    return Savepoint.open(writer.write(plan).uri)
 
 
 def _with_place(uid: str, name: str, changes: Iterable[_Change]) -> Iterator[Answer]:

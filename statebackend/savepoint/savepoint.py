@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import evolve, frozen
 
 from snapshots.envelope import snapshot_or_unopened
 from snapshots.errors import SerializationError, printable, shown
@@ -29,7 +29,7 @@ from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import OperatorState
 from statebackend.savepoint.errors import UnknownOperatorError, UnknownStateError
-from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.foreign.flink_files import FlinkFiles, with_uids
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.restored_state import RestoredState
@@ -276,6 +276,27 @@ class Savepoint:
         """
         restored = find_state(uri, checkpoint_id, high_availability, moved)
         return cls(restored, [as_serializer(one) for one in known], progress)
+
+    def for_comparison(self, uids: Iterable[str]) -> Savepoint:
+        """Return a Flink savepoint with these uids for ids, their hashes, and without operators that have no state.
+
+        Other savepoints are returned unchanged.
+        """
+        if not isinstance(self.file_system, FlinkFiles):
+            return self
+        restored = with_uids(self._restored, uids)
+        operators = tuple(
+            operator
+            for operator in restored.metadata.operators
+            if any(one.keyed is not None or one.operator is not None for one in operator.subtasks)
+        )
+        metadata = evolve(restored.metadata, operators=operators)
+        return Savepoint(evolve(restored, metadata=metadata), self._known, self._progress)
+
+    @property
+    def restored(self) -> RestoredState:
+        """The metadata and the files."""
+        return self._restored
 
     @property
     def file_system(self) -> CheckpointFileSystem:

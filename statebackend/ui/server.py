@@ -37,7 +37,7 @@ from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.html_pages import page_style
-from statebackend.savepoint.inspection import difference_of_entries, difference_of_schemas, entries_of, schemas
+from statebackend.savepoint.inspection import difference_of_entries, difference_of_schemas, entries_of, matched, schemas
 from statebackend.savepoint.lockfile import lock_from_bytes
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.state_entries import OperatorStateElements
@@ -265,8 +265,9 @@ class _Pages:
 
         def compared(before: Savepoint) -> str:
             def page(after: Savepoint) -> str:
-                found = list(islice(difference_of_entries(before, after), DIFFERENCES)) if with_entries else None
-                of_schemas = difference_of_schemas(schemas(before), schemas(after))
+                before_it, after = matched(before, after)
+                found = list(islice(difference_of_entries(before_it, after), DIFFERENCES)) if with_entries else None
+                of_schemas = difference_of_schemas(schemas(before_it), schemas(after))
                 return difference_page((old, before.metadata), (new, after.metadata), of_schemas, found, DIFFERENCES)
 
             return self.places.read(new, new_id, page)
