@@ -10,7 +10,7 @@ from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.aggregates import bound_aggregates
+from statebackend.streaming.aggregates import AggregateDefinition, bound_aggregates
 from statebackend.streaming.batch_functions import KeyedBatchFunction
 from statebackend.streaming.operators.aggregate import aggregates_of
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
@@ -42,7 +42,7 @@ def explain_operators(
             if isinstance(function, KeyedBatchFunction):
                 obstacle = _obstacle(one, backend, metrics)
             elif aggregates_of(function) is not None:
-                obstacle = "once per key and epoch" if one.name == "accumulators" else "once per key, window and batch"
+                obstacle = _obstacle_of_aggregates(function, states.input_schemas[0], uid, one, backend, metrics)
             access = f"as objects ({obstacle})" if obstacle else "vectorised"
             lines.append(f"    {one.kind.name} state {one.name!r}: {access}")
     return "\n".join(lines)
@@ -58,6 +58,21 @@ def _records(function: Any, schemas: Sequence[DeclaredSchema | None], uid: str) 
     if ordered:
         return f"aggregates, record by record because of {', '.join(ordered)}"
     return "aggregates; Arrow aggregates batches of columns by key before state is read"
+
+
+def _obstacle_of_aggregates(
+    function: Any,
+    schema: DeclaredSchema | None,
+    uid: str,
+    descriptor: StateDescriptor,
+    backend: StateBackend,
+    metrics: StateMetricsConfig | None,
+) -> str:
+    """Return how often accumulators are converted one by one; empty if they are vectorised."""
+    if isinstance(function, AggregateDefinition):
+        columns = bound_aggregates(function.aggregates, schema, f"operator {uid!r}").has_columns
+        return "" if columns and not _obstacle(descriptor, backend, metrics) else "once per key and epoch"
+    return "once per key, window and batch"
 
 
 def _obstacle(descriptor: StateDescriptor, backend: StateBackend, metrics: StateMetricsConfig | None) -> str:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from statebackend.savepoint.column_codecs import CodecMissError, column_codec
+from statebackend.savepoint.errors import ColumnValueError
+from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.folding_states import (
     AggregatingStateDescriptor,
     InternalAggregatingState,
@@ -263,6 +265,7 @@ class ColumnAggregatedWindows(AggregatedWindows):
         self._get_many, self._put_many = state.get_internal_many, state.update_internal_many
         self._values: Any = state.values
         serializer = None if state.values is None else state.values.row_serializer
+        self._form = ColumnForms().of(aggregates.serializer)
         self._codec = None if serializer is None or not aggregates.has_columns else column_codec(serializer)
 
     def fold(self, value: Any, elements: Sequence[Any]) -> Any:
@@ -301,16 +304,17 @@ class ColumnAggregatedWindows(AggregatedWindows):
 
         None, without changes, if that needs objects.
         """
-        if self._codec is None:
+        if not self.aggregates.has_columns:
             return None
         try:
-            rows = self._values.get_rows(keys)
-            present = [row for row in rows if row is not None]
-            results = self.aggregates.result_columns(self._codec.decode(present))
-        except (CodecMissError, pa.ArrowInvalid):
+            stored = self._get_many(keys) if self._codec is None else self._values.get_rows(keys)
+            present = [one for one in stored if one is not None]
+            accumulators = self._form.array(present) if self._codec is None else self._codec.decode(present)
+            results = self.aggregates.result_columns(accumulators)
+        except (CodecMissError, ColumnValueError, pa.ArrowInvalid):
             return None
-        self._values.put_rows(keys, [None] * len(keys))
-        return pa.array(map(is_not, rows, repeat(None)), pa.bool_()), results
+        self._put_many(keys, [None] * len(keys))
+        return pa.array(map(is_not, stored, repeat(None)), pa.bool_()), results
 
     def take_rows(self, keys: KeyBatch, is_composite: bool, window: Any) -> list[Any]:
         """Clear the windows; returns a row of key, window and results for each key that had one."""
