@@ -392,6 +392,8 @@ class SparkStreamEnvironment:
                 f"the job directory {files.uri} was not started from {checkpoint.location}. Start without "
                 f"from_spark_checkpoint to continue it, or use a new job directory"
             )
+        # An import that was killed has left files without metadata.
+        files.delete_directory(IMPORTED_DIRECTORY)
         processors = {
             uid: unpickled(one.function_pickle)
             for uid, one in pipeline.operators.items()

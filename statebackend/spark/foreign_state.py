@@ -37,10 +37,16 @@ from statebackend.checkpoint.metadata import (
 )
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.foreign.spark_files import (
+    check_state_files,
+    operators_without_metadata,
+    readable_copy,
+)
 from statebackend.savepoint.rewrite.changes import AddOperator
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.spark.session import configured
 from statebackend.spark.sources.progress import capture_source_progress, newest_committed_batch
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.map_state import MapStateDescriptor
@@ -83,8 +89,10 @@ SPARK_QUERY: Final = "imported_from_spark"
 
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
+_STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _JOIN: Final = "symmetricHashJoin"
 _SIDES: Final = ("left", "right")
+_EVENT_TIME: Final = "__event_time"
 _WINDOW: Final = "window"
 _SESSION: Final = "session_window"
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -153,6 +161,10 @@ class SparkCheckpoint:
         self.previous_watermark_ms = self._json(f"offsets/{batch_id}", 1, "batchWatermarkMs") or None
         self.watermark_ms = self._json(f"commits/{batch_id}", 1, "nextBatchWatermarkMs") or None
         self.batch_time_ms = int(self._json(f"offsets/{batch_id}", 1, "batchTimestampMs"))
+        has_ids = self._json(f"commits/{batch_id}", 1, "stateUniqueIds", required=False) is not None
+        self._settings = {_STATE_FORMAT: "2" if has_ids else "1"}
+        check_state_files(self._files)
+        self._readable = readable_copy(self._files, batch_id)
         self.operators: Mapping[int, SparkOperator] = {one.id: one for one in self._read_operators()}
 
     def table(self, state: str | None = None, *, operator: int | None = None) -> DataFrame:
@@ -172,7 +184,13 @@ class SparkCheckpoint:
             )
         if found.is_processor:
             return self._load(found, stateVarName=state)
-        return self._load(found, **({"joinSide": state} if found.name == _JOIN else {"storeName": state}))
+        if found.name != _JOIN:
+            return self._load(found, storeName=state)
+        # Version 4 of the state of joins adds a field, which Spark 4.3 reads from the wrong bytes.
+        frame = self._load(found, joinSide=state)
+        if _EVENT_TIME not in _columns(frame.schema, "key"):
+            return frame
+        return frame.withColumn("key", frame["key"].dropFields(_EVENT_TIME))
 
     def timers(self, *, operator: int | None = None) -> DataFrame:
         """Return the timers of a ``transformWithState``: key, expiration_timestamp_ms, partition_id."""
@@ -341,17 +359,13 @@ class SparkCheckpoint:
                 f"import"
             )
         try:
-            found = self.spark.read.format("state-metadata").load(self.location).collect()
-        except PySparkException as error:
+            found = self.spark.read.format("state-metadata").load(self._readable).collect()
+        except (PySparkException, Py4JError) as error:
             raise self._unreadable("the metadata of its operators", error) from error
-        known = {str(row.operatorId) for row in found}
-        unknown = [name for name in self._files.list_directories("state") if name.isdecimal() and name not in known]
-        if unknown:
-            raise ForeignFormatError(
-                f"{self._files.location('state/' + unknown[0])} has no metadata of its operator, as in checkpoints of "
-                f"Spark 3.5 and older. Let the query complete a batch with the Spark that runs this import, which "
-                f"writes it"
-            )
+        known = {row.operatorId for row in found}
+        for number in operators_without_metadata(self._files):
+            if number not in known:
+                yield self._operator_of_old_spark(number)
         for number in sorted({row.operatorId for row in found}):
             rows = [row for row in found if row.operatorId == number]
             properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
@@ -364,17 +378,31 @@ class SparkCheckpoint:
             names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
             yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]])
 
+    def _operator_of_old_spark(self, number: int) -> SparkOperator:
+        """Return an operator of Spark 3.5, which writes the schema of its state, but no metadata of the operator."""
+        stores = self._files.list_directories(f"state/{number}/0")
+        if any(name.startswith(f"{side}-key") for name in stores for side in _SIDES):
+            return SparkOperator(number, _JOIN, _SIDES)
+        schema = f"state/{number}/0/_metadata/schema"
+        if not self._files.exists(schema):
+            raise ForeignFormatError(
+                f"{self._files.location(f'state/{number}')} has neither metadata of its operator nor a schema of its "
+                f"state. Restore it from a backup"
+            )
+        return SparkOperator(number, "unknown", ("default",))
+
     def _load(self, operator: SparkOperator, **options: Any) -> DataFrame:
         reader = self.spark.read.format("statestore").option("batchId", self.batch_id)
         reader = reader.option("operatorId", operator.id)
         for name, value in options.items():
             reader = reader.option(name, value)
         try:
-            return reader.load(self.location)
-        except PySparkException as error:
+            with configured(self.spark, self._settings):
+                return reader.load(self._readable)
+        except (PySparkException, Py4JError) as error:
             raise self._unreadable(f"the state of operator {operator.id} ({operator.name})", error) from error
 
-    def _json(self, name: str, line: int, key: str) -> Any:
+    def _json(self, name: str, line: int, key: str, *, required: bool = True) -> Any:
         """Return a value of the JSON object in a line of a file."""
         if not self._files.exists(name):
             raise ForeignFormatError(
@@ -383,8 +411,9 @@ class SparkCheckpoint:
             )
         lines = self._files.read_file(name).decode("utf-8", "replace").split("\n")
         try:
-            return json.loads(lines[line])[key]
-        except (IndexError, ValueError, KeyError, TypeError) as error:
+            found = json.loads(lines[line])
+            return found[key] if required else found.get(key)
+        except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ForeignFormatError(
                 f"{self._files.location(name)} is damaged: line {line + 1} has no {key!r} in a JSON object. Restore it "
                 f"from a backup"

@@ -242,7 +242,8 @@ def _remove_state(directory: Path) -> None:
 
 
 def _remove_operator_metadata(directory: Path) -> None:
-    shutil.rmtree(directory / "state" / "0" / "_metadata")
+    for metadata in list((directory / "state" / "0").rglob("_metadata")):
+        shutil.rmtree(metadata)
 
 
 def _remove_everything(directory: Path) -> None:
@@ -267,7 +268,7 @@ def _flip_state(directory: Path) -> None:
         (_cut_commit, "commits/0 is damaged: line 2 has no 'nextBatchWatermarkMs'"),
         (_remove_commits, "has no committed batch in commits: let the query complete a batch"),
         (_remove_state, "has no directory state: the query has no stateful operator"),
-        (_remove_operator_metadata, "state/0 has no metadata of its operator.* Let the query complete a batch"),
+        (_remove_operator_metadata, "state/0 has neither metadata of its operator nor a schema of its state"),
         (_flip_state, "Spark cannot read .* at batch 0"),
     ],
 )

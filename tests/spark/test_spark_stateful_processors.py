@@ -283,6 +283,10 @@ def test_a_job_continues_a_spark_query_from_its_checkpoint(spark: SparkSession, 
     assert on_spark(spark, moved, moved.stream(spark), processor, "None") == expected[:2]
     moved.add(records[2])
     checkpoint = moved.directory / "spark"
+    # An import that was killed leaves files without metadata. A start repeats it.
+    left = moved.directory / "job" / "imported"
+    left.mkdir(parents=True)
+    (left / "_in_progress").write_text("A savepoint is being written here.")
     rest = on_ours(spark, moved, moved.stream(spark), processor, "None", from_spark_checkpoint=checkpoint)
     # A later start passes the checkpoint again, and continues from the job's own.
     moved.add(records[3])

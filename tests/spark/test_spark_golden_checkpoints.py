@@ -1,0 +1,241 @@
+"""Checkpoints that Spark 3.5, 4.1 and 4.3 have written, read as tables and imported.
+
+`tests/golden/spark_checkpoints/write_spark_checkpoints.py` has the queries. All have read the same rows, and were moved
+since.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from statebackend import EventTimeSessionWindows, TumblingEventTimeWindows
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.streaming.operators.window_state import CONTENTS_NAME
+from statebackend.streaming.stateful_processor import StatefulProcessorFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "spark_checkpoints"
+VERSIONS = ("3.5", "4.1", "4.3")
+CENTURY_MS = 100 * 365 * 86_400_000
+
+ROWS = {"a": [(3_000, 1), (9_999, 2), (25_000, 4)], "b": [(12_000, 3), (26_000, 5)], "c": [(27_000, 6)]}
+"""What was read: timestamps and numbers by key. The watermark is 22,000 in the end."""
+
+_WINDOW = {"start": 20_000, "end": 30_000}
+_LEFT = [(4, "a", 25_000), (3, "b", 12_000), (5, "b", 26_000), (6, "c", 27_000)]
+_TIMEOUTS = {"a": (3, ["x1", "x2", "x4"], 85_000), "b": (2, ["x3", "x5"], 86_000), "c": (1, ["x6"], 87_000)}
+
+TABLES: dict[str, Mapping[str, list[Any]]] = {
+    "windows": {"default": [({"window": _WINDOW, "k": k}, {"count": 1}) for k in ROWS]},
+    "sessions": {
+        "default": [
+            (
+                {"k": k, "sessionStartTime": rows[-1][0]},
+                {"session_window": {"start": rows[-1][0], "end": rows[-1][0] + 10_000}, "k": k, "count": 1},
+            )
+            for k, rows in ROWS.items()
+        ]
+    },
+    "unique": {"default": [({"k": k}, {"__dummy__": None}) for k in ROWS]},
+    "unique-within-watermark": {"default": [({"k": "c"}, {"expiresAtMicros": 32_000_000})]},
+    "join": {
+        "left": [({"field0": k}, {"k": k, "ts": t, "x": x}) for x, k, t in _LEFT],
+        "right": [({"field0": k}, {"k2": k, "ts2": t, "x2": x}) for x, k, t in _LEFT],
+    },
+    "with-state": {
+        "default": [
+            ({"k": k}, {"groupState": {"n": n, "texts": texts}, "timeoutTimestamp": t})
+            for k, (n, texts, t) in _TIMEOUTS.items()
+        ]
+    },
+    "with-state-1": {
+        "default": [
+            ({"k": k}, {"n": n, "texts": texts, "timeoutTimestamp": t}) for k, (n, texts, t) in _TIMEOUTS.items()
+        ]
+    },
+    "processor": {
+        "count": [({"k": k}, {"n": len(rows), "last": f"{k}{len(rows)}"}) for k, rows in ROWS.items()],
+        "numbers": [({"k": k}, {"x": x}) for k, rows in ROWS.items() for _, x in rows],
+        "times": [({"k": k}, {"x": x}, {"t": t}) for k, rows in ROWS.items() for t, x in rows],
+    },
+}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the checkpoints of one version."""
+    place = tmp_path_factory.mktemp("checkpoints") / request.param
+    with tarfile.open(GOLDEN / f"{request.param}.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def plain(value: Any) -> Any:
+    """A value without Spark's classes; times are milliseconds."""
+    if isinstance(value, datetime.datetime):
+        return round(value.astimezone(datetime.timezone.utc).timestamp() * 1000)
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    return value
+
+
+def rows_of(checkpoint: Any, state: str) -> list[Any]:
+    rows = [row.asDict(recursive=True) for row in checkpoint.rows(checkpoint.table(state))]
+    for row in rows:
+        del row["partition_id"]
+    return sorted((tuple(map(plain, row.values())) for row in rows), key=repr)
+
+
+def expected(query: str) -> Mapping[str, list[Any]] | None:
+    name = query
+    while name and name not in TABLES:
+        name = name.rpartition("-")[0]
+    return TABLES.get(name)
+
+
+def test_all_states_are_tables(spark: SparkSession, checkpoints: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    read = set()
+    for directory in sorted(checkpoints.iterdir()):
+        checkpoint = SparkCheckpoint(spark, directory)
+        tables = expected(directory.name)
+        if tables is None:
+            continue
+        read.add(directory.name.partition("-")[0])
+        assert set(checkpoint.operator().states) == set(tables), directory
+        for state, rows in tables.items():
+            found = rows_of(checkpoint, state)
+            if "ttl" in directory.name:
+                assert all(row[-1]["ttlExpirationMs"] > CENTURY_MS for row in found)
+                found = [(*row[:-1], row[-1]["value"]) for row in found]
+            assert found == sorted(rows, key=repr), (directory, state)
+        assert checkpoint.watermark_ms == 22_000
+    assert (
+        read
+        == {"windows", "sessions", "unique", "join"}
+        | {
+            "3.5": {"with"},
+            "4.1": {"with", "processor"},
+            "4.3": {"processor"},
+        }[checkpoints.name]
+    )
+
+
+def test_sums_and_many_types_are_tables(spark: SparkSession, checkpoints: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    for name, before in (("sums-hdfs", []), ("sums-1-hdfs", ["k"])):
+        found = {row.key.k: list(row.value) for row in SparkCheckpoint(spark, checkpoints / name).table().collect()}
+        sums = {k: sum(x for _, x in rows) for k, rows in ROWS.items()}
+        assert found == {k: [*[k for _ in before], sums[k], sums[k], len(ROWS[k])] for k in ROWS}
+    for name in ("types-hdfs", "types-rocksdb"):
+        # What was before the watermark has gone.
+        found = {row.key.text: row for row in SparkCheckpoint(spark, checkpoints / name).table().collect()}
+        assert set(found) == set(ROWS)
+        key, value = found["b"].key.asDict(), found["b"].value
+        assert key["bytes"] == b"b"
+        assert (key["number"], key["flag"], key["maybe"]) == (5, True, 5)
+        assert (key["day"], str(key["money"])) == (datetime.date(2026, 1, 6), "5.00")
+        assert (plain(key["moment"]), value[1].asDict(), str(value[2])) == (26_000, {"x": 5, "text": "b"}, "5.00")
+
+
+@pytest.fixture(scope="module")
+def programs() -> Any:
+    """The module that wrote the checkpoints."""
+    spec = importlib.util.spec_from_file_location("golden_spark_programs", GOLDEN / "write_spark_checkpoints.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", ["rocksdb", "event-time-changelog", "ttl-format-2"])
+def test_processors_are_imported(
+    spark: SparkSession, checkpoints: Path, tmp_path: Path, programs: Any, mode: str
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint, processor_plan
+
+    if checkpoints.name == "3.5":
+        return
+    checkpoint = SparkCheckpoint(spark, checkpoints / f"processor-{mode}")
+    has_ttl, has_timers = "ttl" in mode, mode != "rocksdb"
+    processor = programs.Kept(CENTURY_MS if has_ttl else None, has_timers)
+    time_mode = checkpoint.operator().time_mode
+    assert time_mode is not None
+    function = StatefulProcessorFunction(processor, time_mode, "k string, n bigint", 1)
+    checkpoint.write(tmp_path / "savepoint", processor_plan(checkpoint, {"kept": function}), max_parallelism=8)
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+
+    def entries(state: str) -> list[Any]:
+        return list(savepoint.read("kept", state))
+
+    assert {one.key: fields(one.value) for one in entries("count")} == {
+        k: (len(rows), f"{k}{len(rows)}") for k, rows in ROWS.items()
+    }
+    assert {one.key: [fields(x) for x in one.value] for one in entries("numbers")} == {
+        k: [(x,) for _, x in rows] for k, rows in ROWS.items()
+    }
+    assert {(one.key, *fields(one.user_key), *fields(one.value)) for one in entries("times")} == {
+        (k, x, t) for k, rows in ROWS.items() for t, x in rows
+    }
+    if has_ttl:
+        # Values expire when they would have expired on Spark.
+        stored = {row.key.k: row.value.ttlExpirationMs for row in checkpoint.table("count").collect()}
+        assert {one.key: one.last_access_ms + CENTURY_MS for one in entries("count")} == stored
+        assert {one.last_access_ms for one in entries("times")} == {stored["a"] - CENTURY_MS}
+    if has_timers:
+        kind, delay_ms = ("processing", CENTURY_MS) if has_ttl else ("event", 60_000 - 1)
+        [queue] = [name for _, name in savepoint.states if name.startswith(f"_timer_state/{kind}")]
+        assert {(one.key, one.value) for one in entries(queue)} == {
+            (k, t + delay_ms) for k, rows in ROWS.items() for t, _ in rows
+        }
+
+
+def fields(record: Any) -> tuple[Any, ...]:
+    return attrs.astuple(record)
+
+
+@pytest.mark.parametrize("kind", ["windows", "sessions"])
+def test_windows_are_imported_with_their_timers(
+    spark: SparkSession, checkpoints: Path, tmp_path: Path, kind: str
+) -> None:
+    from statebackend.spark import SparkStreamEnvironment
+    from statebackend.spark.foreign_state import SparkCheckpoint
+    from statebackend.spark.frame_sinks import MemorySink
+
+    windows: Any = TumblingEventTimeWindows.of("10 seconds")
+    if kind == "sessions":
+        windows = EventTimeSessionWindows.with_gap("10 seconds")
+    environment = SparkStreamEnvironment(spark, job_dir=tmp_path / "job", max_parallelism=8)
+    stream = spark.readStream.schema("k string, t bigint").json(str(tmp_path))
+    timed = stream.selectExpr("k", "timestamp_millis(t) AS ts").withWatermark("ts", "5 seconds")
+    counted = environment.from_dataframe(timed).key_by("k").window(windows)
+    counted.count(uid="counts", schema="k string, start bigint, stop bigint, n bigint").sink_to(MemorySink())
+    checkpoint = SparkCheckpoint(spark, checkpoints / f"{kind}-rocksdb")
+    checkpoint.write(tmp_path / "savepoint", checkpoint.add_windows(Plan(), environment, "counts"), max_parallelism=8)
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+    spans = dict.fromkeys(ROWS, (20_000, 30_000))
+    if kind == "sessions":
+        spans = {k: (rows[-1][0], rows[-1][0] + 10_000) for k, rows in ROWS.items()}
+    contents = list(savepoint.read("counts", CONTENTS_NAME))
+    assert {one.key: (one.namespace.start, one.namespace.end) for one in contents} == spans
+    assert {one.value for one in contents} == {1}
+    [queue] = [name for _, name in savepoint.states if name.startswith("_timer_state/event")]
+    assert {one.key: one.value for one in savepoint.read("counts", queue)} == {
+        k: end - 1 for k, (_, end) in spans.items()
+    }
