@@ -535,8 +535,15 @@ _TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {**_UNSIGNED, **_SMALL, **_PL
 
 def _iceberg_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type with which Iceberg stores a column."""
-    if pa.types.is_dictionary(data_type):
+    kinds = pa.types
+    if kinds.is_dictionary(data_type):
         return _iceberg_type(data_type.value_type)
+    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+        return pa.list_(_iceberg_type(data_type.value_type))
+    if kinds.is_struct(data_type):
+        return pa.struct([pa.field(one.name, _iceberg_type(one.type)) for one in data_type])
+    if kinds.is_map(data_type):
+        return pa.map_(_iceberg_type(data_type.key_type), _iceberg_type(data_type.item_type))
     stored = stored_type(data_type)
     return _TYPES.get(stored, stored)
 
@@ -585,10 +592,15 @@ def _split(batch: pa.RecordBatch, layout: _Layout) -> list[tuple[tuple[Any, ...]
             column = pc.floor_temporal(column, unit=unit)
         keys.append(column)
         transforms.append((one, one.transform.transform(source.field_type)))
+
+    def partition_value(one: Any, value: Any) -> Any:
+        # pyiceberg fails for a number of a transformed time.
+        return _encoded(value if isinstance(value, int) else partition_record_value(one, value, layout.schema))
+
     return [
         (
             tuple(
-                _encoded(partition_record_value(one, transform(value), layout.schema))
+                partition_value(one, transform(value))
                 for (one, transform), value in zip(transforms, values, strict=True)
             ),
             part,

@@ -173,6 +173,15 @@ def test_rows_are_split_by_transforms_and_filters_find_them(target: Path) -> Non
         assert iceberg.scan(condition).to_arrow().num_rows == rows, condition
 
 
+def test_rows_are_split_by_the_bucket_of_a_time(target: Path) -> None:
+    times = [dt.time(0), dt.time(23, 59, 59, 999_999), None]
+    table = pa.table({"t": pa.array(times, pa.time64("us")), "n": [1, 2, 3]})
+    write(sink_of(target, partition_by=["bucket(7, t)"]), 1, table)
+    scan = loaded(target).scan(row_filter="t = '23:59:59.999999'")
+    assert scan.to_arrow().to_pylist() == [{"t": times[1], "n": 2}]
+    assert len(list(scan.plan_files())) == 1
+
+
 def test_statistics_prune_files(target: Path) -> None:
     sink = sink_of(target)
     write(sink, 0, numbers(1, 2, None))
@@ -292,6 +301,21 @@ def test_a_new_column_and_a_wider_type_need_the_option(target: Path) -> None:
     ]
     with pytest.raises(SinkError, match="column 'n' is int64 in the table and string in the rows: convert"):
         stage(sink, 3, pa.table({"n": ["1"]}))
+
+
+def test_nested_types_that_iceberg_does_not_have_are_widened(target: Path) -> None:
+    nested = {
+        "smallints": (pa.list_(pa.int16()), [[1, None], None, []]),
+        "struct": (pa.struct([("a", pa.uint8()), ("b", pa.list_(pa.int8()))]), [{"a": 255, "b": [-1]}, None, None]),
+        "map": (pa.map_(pa.string(), pa.map_(pa.int16(), pa.uint32())), [[("a", [(1, None)])], None, []]),
+        "large": (pa.large_list(pa.large_string()), [["a", None], None, []]),
+        "fixed": (pa.list_(pa.float32(), 2), [[1.0, 2.0], None, [3.0, None]]),
+        "time": (pa.list_(pa.time32("ms")), [[dt.time(1)], None, []]),
+    }
+    rows = pa.table({name: pa.array(values, kind) for name, (kind, values) in nested.items()})
+    for epoch_id in (1, 2):
+        write(sink_of(target), epoch_id, rows)
+    assert loaded(target).scan().to_arrow().to_pylist() == rows.to_pylist() * 2
 
 
 def test_a_column_that_another_writer_added_is_found(target: Path) -> None:
