@@ -286,21 +286,25 @@ class KafkaSource:
 
     def _record(self, message: Any, split: str) -> Any:
         kind, time_ms = message.timestamp()
-        record = KafkaRecord(
-            message.key(),
-            message.value(),
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else time_ms,
-            message.headers(),
-        )
+        what = ""
         try:
-            return _columns(record) if self._decode is None else self._decode(record)
+            record = KafkaRecord(
+                message.key(),
+                message.value(),
+                message.topic(),
+                message.partition(),
+                message.offset(),
+                None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else time_ms,
+                # The name of a header may not be UTF-8.
+                message.headers(),
+            )
+            if self._decode is None:
+                return _columns(record)
+            what = "decode raised "
+            return self._decode(record)
         except Exception as error:
-            what = "" if self._decode is None else "decode raised "
             raise StreamJobError(
-                f"{self._name}, {split} at offset {record.offset}: {what}{describe_exception(error)}"
+                f"{self._name}, {split} at offset {message.offset()}: {what}{describe_exception(error)}"
             ) from error
 
     def _offsets(self, place: Any) -> tuple[int, int]:
@@ -320,6 +324,11 @@ class KafkaSource:
                 answered = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
             except self._kafka.KafkaException as error:
                 raise StreamJobError(self._described(error.args[0], "no offsets for a time")) from None
+            for one in answered:
+                if one.error is not None:
+                    # Its offset is the time that was asked for, or -1.
+                    where = f"no offset for a time in '{one.topic}-{one.partition}'"
+                    raise StreamJobError(self._described(one.error, where))
             offsets = {f"{one.topic}-{one.partition}": one.offset for one in answered}
             # A negative offset means that no record is at or after the time.
             return {name: high if offsets[name] < 0 else offsets[name] for name, (_, high) in ends.items()}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -362,6 +363,41 @@ def test_secrets_are_not_in_errors() -> None:
     with pytest.raises(StreamJobError) as raised:
         source.splits()
     assert not any(one in str(raised.value) for one in ("s3cret", "an0ther"))
+
+
+def test_a_partition_without_an_offset_for_a_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka returns the asked time as the offset of a partition whose leader did not answer."""
+    from confluent_kafka import KafkaError
+
+    class Consumer:
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            partitions = {0: None, 1: None}
+            return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=partitions)})
+
+        def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
+            return 0, 7
+
+        def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+            problem = KafkaError(KafkaError._TIMED_OUT)
+            return [SimpleNamespace(topic="t", partition=0, offset=5, error=None)] + [
+                SimpleNamespace(topic=one.topic, partition=one.partition, offset=one.offset, error=problem)
+                for one in asked[1:]
+            ]
+
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", start=NOW)
+    monkeypatch.setattr(source, "_opened", Consumer)
+    with pytest.raises(StreamJobError, match=r"no offset for a time in 't-1': .*Start the broker"):
+        source.splits()
+
+
+def test_a_record_that_cannot_be_read_is_named() -> None:
+    class Message:
+        def __getattr__(self, name: str) -> Any:
+            return lambda: (1, 2) if name == "timestamp" else b"\xff".decode() if name == "headers" else 3
+
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t")
+    with pytest.raises(StreamJobError, match="t-0 at offset 3: UnicodeDecodeError"):
+        source._record(Message(), "t-0")
 
 
 @pytest.mark.parametrize("name", ["_AUTHENTICATION", "TOPIC_AUTHORIZATION_FAILED", "_ALL_BROKERS_DOWN", "_FENCED"])
