@@ -581,6 +581,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 def _split(batch: pa.RecordBatch, layout: _Layout) -> list[tuple[tuple[Any, ...], pa.RecordBatch]]:
     """Split rows by the partition spec of the table. The keys are values of Iceberg's partitions, as JSON has them."""
     from pyiceberg.partitioning import partition_record_value
+    from pyiceberg.types import IntegerType
 
     keys, transforms = [], []
     for one in layout.spec.fields:
@@ -595,7 +596,13 @@ def _split(batch: pa.RecordBatch, layout: _Layout) -> list[tuple[tuple[Any, ...]
 
     def partition_value(one: Any, value: Any) -> Any:
         # pyiceberg fails for a number of a transformed time.
-        return _encoded(value if isinstance(value, int) else partition_record_value(one, value, layout.schema))
+        if not isinstance(value, int):
+            return _encoded(partition_record_value(one, value, layout.schema))
+        # A number near the smallest one of its type has no truncated value.
+        smallest = -(1 << 31) if isinstance(layout.schema.find_type(one.source_id), IntegerType) else -(1 << 63)
+        if value < smallest:
+            raise SinkError(f"the partition {one.name!r} of a row would be {value}, which is too small for its type")
+        return value
 
     return [
         (

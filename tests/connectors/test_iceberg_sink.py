@@ -182,6 +182,16 @@ def test_rows_are_split_by_the_bucket_of_a_time(target: Path) -> None:
     assert len(list(scan.plan_files())) == 1
 
 
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
+def test_a_number_without_a_truncated_value_fails_before_the_checkpoint(target: Path, kind: pa.DataType) -> None:
+    bits = kind.bit_width - 1
+    sink = sink_of(target, partition_by=["truncate(3, n)"])
+    with pytest.raises(SinkError, match=r"the partition 'n_trunc_3' of a row would be .*, which is too small"):
+        stage(sink, 1, pa.table({"n": pa.array([1, -(1 << bits)], kind)}))
+    write(sink, 1, pa.table({"n": pa.array([2 - (1 << bits), (1 << bits) - 1], kind)}))
+    assert len(list(loaded(target).scan().plan_files())) == 2
+
+
 def test_statistics_prune_files(target: Path) -> None:
     sink = sink_of(target)
     write(sink, 0, numbers(1, 2, None))
