@@ -438,7 +438,10 @@ class IcebergSink(Sink):
             raise
         except Exception as error:
             text = str(error) or type(error).__name__
-            for secret in secret_values(self._catalog_properties):
+            # A configuration file or the environment may have others.
+            configured = {} if self._catalog is None else self._catalog.properties
+            of_files = {} if self._layout is None else self._layout.io.properties
+            for secret in secret_values(self._catalog_properties, configured, of_files):
                 text = text.replace(secret, "***")
             # The message of the original error may contain secrets.
             raise SinkError(f"{what}: {text}. Check the catalog, the permissions and the properties") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from object_store import ACCESS_KEY, SECRET_KEY, Bucket
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
 from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.connectors import IcebergSink, Sink, SinkEpoch, SinkError, SinkLineage
@@ -424,6 +426,20 @@ def test_staged_files_of_a_crash_are_removed_and_committed_ones_stay(target: Pat
 def test_the_committable_of_another_sink_is_an_error(target: Path, committable: bytes) -> None:
     with pytest.raises(SinkError, match="committable"):
         sink_of(target).commit(SinkEpoch(LINEAGE, 0, "run"), [committable])
+
+
+def test_secrets_of_the_configuration_are_not_in_errors(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY", "s3cret")
+    sink = sink_of(target)
+    with mock.patch("pyiceberg.catalog._ENV_CONFIG", Config()):
+        write(sink, 1, numbers(1))
+    failure = mock.Mock(side_effect=OSError("no access with s3cret"))
+    with mock.patch.object(SqlCatalog, "load_table", failure), pytest.raises(SinkError, match=r"with \*\*\*") as raised:
+        sink.recover(LINEAGE, 1)
+    assert "s3cret" not in str(raised.value)
+    in_a_task = pickle.loads(pickle.dumps(sink))
+    with mock.patch("pyarrow.fs.SubTreeFileSystem", failure), pytest.raises(SinkError, match=r"with \*\*\*"):
+        stage(in_a_task, 2, numbers(2))
 
 
 def test_invalid_arguments_are_errors(target: Path) -> None:

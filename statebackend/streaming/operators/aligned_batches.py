@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
+from sys import getsizeof
 from typing import Any, Final
 
 import pyarrow as pa
@@ -83,6 +84,9 @@ WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
 _MOST_CHANGED: Final = 1 << 16
 """The maximum number of values in memory before they are stored."""
 
+_MOST_BYTES: Final = 64 << 20
+"""The values are stored when so many bytes of values were folded. A value counts again when it changes."""
+
 ChangedValue = tuple[Any, int, bool]
 """The value of a key in a window, the key group, and whether state has an earlier value."""
 
@@ -101,6 +105,7 @@ class ChangedWindows:
         self._state = state
         self._exact = exact
         self._windows: dict[TimeWindow, dict[Any, ChangedValue]] = {}
+        self._folded_bytes = 0
 
     def values_of(self, window: TimeWindow) -> dict[Any, ChangedValue]:
         """Return the values of a window by key, which the caller may change."""
@@ -126,11 +131,13 @@ class ChangedWindows:
 
     def fold(self, value: Any, elements: Sequence[Any]) -> Any:
         """Return the value with the records folded into it, as state would return it."""
-        return self._exact(self._state.fold(value, elements))
+        folded = self._exact(self._state.fold(value, elements))
+        self._folded_bytes += getsizeof(folded)
+        return folded
 
     def relieve(self, set_key: KeySetter) -> None:
-        """Store the values if there are many."""
-        if sum(map(len, self._windows.values())) > _MOST_CHANGED:
+        """Store the values if there are many, or if they are large."""
+        if self._folded_bytes > _MOST_BYTES or sum(map(len, self._windows.values())) > _MOST_CHANGED:
             self.store(set_key)
 
     def store(self, set_key: KeySetter) -> None:
@@ -142,6 +149,7 @@ class ChangedWindows:
                 set_key(key, key_group)
                 update(value)
         self._windows.clear()
+        self._folded_bytes = 0
 
     def forget(self, window: TimeWindow) -> None:
         """Forget a window if it has no values."""

@@ -111,6 +111,23 @@ def test_many_values_are_stored_before_the_next_snapshot(
     assert len(list(run.backend.get_keys_and_namespaces("window-contents"))) == 6
 
 
+def test_large_values_are_stored_before_the_next_snapshot(
+    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Longer(Joined):
+        def add(self, value: int, accumulator: str) -> str:
+            return accumulator + value * "x"
+
+    monkeypatch.setattr(aligned_batches, "_MOST_BYTES", 10_000)
+    run = WindowRun(harness, HEAP, windows(SLIDING).aggregate(Longer()))
+    run.records(("a", 2_000, 0))
+    assert kept(run) == 3
+    run.records(("a", 2_000, 0))
+    assert kept(run) == 0
+    run.watermark(100)
+    assert list(map(len, run.rows())) == [4_000] * 3
+
+
 def test_keys_that_are_equal_in_python_only_are_not_cached(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows(SLIDING).aggregate(Sum(), Values()), key_serializer=DoubleSerializer())
     run.records((0.0, 1, 0))
