@@ -72,6 +72,7 @@ from statebackend.streaming.runtime.source_offsets import OffsetLines
 from statebackend.streaming.runtime.state_registration import RegistrationContext
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction, TimeMode
 from statebackend.streaming.stream_graph import ONLY_SOURCE
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
 from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
@@ -90,6 +91,7 @@ SPARK_QUERY: Final = "imported_from_spark"
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
 _STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_LOG_VERSIONS: Final = ("v1", "v2")
 _JOIN: Final = "symmetricHashJoin"
 _SIDES: Final = ("left", "right")
 _EVENT_TIME: Final = "__event_time"
@@ -158,9 +160,9 @@ class SparkCheckpoint:
                 f"{self.location} has no committed batch in commits: let the query complete a batch first"
             )
         self.batch_id = batch_id
-        self.previous_watermark_ms = self._json(f"offsets/{batch_id}", 1, "batchWatermarkMs") or None
-        self.watermark_ms = self._json(f"commits/{batch_id}", 1, "nextBatchWatermarkMs") or None
-        self.batch_time_ms = int(self._json(f"offsets/{batch_id}", 1, "batchTimestampMs"))
+        self.previous_watermark_ms = self._time_ms(f"offsets/{batch_id}", "batchWatermarkMs") or None
+        self.watermark_ms = self._time_ms(f"commits/{batch_id}", "nextBatchWatermarkMs") or None
+        self.batch_time_ms = self._time_ms(f"offsets/{batch_id}", "batchTimestampMs")
         has_ids = self._json(f"commits/{batch_id}", 1, "stateUniqueIds", required=False) is not None
         self._settings = {_STATE_FORMAT: "2" if has_ids else "1"}
         check_state_files(self._files)
@@ -410,14 +412,29 @@ class SparkCheckpoint:
                 f"Pass the checkpointLocation of the query"
             )
         lines = self._files.read_file(name).decode("utf-8", "replace").split("\n")
+        if line and lines[0] not in _LOG_VERSIONS:
+            raise ForeignFormatError(
+                f"{self._files.location(name)} has the version {lines[0][:20]!r}; v1 and v2 can be read. The file is "
+                f"damaged, or of a later Spark"
+            )
         try:
             found = json.loads(lines[line])
             return found[key] if required else found.get(key)
-        except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (IndexError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ForeignFormatError(
                 f"{self._files.location(name)} is damaged: line {line + 1} has no {key!r} in a JSON object. Restore it "
                 f"from a backup"
             ) from error
+
+    def _time_ms(self, name: str, key: str) -> int:
+        """Return a time in the second line of a file of a log."""
+        time_ms = self._json(name, 1, key)
+        if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
+            raise ForeignFormatError(
+                f"{self._files.location(name)} is damaged: its {key!r} is not a number of milliseconds. Restore it "
+                f"from a backup"
+            )
+        return time_ms
 
     def _unreadable(self, what: str, error: Exception) -> ForeignFormatError:
         reason = " ".join(_BEFORE_STACK.split(str(error))[0].split())

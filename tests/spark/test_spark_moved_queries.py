@@ -391,6 +391,37 @@ def test_the_tutorial_moves_its_query(
     assert sorted(row[3] for row in rows) == [1, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("commits/0", "v3\n{}", "commits/0 has the version 'v3'; v1 and v2 can be read"),
+        ("commits/0", "", "commits/0 has the version ''"),
+        ("offsets/0", "v999999999\n{}", "offsets/0 has the version 'v999999999'"),
+        ("offsets/0", "v1\n{}", "offsets/0 is damaged: line 2 has no 'batchWatermarkMs'"),
+        ("offsets/0", 'v1\n{"batchWatermarkMs":"x"}', "its 'batchWatermarkMs' is not a number of milliseconds"),
+        ("offsets/0", 'v1\n{"batchWatermarkMs":-5}', "its 'batchWatermarkMs' is not a number of milliseconds"),
+        ("commits/0", 'v1\n{"nextBatchWatermarkMs":1' + "0" * 30 + "}", "its 'nextBatchWatermarkMs' is not a number"),
+        ("commits/0", "v1\n" + "[" * 100_000, "commits/0 is damaged: line 2"),
+        ("metadata", "[]", "metadata is damaged: line 1 has no 'id'"),
+    ],
+)
+def test_hostile_logs_are_an_error_that_names_the_file(tmp_path: Path, name: str, content: str, message: str) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    files = {
+        "metadata": '{"id":"q"}',
+        "offsets/0": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n0',
+        "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+        name: content,
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    no_session: Any = None
+    with pytest.raises(ForeignFormatError, match=re.escape(message)):
+        SparkCheckpoint(no_session, tmp_path)
+
+
 def test_the_commands_reject_operations_that_a_spark_checkpoint_does_not_support(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

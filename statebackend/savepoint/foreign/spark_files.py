@@ -155,7 +155,7 @@ def _with_present_paths(files: CheckpointFileSystem, operator: str, path: str, c
         stores = metadata["stateStoreInfo"]
         stored = [list(store["stateSchemaFilePaths"]) for store in stores]
         names = [[_SCHEMA_FILE.search(one) for one in paths] for paths in stored]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForeignFormatError(
             f"{files.location(path)} is damaged: it is not the metadata of an operator. Restore it from a backup"
         ) from error
@@ -205,5 +205,5 @@ def _key_fields(where: str, schema: bytes) -> Sequence[str]:
             text += schema[position + 2 : position + 2 + length]
             position += 2 + length
         return [str(field["name"]) for field in json.loads(text)["fields"]]
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
         raise ForeignFormatError(f"{where} is damaged: {error}. Restore it from a backup") from error

@@ -60,6 +60,7 @@ def with_list(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, b
         (lambda entries: entries.update({"../outside": b""}), "'../outside' is not the name of a file"),
         (lambda entries: entries.update(metadata=b"v1\n{"), "3.zip is damaged"),
         (lambda entries: entries.update(metadata=b"v1\n[1]"), "3.zip is damaged"),
+        (lambda entries: entries.update(metadata=b"v1\n" + b"[" * 100_000), "3.zip is damaged"),
         (lambda entries: entries.update(metadata=bytes(1 << 27)), "its entry metadata is larger than 64 MiB"),
     ],
 )
