@@ -33,7 +33,7 @@ from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.sets import AnySetSerializer
-from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.containers.ttl import TtlSerializer, emit_ttl_value
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.containers.unions import UnionSerializer
 from typeserializers.evolution.plans import (
@@ -486,7 +486,7 @@ class TtlConversion(CompositeConversion):
     def emit_value(self, reader: ReadEmitter) -> str:
         timestamp = reader.fixed("q")
         value = emit_part_value(self._values(), reader)
-        return f"{reader.function.bind('ttl_value', TtlValue)}({value}, {timestamp})"
+        return emit_ttl_value(reader.function, value, timestamp)
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         yield "", self._values(), position + _TIMESTAMP_BYTES
@@ -507,7 +507,7 @@ class StampingConversion(Conversion):
 
     def emit_value(self, reader: ReadEmitter) -> str:
         value = emit_part_value(self._values(), reader)
-        return f"{reader.function.bind('ttl_value', TtlValue)}({value}, {self._timestamp()})"
+        return emit_ttl_value(reader.function, value, self._timestamp())
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         yield "", self._values(), position

@@ -13,6 +13,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.canonical_files import export_canonical_handle
+from statebackend.state.clock import StoppedClock, wall_clock
 from statebackend.state.key_groups import key_group_range_of_subtask
 from statebackend.state.state_backend import state_backend
 from typeserializers.scalars.fixed_width import LongSerializer
@@ -47,6 +48,8 @@ class Subtask:
             local_directory=os.path.join(self.directory, "local", local or str(next(self._numbers))),
             restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
             metrics=metrics,
+            # As in a job: the time of the epoch.
+            clock=StoppedClock(wall_clock()),
         )
         opened = state_backend(backend).create_keyed_state_backend(parameters)
         self._opened.append(opened)

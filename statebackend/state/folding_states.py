@@ -8,10 +8,10 @@ Both kinds are built on a value state, with its cache, its checks and its copies
 may change the accumulator that it receives. A fold is a read, a call of the user's function, and an update. If one
 fails, nothing is updated. An exception of the function is re-raised with a note (PEP 678) that names the state.
 
-With a time-to-live the state below folds `TtlValue`s, and the user's function is wrapped. An expired operand counts as
-absent. The result counts as accessed now, also when namespaces are merged. The wrapped aggregate function returns its
-accumulator as the result, so that the handle can check the time. A read that extends the life of the accumulator adds
-`_TOUCH`, which changes only the time.
+With a time-to-live the accessors are generated over the value state (`statebackend.state.timed_access`). Namespaces are
+merged by the state below, which folds values with their times: the user's function is wrapped. An expired operand
+counts as absent. The result counts as accessed now, also when namespaces are merged. The wrapped aggregate function
+returns its accumulator as the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -27,18 +27,21 @@ from snapshots.errors import SerializationError, StateFormatError, shown
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import (
+    Cleanup,
     FoldingState,
     HandleContext,
     InternalState,
     Lifetime,
+    Timed,
     TtlState,
     fold_namespaces,
 )
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import AggregateFunction, AggregatingState, ReduceFunction, ReducingState
+from statebackend.state.timed_access import IS_FRESH, TimedLines, set_timed_methods
 from statebackend.state.value_state import InternalValueState
-from typeserializers.containers.ttl import TtlValue
+from typeserializers.kernel.code_generation import indented
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -65,45 +68,83 @@ def rejection(name: str, problem: str) -> SerializationError:
 
 
 class TtlFoldingState(TtlState):
-    """The common part of both kinds; the inner state returns `TtlValue`s."""
+    """The common part of both kinds: ``values`` is the value state below the inner state.
 
-    __slots__ = ("name",)
+    The accessors are generated.
+    """
 
-    def __init__(self, stored: Any, lifetime: Lifetime, name: str) -> None:
+    __slots__ = ("_serializer", "_values", "add", "get", "get_internal", "name", "update_internal")
+
+    add: Any
+    get: Any
+    get_internal: Any
+    update_internal: Any
+
+    def __init__(
+        self,
+        stored: Any,
+        values: InternalValueState[Any],
+        lifetime: Lifetime,
+        name: str,
+        serializer: TypeSerializer[Any],
+    ) -> None:
         super().__init__(stored, lifetime)
+        self._values = values
+        self._serializer = serializer
         self.name = name
+        self.set_methods()
 
-    def update_internal(self, folded: Any) -> None:
-        if folded is None:
-            raise rejection(self.name, "None cannot be what was folded")
-        self._clean_up()
-        self._stored.update_internal(self.lifetime.stamped(folded))
+    @abstractmethod
+    def set_methods(self) -> None:
+        """Set the accessors."""
+
+    def given(self) -> dict[str, Any]:
+        """What the accessors of both kinds use by name."""
+        return {"name": self.name, "note": note_function, "check": folded, "reject": _raise_rejection}
+
+    def clean_up_with(self, cleanup: Cleanup) -> None:
+        super().clean_up_with(cleanup)
+        self.set_methods()
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         self._clean_up()
         self._stored.merge_namespaces(target, sources)
 
     def remove_expired(self) -> None:
-        stored: TtlValue[Any] | None = self._stored.get()
+        stored: Timed[Any] | None = self._values.value()
         if stored is not None and self.lifetime.is_expired(stored):
-            self._stored.clear()
+            self._values.clear()
 
-    def visible(self) -> TtlValue[Any] | None:
-        """The folded value if it is visible. Removes it if it has expired."""
-        self._clean_up()
-        stored: TtlValue[Any] | None = self._stored.get()
-        if stored is None:
-            return None
-        if self.lifetime.is_expired(stored):
-            self._stored.clear()
-            return stored if self.lifetime.returns_expired else None
-        if self.lifetime.renews_on_read and stored.last_access_timestamp < self.lifetime.clock():
-            self.renew(stored)
-        return stored
 
-    @abstractmethod
-    def renew(self, stored: TtlValue[Any]) -> None:
-        """Set the time of the folded value to that of this access."""
+def _raise_rejection(name: str, problem: str) -> NoReturn:
+    raise rejection(name, problem)
+
+
+def _timed_folding_methods(lines: TimedLines, fold: list[str], of: str) -> dict[str, tuple[str, list[str]]]:
+    """The accessors, but `get`. ``fold`` sets ``value`` to the new folded value, ``stored`` is the old one or None."""
+    write = [*lines.kept, "stored = (value, now_ms)", *lines.write]
+    none_added = f"if value is None: reject(name, 'None cannot be added to {of} state')"
+    if not lines.returns_expired:
+        fold = [f"if stored is not None and not {IS_FRESH}: stored = None", *fold]
+    return {
+        "add": ("value", [none_added, *lines.start, *lines.read, *fold, *write]),
+        "get_internal": ("", [*lines.visible("None"), "return stored[0]"]),
+        "update_internal": (
+            "value",
+            ["if value is None: reject(name, 'None cannot be what was folded')", *lines.start, *write],
+        ),
+    }
+
+
+def _checked(call: str, called: str) -> list[str]:
+    """Lines that set ``value`` to the result of a call of the user's function."""
+    return [
+        f"try: value = {call}",
+        "except Exception as error:",
+        f"    note(error, name, {called!r})",
+        "    raise",
+        f"if value is None: check(value, name, {called!r})",
+    ]
 
 
 class InternalReducingState(FoldingState[T], ReducingState[T]):
@@ -143,9 +184,9 @@ class ReducingKind(StateKind):
         return evolve(descriptor, reduce_function=function, serializer=serializers[VALUE_ROLE], ttl=None)
 
     def timed_handle(
-        self, stored: InternalReducingState[TtlValue[Any]], lifetime: Lifetime, descriptor: ReducingStateDescriptor[Any]
+        self, stored: ValueBackedReducingState[Any], lifetime: Lifetime, descriptor: ReducingStateDescriptor[Any]
     ) -> TtlState:
-        return TtlReducingState(stored, lifetime, descriptor.name)
+        return TtlReducingState(stored, lifetime, descriptor)
 
 
 REDUCING: Final = ReducingKind()
@@ -182,48 +223,48 @@ class ReducingStateDescriptor(StateDescriptor, OnClass[ReducingState[T]]):
 class ValueBackedReducingState(InternalReducingState[T]):
     """Reducing state over a value state."""
 
-    __slots__ = ("_name", "_reduce", "_values")
+    __slots__ = ("_name", "_reduce", "values")
 
     def __init__(self, values: InternalValueState[T], descriptor: ReducingStateDescriptor[T]) -> None:
-        self._values = values
+        self.values = values
         self._name = descriptor.name
         self._reduce = descriptor.reduce_function
 
     @property
     def key_context(self) -> HandleContext:
-        return self._values.key_context
+        return self.values.key_context
 
     def get(self) -> T | None:
-        return self._values.value()
+        return self.values.value()
 
     def add(self, value: T) -> None:
         if value is None:
             raise rejection(self._name, "None cannot be added to a reducing state")
-        current = self._values.value()
-        self._values.update(value if current is None else self._reduced(current, value))
+        current = self.values.value()
+        self.values.update(value if current is None else self._reduced(current, value))
 
     def get_internal(self) -> T | None:
-        return self._values.value()
+        return self.values.value()
 
     def update_internal(self, folded: T) -> None:
         if folded is None:
             raise rejection(self._name, "None cannot be what was folded")
-        self._values.update(folded)
+        self.values.update(folded)
 
     def clear(self) -> None:
-        self._values.clear()
+        self.values.clear()
 
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
-        self._values.read_ahead(keys, key_groups)
+        self.values.read_ahead(keys, key_groups)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        fold_namespaces(self, target, sources, self._values.value, self._fold)
+        fold_namespaces(self, target, sources, self.values.value, self._fold)
 
     def _fold(self, values: list[T]) -> None:
-        current = self._values.value()
+        current = self.values.value()
         for value in values:
             current = value if current is None else self._reduced(current, value)
-        self._values.update(current)
+        self.values.update(current)
 
     def _reduced(self, left: T, right: T) -> T:
         try:
@@ -243,36 +284,36 @@ class TtlReduceFunction(Generic[T]):
         self._lifetime = lifetime
         self._name = name
 
-    def __call__(self, left: TtlValue[T], right: TtlValue[T]) -> TtlValue[T]:
+    def __call__(self, left: Timed[T], right: Timed[T]) -> Timed[T]:
         if not self._lifetime.is_visible(left):
             return right
         if not self._lifetime.is_visible(right):
             return left
-        result = folded(self._function(left.value, right.value), self._name, "the reduce function")
+        result = folded(self._function(left[0], right[0]), self._name, "the reduce function")
         return self._lifetime.stamped(result)
+
+
+def _timed_reducing_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
+    called = _checked("reduce(stored[0], value)", "the reduce function")
+    methods = _timed_folding_methods(lines, ["if stored is not None:", *indented(called)], "a reducing")
+    return {**methods, "get": methods["get_internal"]}
 
 
 class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
     """Reducing state with a time-to-live."""
 
-    __slots__ = ()
+    __slots__ = ("_function",)
 
-    def get(self) -> T | None:
-        stored = self.visible()
-        return None if stored is None else stored.value
+    def __init__(
+        self, stored: ValueBackedReducingState[Any], lifetime: Lifetime, descriptor: ReducingStateDescriptor[T]
+    ) -> None:
+        self._function = descriptor.reduce_function
+        super().__init__(stored, stored.values, lifetime, descriptor.name, descriptor.serializer)
 
-    def add(self, value: T) -> None:
-        if value is None:
-            raise rejection(self.name, "None cannot be added to a reducing state")
-        self._clean_up()
-        self._stored.add(self.lifetime.stamped(value))
-
-    get_internal = get
-
-    def renew(self, stored: TtlValue[T]) -> None:
-        # Reducing it with itself would change it, so it is cleared and added again.
-        self._stored.clear()
-        self._stored.add(self.lifetime.stamped(stored.value))
+    def set_methods(self) -> None:
+        set_timed_methods(
+            self, self._values, self._serializer, _timed_reducing_methods, reduce=self._function, **self.given()
+        )
 
 
 I = TypeVar("I")  # noqa: E741
@@ -280,8 +321,6 @@ A = TypeVar("A")
 O = TypeVar("O")  # noqa: E741
 
 ACCUMULATOR_ROLE: Final = "accumulator"
-
-_TOUCH: Final[Any] = object()
 
 
 class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
@@ -329,11 +368,11 @@ class AggregatingKind(StateKind):
 
     def timed_handle(
         self,
-        stored: InternalAggregatingState[Any, Any],
+        stored: ValueBackedAggregatingState[Any, Any],
         lifetime: Lifetime,
         descriptor: AggregatingStateDescriptor[Any, Any, Any],
     ) -> TtlState:
-        return TtlAggregatingState(stored, lifetime, descriptor.name, descriptor.aggregate_function)
+        return TtlAggregatingState(stored, lifetime, descriptor)
 
 
 AGGREGATING: Final = AggregatingKind()
@@ -449,7 +488,7 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
             raise
 
 
-class TtlAggregateFunction(AggregateFunction[I, "TtlValue[A]", "TtlValue[A]"]):
+class TtlAggregateFunction(AggregateFunction[I, "Timed[A]", "Timed[A]"]):
     """Aggregates into an accumulator that has not expired."""
 
     def __init__(self, function: AggregateFunction[I, A, Any], lifetime: Lifetime, name: str) -> None:
@@ -457,27 +496,37 @@ class TtlAggregateFunction(AggregateFunction[I, "TtlValue[A]", "TtlValue[A]"]):
         self._lifetime = lifetime
         self._name = name
 
-    def create_accumulator(self) -> TtlValue[A]:
+    def create_accumulator(self) -> Timed[A]:
         return self._lifetime.stamped(self._function.create_accumulator())
 
-    def add(self, value: I, accumulator: TtlValue[A]) -> TtlValue[A]:
-        if value is _TOUCH:
-            return self._lifetime.stamped(accumulator.value)
+    def add(self, value: I, accumulator: Timed[A]) -> Timed[A]:
         if not self._lifetime.is_visible(accumulator):
             accumulator = self.create_accumulator()
-        added = self._function.add(value, accumulator.value)
+        added = self._function.add(value, accumulator[0])
         return self._lifetime.stamped(folded(added, self._name, "add() of the aggregate function"))
 
-    def get_result(self, accumulator: TtlValue[A]) -> TtlValue[A]:
+    def get_result(self, accumulator: Timed[A]) -> Timed[A]:
         return accumulator
 
-    def merge(self, left: TtlValue[A], right: TtlValue[A]) -> TtlValue[A]:
+    def merge(self, left: Timed[A], right: Timed[A]) -> Timed[A]:
         if not self._lifetime.is_visible(left):
             return right
         if not self._lifetime.is_visible(right):
             return left
-        merged = self._function.merge(left.value, right.value)
+        merged = self._function.merge(left[0], right[0])
         return self._lifetime.stamped(folded(merged, self._name, "merge() of the aggregate function"))
+
+
+def _timed_aggregating_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
+    fold = _checked("add_to(value, create() if stored is None else stored[0])", "add() of the aggregate function")
+    result = [
+        "try: return result_of(stored[0])",
+        "except Exception as error:",
+        "    note(error, name, 'get_result() of the aggregate function')",
+        "    raise",
+    ]
+    methods = _timed_folding_methods(lines, fold, "an aggregating")
+    return {**methods, "get": ("", [*lines.visible("None"), *result])}
 
 
 class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
@@ -485,29 +534,24 @@ class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
 
     __slots__ = ("_function",)
 
-    def __init__(self, stored: Any, lifetime: Lifetime, name: str, function: AggregateFunction[I, Any, O]) -> None:
-        super().__init__(stored, lifetime, name)
-        self._function = function
+    def __init__(
+        self,
+        stored: ValueBackedAggregatingState[Any, Any],
+        lifetime: Lifetime,
+        descriptor: AggregatingStateDescriptor[I, Any, O],
+    ) -> None:
+        self._function = descriptor.aggregate_function
+        super().__init__(stored, stored.values, lifetime, descriptor.name, descriptor.accumulator_serializer)
 
-    def get(self) -> O | None:
-        stored = self.visible()
-        if stored is None:
-            return None
-        try:
-            return self._function.get_result(stored.value)
-        except Exception as error:
-            note_function(error, self.name, "get_result() of the aggregate function")
-            raise
-
-    def add(self, value: I) -> None:
-        if value is None:
-            raise rejection(self.name, "None cannot be added to an aggregating state")
-        self._clean_up()
-        self._stored.add(value)
-
-    def get_internal(self) -> Any:
-        stored = self.visible()
-        return None if stored is None else stored.value
-
-    def renew(self, stored: TtlValue[Any]) -> None:
-        self._stored.add(_TOUCH)
+    def set_methods(self) -> None:
+        function = self._function
+        set_timed_methods(
+            self,
+            self._values,
+            self._serializer,
+            _timed_aggregating_methods,
+            add_to=function.add,
+            create=function.create_accumulator,
+            result_of=function.get_result,
+            **self.given(),
+        )

@@ -4,9 +4,9 @@ A user's function sees the interfaces of `statebackend.state.states`. A window o
 it sets them one after the other, and merges them when sessions merge. The names are Flink's. The internal handle of
 each kind is in the file of the kind.
 
-With a time-to-live the inner state holds `TtlValue`s and does not know about time: it checks, copies, caches and stores
-them like any value. The handle adds the time on a write, and checks it on a read. A read removes an expired entry, and
-then hides it, or returns it a last time if the configuration allows that.
+With a time-to-live the inner state holds pairs of a value and a time, and does not know about time: it checks, copies,
+caches and stores them like any value. The handle adds the time on a write, and checks it on a read. A read removes an
+expired entry, and then hides it, or returns it a last time if the configuration allows that.
 
 An entry expires ``ttl_ms`` after its last access; it is already expired in that millisecond. Python's integers do not
 overflow, so the longest time-to-live never ends. If the clock goes backwards, entries live longer: a read never sets
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from statebackend.state.clock import Clock
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.states import State
 from statebackend.state.ttl_config import StateTtlConfig, TtlStateVisibility, TtlUpdateType
-from typeserializers.containers.ttl import TtlValue
+from typeserializers.kernel.code_generation import GeneratedFunction
 
 C = TypeVar("C")
 
@@ -70,6 +70,22 @@ class InternalState(State):
         """
         context = self.key_context
         context.enter(context.entry_namespace(namespace))
+
+    exact_value: ClassVar[str | None] = None
+    """The expression of what to keep of ``value`` with ``now_ms``, if the lines of `emit_write_stored` do not check."""
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        """Lines that set ``stored`` to what the current key has (of a map: the user key ``key``), or None.
+
+        ``self`` is the handle. State with a time-to-live is made of these lines (`statebackend.state.timed_access`).
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot have a time-to-live")
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        """Lines that replace the same by ``stored``, which is not None."""
+        raise NotImplementedError(f"{cls.__name__} cannot have a time-to-live")
 
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
         """Announce the keys whose entries in the current namespace are accessed next.
@@ -162,6 +178,10 @@ def fold_namespaces(
 T = TypeVar("T")
 
 
+Timed = tuple[T, int]
+"""A value and the time of its last access: a `TtlValue`, or a plain tuple."""
+
+
 class Lifetime:
     """The time-to-live of one state, and its clock."""
 
@@ -174,15 +194,15 @@ class Lifetime:
         self.renews_on_read = config.update_type is TtlUpdateType.ON_READ_AND_WRITE
         self.returns_expired = config.visibility is TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
-    def stamped(self, value: T) -> TtlValue[T]:
+    def stamped(self, value: T) -> Timed[T]:
         """The value with the current time as its last access."""
-        return TtlValue(value, self.clock())
+        return value, self.clock()
 
-    def is_expired(self, stored: TtlValue[Any]) -> bool:
+    def is_expired(self, stored: Timed[Any]) -> bool:
         """Whether an entry has expired."""
-        return stored.last_access_timestamp + self.ttl_ms <= self.clock()
+        return stored[1] + self.ttl_ms <= self.clock()
 
-    def is_visible(self, stored: TtlValue[Any]) -> bool:
+    def is_visible(self, stored: Timed[Any]) -> bool:
         """Whether a read may return an entry that still exists."""
         return self.returns_expired or not self.is_expired(stored)
 
@@ -220,6 +240,10 @@ class TtlState(InternalState):
     def clear(self) -> None:
         self._clean_up()
         self._stored.clear()
+
+    def clean_up_with(self, cleanup: Cleanup) -> None:
+        """Set the incremental clean-up."""
+        self.cleanup = cleanup
 
     def _clean_up(self) -> None:
         if self.cleanup is not None:

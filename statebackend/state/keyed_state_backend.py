@@ -689,9 +689,10 @@ class KeyedStateBackend:
             cleanup = registered.lifetime.cleanup
             if cleanup is not None:
                 begin_pass = functools.partial(self._begin_pass, table)
-                timed.cleanup = ExpirySweep(self._context, timed, begin_pass, cleanup.entries_per_access)
+                sweep = ExpirySweep(self._context, timed, begin_pass, cleanup.entries_per_access)
+                timed.clean_up_with(sweep)
                 if cleanup.for_every_record:
-                    self._record_sweeps.append(timed.cleanup)
+                    self._record_sweeps.append(sweep)
             handle = timed
         metrics = self.parameters.metrics
         return handle if metrics is None else measured_state(handle, stored.kind, metrics)

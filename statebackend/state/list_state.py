@@ -18,13 +18,24 @@ from attrs import evolve, field, frozen
 
 from snapshots.compatibility import PartsPlan, Plan
 from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer, check_elements
-from statebackend.state.errors import StateRestoreError, null_element
-from statebackend.state.internal_states import InternalState, Lifetime, MergingState, TtlState, fold_namespaces
+from statebackend.state.entry_keys import checked_elements
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.internal_states import (
+    Cleanup,
+    InternalState,
+    Lifetime,
+    MergingState,
+    Timed,
+    TtlState,
+    fold_namespaces,
+)
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, RowFilter, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import ListState
+from statebackend.state.timed_access import TimedLines, set_timed_methods
 from typeserializers.containers.lists import ListSerializer
-from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -37,6 +48,18 @@ class InternalListState(MergingState, ListState[T]):
     """List state with namespaces: merging appends the lists of the sources to that of the target."""
 
     __slots__ = ()
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["stored = self.get()"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["self.update(stored)"]
+
+    def append_stored(self, element: T) -> None:
+        """Append an element; of a handle with `exact_value`, a checked one."""
+        self.add(element)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         fold_namespaces(self, target, sources, self._get_or_none, self._add_lists)
@@ -98,9 +121,9 @@ class ListKind(StateKind):
         return evolve(descriptor, element_serializer=serializers[ELEMENT_ROLE], ttl=None)
 
     def timed_handle(
-        self, stored: InternalListState[TtlValue[Any]], lifetime: Lifetime, descriptor: ListStateDescriptor[Any]
+        self, stored: InternalListState[Timed[Any]], lifetime: Lifetime, descriptor: ListStateDescriptor[Any]
     ) -> TtlState:
-        return TtlListState(stored, lifetime, descriptor.name)
+        return TtlListState(stored, lifetime, descriptor)
 
     def expired_rows(self, serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
         read_timestamp, read_value = _TIMESTAMP.unpack_from, serializer.value_serializer.codec.read
@@ -140,39 +163,68 @@ class ListStateDescriptor(StateDescriptor, OnClass[ListState[T]]):
         return evolve(self, element_serializer=serializers[ELEMENT_ROLE])
 
 
+def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
+    read = [*lines.start, *lines.read, "expired_ms = now_ms - ttl_ms"]
+    values = "values = [one[0] for one in stored if one[1] > expired_ms]"
+    returned = "[one[0] for one in every]" if lines.returns_expired else "values"
+    changed = "len(values) != len(stored)"
+    if lines.renews:
+        changed += " or any(one[1] < now_ms for one in stored)"
+    kept = "(one[0], now_ms) if one[1] < now_ms else one" if lines.renews else "one"
+    get = [
+        *read,
+        values,
+        f"if {changed}:",
+        "    every = stored",
+        f"    stored = [{kept} for one in stored if one[1] > expired_ms]",
+        *indented(lines.write),
+        f"    return {returned}",
+        "return values",
+    ]
+    stamp = ["stored = [(value, now_ms) for value in values]"]
+    if lines.kept:
+        stamp = ["stored = []", "for value in values:", *indented([*lines.kept, "stored.append((value, now_ms))"])]
+    return {
+        "get": ("", get),
+        "add": (
+            "element",
+            [
+                *lines.start,
+                "value = element",
+                "if value is None: check(name, (None,))",
+                *lines.kept,
+                "self.append_stored((value, now_ms))",
+            ],
+        ),
+        "update": ("elements", [*lines.start, "values = check(name, elements)", *stamp, *lines.write]),
+    }
+
+
 class TtlListState(TtlState, InternalListState[T]):
-    """List state with a time-to-live. Each element expires separately."""
+    """List state with a time-to-live. Each element expires separately. Most accessors are generated."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_serializer", "add", "get", "update")
 
-    def __init__(self, stored: InternalListState[TtlValue[T]], lifetime: Lifetime, name: str) -> None:
+    get: Any
+    add: Any
+    update: Any
+
+    def __init__(
+        self, stored: InternalListState[Timed[T]], lifetime: Lifetime, descriptor: ListStateDescriptor[T]
+    ) -> None:
         super().__init__(stored, lifetime)
-        self._name = name
+        self._name = descriptor.name
+        self._serializer = descriptor.element_serializer
+        self._set_methods()
 
-    def get(self) -> list[T]:
-        self._clean_up()
-        lifetime = self.lifetime
-        stored = self._stored.get()
-        fresh = self._fresh(stored)
-        now_ms = lifetime.clock()
-        if fresh and lifetime.renews_on_read and any(element.last_access_timestamp < now_ms for element in fresh):
-            self._stored.update(
-                [TtlValue(element.value, max(now_ms, element.last_access_timestamp)) for element in fresh]
-            )
-        elif len(fresh) < len(stored):
-            self._stored.update(fresh)
-        return [element.value for element in (stored if lifetime.returns_expired else fresh)]
-
-    def add(self, element: T) -> None:
-        self.add_all((element,))
+    def clean_up_with(self, cleanup: Cleanup) -> None:
+        super().clean_up_with(cleanup)
+        self._set_methods()
 
     def add_all(self, elements: Iterable[T]) -> None:
         self._clean_up()
-        self._stored.add_all(self._stamped(elements))
-
-    def update(self, elements: Iterable[T]) -> None:
-        self._clean_up()
-        self._stored.update(self._stamped(elements))
+        now_ms = self.lifetime.clock()
+        self._stored.add_all([(element, now_ms) for element in checked_elements(self._name, elements)])
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         self._clean_up()
@@ -180,27 +232,19 @@ class TtlListState(TtlState, InternalListState[T]):
         fold_namespaces(self, target, sources, self._fresh_or_none, self._add_stored)
 
     def remove_expired(self) -> None:
+        last_expired_ms = self.lifetime.clock() - self.lifetime.ttl_ms
         stored = self._stored.get()
-        fresh = self._fresh(stored)
+        fresh = [element for element in stored if element[1] > last_expired_ms]
         if len(fresh) < len(stored):
             self._stored.update(fresh)
 
-    def _fresh(self, stored: list[TtlValue[T]]) -> list[TtlValue[T]]:
-        last_expired_ms = self.lifetime.clock() - self.lifetime.ttl_ms
-        return [element for element in stored if element.last_access_timestamp > last_expired_ms]
-
-    def _fresh_or_none(self) -> list[TtlValue[T]] | None:
+    def _fresh_or_none(self) -> list[Timed[T]] | None:
         self.remove_expired()
         return self._stored.get() or None
 
-    def _add_stored(self, lists: list[list[TtlValue[T]]]) -> None:
+    def _add_stored(self, lists: list[list[Timed[T]]]) -> None:
         self.remove_expired()
         self._stored.add_all([element for elements in lists for element in elements])
 
-    def _stamped(self, elements: Iterable[T]) -> list[TtlValue[T]]:
-        now_ms = self.lifetime.clock()
-        stamped = [TtlValue(element, now_ms) for element in elements]
-        for position, element in enumerate(stamped):
-            if element.value is None:
-                raise null_element(f"state {self._name!r}", position)
-        return stamped
+    def _set_methods(self) -> None:
+        set_timed_methods(self, self._stored, self._serializer, _timed_methods, name=self._name, check=checked_elements)

@@ -15,13 +15,14 @@ from attrs import evolve, field, frozen
 from snapshots.compatibility import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, OnClass, as_key_serializer, as_serializer
-from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.internal_states import Cleanup, InternalState, Lifetime, Timed, TtlState
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import MapState
+from statebackend.state.timed_access import TimedLines, set_timed_methods
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.containers.ttl import TtlValue
 from typeserializers.evolution.plans import BecameOptionalPlan
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 K = TypeVar("K")
@@ -32,6 +33,14 @@ class InternalMapState(InternalState, MapState[K, V]):
     """Map state with namespaces. Bulk operations access pairs of key and user key."""
 
     __slots__ = ()
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["stored = self.get(key)"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["self.put(key, stored)"]
 
     def get_many(self, keys: KeyBatch, user_keys: Sequence[K]) -> list[V | None]:
         """Return the value of each pair, as `get` does. Afterwards any key may be current."""
@@ -102,11 +111,11 @@ class MapKind(StateKind):
 
     def timed_handle(
         self,
-        stored: InternalMapState[Any, TtlValue[Any]],
+        stored: InternalMapState[Any, Timed[Any]],
         lifetime: Lifetime,
         descriptor: MapStateDescriptor[Any, Any],
     ) -> TtlState:
-        return TtlMapState(stored, lifetime)
+        return TtlMapState(stored, lifetime, descriptor)
 
 
 MAP: Final = MapKind()
@@ -129,33 +138,42 @@ class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
         return evolve(self, key_serializer=serializers[USER_KEY_ROLE], value_serializer=serializers[VALUE_ROLE])
 
 
+def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
+    remove = "self.remove(key)"
+    return {
+        "get": ("key", [*lines.visible("None", remove), "return stored[0]"]),
+        "contains": ("key", [*lines.visible("False", remove), "return True"]),
+        "put": ("key, value", [*lines.start, *lines.kept, "stored = (value, now_ms)", *lines.write]),
+    }
+
+
 class TtlMapState(TtlState, InternalMapState[K, V]):
-    """Map state with a time-to-live. Each entry expires separately, also one whose value is null."""
+    """Map state with a time-to-live. Each entry expires separately, also one whose value is null.
 
-    __slots__ = ("_clock", "_ttl_ms")
+    The accessors of single entries are generated.
+    """
 
-    def __init__(self, stored: Any, lifetime: Lifetime) -> None:
+    __slots__ = ("_serializer", "contains", "get", "put")
+
+    get: Any
+    contains: Any
+    put: Any
+
+    def __init__(
+        self, stored: InternalMapState[K, Timed[V | None]], lifetime: Lifetime, descriptor: MapStateDescriptor[K, V]
+    ) -> None:
         super().__init__(stored, lifetime)
-        self._clock, self._ttl_ms = lifetime.clock, lifetime.ttl_ms
+        self._serializer = descriptor.value_serializer
+        self._set_methods()
 
-    def get(self, key: K) -> V | None:
-        stored = self._visible(key)
-        return None if stored is None else stored.value
-
-    def contains(self, key: K) -> bool:
-        return self._visible(key) is not None
-
-    def put(self, key: K, value: V | None) -> None:
-        now_ms = self._clock()
-        cleanup = self.cleanup
-        if cleanup is not None and cleanup.due_ms <= now_ms:
-            cleanup()
-        self._stored.put(key, TtlValue(value, now_ms))
+    def clean_up_with(self, cleanup: Cleanup) -> None:
+        super().clean_up_with(cleanup)
+        self._set_methods()
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         self._clean_up()
         now_ms = self.lifetime.clock()
-        self._stored.put_all({key: TtlValue(value, now_ms) for key, value in entries.items()})
+        self._stored.put_all({key: (value, now_ms) for key, value in entries.items()})
 
     def remove(self, key: K) -> None:
         self._clean_up()
@@ -181,16 +199,8 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
             if is_expired(stored):
                 self._stored.remove(key)
 
-    def _visible(self, key: K) -> TtlValue[V | None] | None:
-        now_ms = self._clock()
-        cleanup = self.cleanup
-        if cleanup is not None and cleanup.due_ms <= now_ms:
-            cleanup()
-        stored: TtlValue[V | None] | None = self._stored.get(key)
-        return None if stored is None else self._accessed(key, stored, now_ms)
-
     def _visible_items(
-        self, started_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
+        self, started_at: tuple[Any, int], items: Iterator[tuple[K, Timed[V | None]]]
     ) -> Iterator[tuple[K, V | None]]:
         context, lifetime = self.key_context, self.lifetime
         for key, stored in items:
@@ -200,13 +210,16 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
                 # Another key is current now; its map must not be changed.
                 visible = stored if lifetime.is_visible(stored) else None
             if visible is not None:
-                yield key, visible.value
+                yield key, visible[0]
 
-    def _accessed(self, key: K, stored: TtlValue[V | None], now_ms: int) -> TtlValue[V | None] | None:
+    def _accessed(self, key: K, stored: Timed[V | None], now_ms: int) -> Timed[V | None] | None:
         """The entry if it is visible. Removes it if it has expired, and renews it if reads renew."""
-        if stored.last_access_timestamp + self._ttl_ms <= now_ms:
+        if stored[1] + self.lifetime.ttl_ms <= now_ms:
             self._stored.remove(key)
             return stored if self.lifetime.returns_expired else None
-        if self.lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
-            self._stored.put(key, TtlValue(stored.value, now_ms))
+        if self.lifetime.renews_on_read and stored[1] < now_ms:
+            self._stored.put(key, (stored[0], now_ms))
         return stored
+
+    def _set_methods(self) -> None:
+        set_timed_methods(self, self._stored, self._serializer, _timed_methods)

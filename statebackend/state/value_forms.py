@@ -69,16 +69,18 @@ def guarded(condition: str, statement: str) -> list[str]:
     return ["try:", f"    if {condition}: {statement}", "except AttributeError: pass"]
 
 
-def exact_or_none_lines(serializer: TypeSerializer[Any], function: GeneratedFunction, none: str) -> list[str]:
-    """Lines that set the variable ``value`` to the value to keep, by a condition or by ``self._exact``.
+def exact_or_none_lines(
+    serializer: TypeSerializer[Any], function: GeneratedFunction, none: str, exact: str = "self._exact(value)"
+) -> list[str]:
+    """Lines that set the variable ``value`` to the value to keep, by a condition or by the expression ``exact``.
 
     ``none`` is the statement for None. For methods in which a call of a `compile_exact` function would double the cost.
     """
     condition = exact_condition(serializer, "value", "value", function) or "False"
     if ":=" in condition:
-        found = [*guarded(condition, "exact = value"), "if exact is None: value = self._exact(value)"]
-        return [f"if value is None: {none}", "else:", *indented(["exact = None", *found])]
-    return [f"if {condition}: pass", f"elif value is None: {none}", "else: value = self._exact(value)"]
+        found = [*guarded(condition, "kept = value"), f"if kept is None: value = {exact}"]
+        return [f"if value is None: {none}", "else:", *indented(["kept = None", *found])]
+    return [f"if {condition}: pass", f"elif value is None: {none}", f"else: value = {exact}"]
 
 
 Load = Callable[[bytes, int], tuple[Any, int]]

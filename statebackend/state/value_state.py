@@ -15,12 +15,13 @@ from attrs import field, frozen
 from snapshots.errors import SerializationError, shown
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRegistrationError
-from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.internal_states import Cleanup, InternalState, Lifetime, Timed, TtlState
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import ValueState
+from statebackend.state.timed_access import TimedLines, set_timed_methods
 from statebackend.state.ttl_config import StateTtlConfig
-from typeserializers.containers.ttl import TtlValue
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ class InternalValueState(InternalState, ValueState[T]):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["stored = self.value()"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["self.update(stored)"]
 
     @property
     def row_serializer(self) -> TypeSerializer[T] | None:
@@ -105,7 +114,7 @@ class ValueKind(StateKind):
         return descriptor.with_serializers({VALUE_ROLE: stored.value_serializer})
 
     def timed_handle(
-        self, stored: InternalValueState[TtlValue[Any]], lifetime: Lifetime, descriptor: ValueStateDescriptor[Any]
+        self, stored: InternalValueState[Timed[Any]], lifetime: Lifetime, descriptor: ValueStateDescriptor[Any]
     ) -> TtlState:
         return TtlValueState(stored, lifetime, descriptor)
 
@@ -191,54 +200,59 @@ if TYPE_CHECKING:
         def __get__(self, instance: object, owner: type | None = None) -> Any: ...
 
 
-class TtlValueState(TtlState, InternalValueState[T]):
-    """Value state with a time-to-live. An expired value is replaced by the default."""
+def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
+    absent = "default if encoded_default is None else read_default(encoded_default)"
+    return {
+        "value": ("", [*lines.visible(absent), "return stored[0]"]),
+        "update": (
+            "value",
+            [
+                *lines.start,
+                "if value is None: return self.clear()",
+                *lines.kept,
+                "stored = (value, now_ms)",
+                *lines.write,
+            ],
+        ),
+    }
 
-    __slots__ = ("_clock", "_default", "_encoded_default", "_read_default", "_renews", "_ttl_ms", "_update", "_value")
+
+class TtlValueState(TtlState, InternalValueState[T]):
+    """Value state with a time-to-live. An expired value is replaced by the default. Its accessors are generated."""
+
+    __slots__ = ("_default", "_encoded_default", "_serializer", "update", "value")
+
+    value: Any
+    update: Any
 
     def __init__(
-        self, stored: InternalValueState[TtlValue[T]], lifetime: Lifetime, descriptor: ValueStateDescriptor[T]
+        self, stored: InternalValueState[Timed[T]], lifetime: Lifetime, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(stored, lifetime)
-        self._clock, self._ttl_ms, self._renews = lifetime.clock, lifetime.ttl_ms, lifetime.renews_on_read
-        self._value, self._update = stored.value, stored.update
-        serializer = descriptor.serializer
+        serializer = self._serializer = descriptor.serializer
         self._default = descriptor.default
         self._encoded_default: bytes | None = None
         if descriptor.default is not None and not serializer.is_immutable_type:
             # The caller owns the returned value, so each call returns a copy.
             self._encoded_default = serializer.to_bytes(descriptor.default)
-        self._read_default = serializer.from_bytes
+        self._set_methods()
 
-    def value(self) -> T | None:
-        now_ms = self._clock()
-        cleanup = self.cleanup
-        if cleanup is not None and cleanup.due_ms <= now_ms:
-            cleanup()
-        stored = self._value()
-        if stored is None:
-            return self._default_value()
-        if stored.last_access_timestamp + self._ttl_ms <= now_ms:
-            self._stored.clear()
-            return stored.value if self.lifetime.returns_expired else self._default_value()
-        if self._renews and stored.last_access_timestamp < now_ms:
-            self._update(TtlValue(stored.value, now_ms))
-        return stored.value
-
-    def update(self, value: T | None) -> None:
-        now_ms = self._clock()
-        cleanup = self.cleanup
-        if cleanup is not None and cleanup.due_ms <= now_ms:
-            cleanup()
-        if value is None:
-            self._stored.clear()
-        else:
-            self._update(TtlValue(value, now_ms))
+    def clean_up_with(self, cleanup: Cleanup) -> None:
+        super().clean_up_with(cleanup)
+        self._set_methods()
 
     def remove_expired(self) -> None:
-        stored: TtlValue[T] | None = self._stored.value()
+        stored: Timed[T] | None = self._stored.value()
         if stored is not None and self.lifetime.is_expired(stored):
             self._stored.clear()
 
-    def _default_value(self) -> T | None:
-        return self._default if self._encoded_default is None else self._read_default(self._encoded_default)
+    def _set_methods(self) -> None:
+        set_timed_methods(
+            self,
+            self._stored,
+            self._serializer,
+            _timed_methods,
+            default=self._default,
+            encoded_default=self._encoded_default,
+            read_default=self._serializer.from_bytes,
+        )

@@ -14,6 +14,7 @@ element expires early.
 from __future__ import annotations
 
 import datetime
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -223,12 +224,8 @@ def _makes_records(serializer: TypeSerializer[Any]) -> bool:
     return isinstance(inner, AttrsSerializer)
 
 
-def _value_of(stored: TtlValue[Any]) -> Any:
-    return stored.value
-
-
-def _time_of(stored: TtlValue[Any]) -> int:
-    return stored.last_access_timestamp
+_value_of, _time_of = operator.itemgetter(0), operator.itemgetter(1)
+"""The parts of a `TtlValue`."""
 
 
 _PARTS_OF_TIMERS: Final[Mapping[str, Callable[[Timer[Any, Any]], Any]]] = {

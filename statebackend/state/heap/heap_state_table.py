@@ -14,6 +14,7 @@ Tables are created with serializers or for bytes, and for use on another thread.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -23,8 +24,8 @@ from statebackend.state.clock import Clock
 from statebackend.state.descriptors import USER_KEY_ROLE, StoredKind
 from statebackend.state.entry_keys import EntryKeys, KeyForm
 from statebackend.state.heap.entry_table import HeapTable, StateContent
-from statebackend.state.heap.list_state import HeapListState, ListTable
-from statebackend.state.heap.map_state import HeapMapState, MapTable
+from statebackend.state.heap.list_state import HeapListState, HeapObjectListState, ListTable
+from statebackend.state.heap.map_state import HeapMapState, HeapObjectMapState, MapTable
 from statebackend.state.heap.priority_queue import HeapPriorityQueue, QueueTable
 from statebackend.state.heap.value_state import ValueTable, create_value_state
 from statebackend.state.internal_states import HandleContext
@@ -82,7 +83,7 @@ def places_of_table(
     Keys that were added or removed since may be missing or stale.
     """
     offset = ((clock() * _SCATTER) & 0xFFFFFFFFFFFFFFFF) >> 32
-    time_of = _time_of_bytes if table.form.is_encoded else _time_of_object
+    time_of = _time_of_bytes if table.form.is_encoded else operator.itemgetter(1)
     if form is not TableForm.VALUE:
         time_of = _long_ago
     live = table.history.live
@@ -96,11 +97,6 @@ def places_of_table(
                 yield None if is_alive else (key_group, key)
         # Only the first group starts in the middle. The pass reads all later groups whole.
         offset = 0
-
-
-def _time_of_object(stored: Any) -> int:
-    timestamp: int = stored.last_access_timestamp
-    return timestamp
 
 
 def _time_of_bytes(stored: bytes) -> int:
@@ -182,14 +178,16 @@ class HeapStateTable(StateTable):
 
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
         entries = self._entries()
-        handle: InternalListState[Any] = self._opened(HeapListState(entries, context, element_serializer))
+        form = HeapListState if entries.form.is_encoded else HeapObjectListState
+        handle: InternalListState[Any] = self._opened(form(entries, context, element_serializer))
         return handle
 
     def map_state(
         self, context: HandleContext, key_serializer: TypeSerializer[Any], value_serializer: TypeSerializer[Any]
     ) -> InternalMapState[Any, Any]:
         entries = self._entries()
-        handle: InternalMapState[Any, Any] = self._opened(HeapMapState(entries, context, value_serializer))
+        form = HeapMapState if entries.form.is_encoded else HeapObjectMapState
+        handle: InternalMapState[Any, Any] = self._opened(form(entries, context, value_serializer))
         return handle
 
     def queue(self, element_serializer: TypeSerializer[Any]) -> HeapPriorityQueue[Any]:

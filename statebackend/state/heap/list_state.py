@@ -27,6 +27,7 @@ from statebackend.state.list_state import InternalListState
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.value_forms import Load, compile_exact
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -290,3 +291,32 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
             if not self._table.form.is_encoded:
                 raise
             raise error.within(self.describe()) from error
+
+
+class HeapObjectListState(HeapListState[T]):
+    """Lists of elements of an immutable type, which are kept as objects."""
+
+    __slots__ = ()
+
+    exact_value = "self._stored((value, now_ms))[0]"
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        # Not a copy: the accessors do not change it.
+        return ["stored = self._live.get(self._context.key, ())"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return [
+            "if not stored: self.clear()",
+            "else:",
+            "    change = self._changes.get(self._context.key) or self._begin_change()",
+            "    change.items = self._live[self._context.key] = stored",
+        ]
+
+    def append_stored(self, element: T) -> None:
+        change = self._changes.get(self._context.key) or self._begin_change()
+        if change.items is None:
+            change.items = self._live[self._context.key] = [element]
+        else:
+            change.items.append(element)

@@ -30,6 +30,7 @@ from statebackend.state.map_state import InternalMapState
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.value_forms import Load, MemoryForm, compile_exact
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 K = TypeVar("K")
@@ -252,9 +253,15 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
 
     def put(self, key: K, value: V | None) -> None:
         entry_key, stored = self._entry_key(key), self._stored(key, value)
+        self.put_stored(entry_key, stored)
+
+    def put_stored(self, entry_key: Any, stored: Any) -> None:
+        """Set an entry, in its stored form."""
         change = self._changes.get(self._context.key) or self._begin_change()
-        change.note(entry_key)
         entries = change.entries
+        # The same as `change.note`.
+        if not change.is_replaced and entry_key not in change.undo:
+            change.undo[entry_key] = entries.get(entry_key, MISSING)
         if not entries:
             self._live[self._context.key] = entries
         entries[entry_key] = stored
@@ -324,3 +331,20 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         except SerializationError as error:
             rejected = error.at(f"{{{shown(key)}}}")
             raise (rejected if self._read is None else rejected.within(self.describe())) from error
+
+
+class HeapObjectMapState(HeapMapState[K, V]):
+    """Maps with values of an immutable type, which are kept as objects."""
+
+    __slots__ = ()
+
+    exact_value = "self._stored(key, (value, now_ms))[0]"
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        nothing = function.bind("nothing", _NOTHING)
+        return [f"stored = self._live.get(self._context.key, {nothing}).get(self._entry_key(key))"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["self.put_stored(self._entry_key(key), stored)"]

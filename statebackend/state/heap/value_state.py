@@ -8,8 +8,8 @@ too only while a snapshot may ask for them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar
 
 from statebackend.state.canonical import CanonicalRow
 from statebackend.state.entry_keys import encoded
@@ -159,6 +159,9 @@ class HeapObjectValueState(_HeapValueState[T]):
 
     __slots__ = ("_default", "_exact", "_notes", "_notes_of_new")
 
+    exact_value = "self._exact((value, now_ms))[0]"
+    _key_serializer: ClassVar[TypeSerializer[Any] | None]
+
     def __init__(
         self, table: ValueTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
     ) -> None:
@@ -171,6 +174,14 @@ class HeapObjectValueState(_HeapValueState[T]):
         # None is never stored.
         value: T | None = self._live.get(self._context.key, self._default)
         return value
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["stored = self._live.get(self._context.key)"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return _write_lines(cls._key_serializer, function, "stored")
 
 
 class HeapEncodedValueState(_HeapValueState[T]):
@@ -233,16 +244,16 @@ def _object_value_state(
     serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
 ) -> type[HeapObjectValueState[Any]]:
     """Make a class with an `update` that inlines the checks of these serializers; a call would double its cost."""
-    body = {"__slots__": (), "update": _compile_update(serializer, key_serializer)}
+    function = GeneratedFunction("update", "self, value")
+    lines = exact_or_none_lines(serializer, function, none="return self.clear()")
+    update = function.compile(lines + _write_lines(key_serializer, function, "value"))
+    body = {"__slots__": (), "update": update, "_key_serializer": key_serializer}
     return type("HeapObjectValueState", (HeapObjectValueState,), body)
 
 
-def _compile_update(
-    serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
-) -> Callable[[Any, Any], None]:
-    function = GeneratedFunction("update", "self, value")
-    lines = exact_or_none_lines(serializer, function, none="return self.clear()")
-    lines += ["key = self._context.key", "if key not in self._changes:"]
+def _write_lines(key_serializer: TypeSerializer[Any] | None, function: GeneratedFunction, value: str) -> list[str]:
+    """Lines that set the value of the current key."""
+    lines = ["key = self._context.key", "if key not in self._changes:"]
     key_condition = None
     if key_serializer is not None:
         key_condition = exact_condition(key_serializer, "key", "key", function)
@@ -262,5 +273,5 @@ def _compile_update(
             "            else: self._admit(key, self._context.key_group)",
             "        except KeyError: self._admit(key, self._context.key_group)",
         ]
-    lines.append("self._live[key] = value")
-    return function.compile(lines)
+    lines.append(f"self._live[key] = {value}")
+    return lines

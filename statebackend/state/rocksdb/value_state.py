@@ -11,7 +11,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
@@ -146,6 +146,9 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
 
     __slots__ = ("_default", "_exact", "_size_of")
 
+    exact_value = "self._exact((value, now_ms))[0]"
+    _is_sized: ClassVar[bool]
+
     def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
         super().__init__(serializer, *cache)
         self._exact = compile_exact(serializer, self.describe)
@@ -158,6 +161,18 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
             entry = self.load()
         value: T | None = entry[_KEPT]
         return self._default if value is None else value
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return [
+            "entry = self._entries.get(self._context.key)",
+            "if entry is None: entry = self.load()",
+            f"stored = entry[{_KEPT}]",
+        ]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return _write_lines(cls._is_sized, "stored")
 
     def keep_sized(self, value: T | None) -> None:
         """Set a value of variable size for the current key."""
@@ -316,16 +331,20 @@ def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache:
 def _object_value_state(serializer: TypeSerializer[Any]) -> type[RocksDBObjectValueState[Any]]:
     """Make a class with an `update` that inlines the checks of the serializer; a call would double its cost."""
     function = GeneratedFunction("update", "self, value")
-    lines = exact_or_none_lines(serializer, function, none="pass")
-    if compile_size(serializer) is not None:
-        lines.append("self.keep_sized(value)")
-    else:
-        lines += [
-            "entry = self._entries.get(self._context.key)",
-            "if entry is None: self.keep(value)",
-            "else:",
-            f"    entry[{_KEPT}] = value",
-            f"    entry[{_IS_DIRTY}] = True",
-        ]
-    body = {"__slots__": (), "update": function.compile(lines)}
+    is_sized = compile_size(serializer) is not None
+    lines = exact_or_none_lines(serializer, function, none="pass") + _write_lines(is_sized, "value")
+    body = {"__slots__": (), "update": function.compile(lines), "_is_sized": is_sized}
     return type("RocksDBObjectValueState", (RocksDBObjectValueState,), body)
+
+
+def _write_lines(is_sized: bool, value: str) -> list[str]:
+    """Lines that set the value of the current key."""
+    if is_sized:
+        return [f"self.keep_sized({value})"]
+    return [
+        "entry = self._entries.get(self._context.key)",
+        f"if entry is None: self.keep({value})",
+        "else:",
+        f"    entry[{_KEPT}] = {value}",
+        f"    entry[{_IS_DIRTY}] = True",
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from attrs import evolve
 
@@ -178,3 +180,15 @@ def test_a_nullable_snapshot_with_invalid_padding_is_rejected() -> None:
         changed = snapshot_from_bytes(data[:start] + padding.to_bytes(4, "big") + data[start + 4 :])
         with pytest.raises(SnapshotFormatError, match="padding"):
             changed.restore_serializer()
+
+
+def test_a_pair_is_written_as_a_ttl_value() -> None:
+    serializer, value = ts.TtlSerializer(STRING), ts.TtlValue("a", 5)
+    assert serializer.to_bytes(("a", 5)) == serializer.to_bytes(value)  # type: ignore[arg-type]
+    read = serializer.from_bytes(serializer.to_bytes(value))
+    assert (type(read), read, read.value, read.last_access_timestamp) == (ts.TtlValue, value, "a", 5)
+    copied = pickle.loads(pickle.dumps(value))
+    assert (type(copied), copied) == (ts.TtlValue, value)
+    for wrong in (("a",), ("a", 5, 5), ["a", 5], "ab"):
+        with pytest.raises(SerializationError, match="is not a TtlValue"):
+            serializer.to_bytes(wrong)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""Generated accessors of state with a time-to-live.
+
+A handle around another handle takes twice the time of an access. So the accessors are closures, generated once for each
+class of inner handle and each configuration. Such a closure reads the clock, continues the clean-up, reads or writes
+the entry of the store, and checks its time. An entry is ``stored``: a tuple of the value and its last access.
+
+The methods `emit_read_stored` and `emit_write_stored` of the inner handle provide its lines. A handle without lines of
+its own is called.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from statebackend.state.clock import StoppedClock
+from statebackend.state.internal_states import TtlState
+from statebackend.state.value_forms import exact_or_none_lines
+from typeserializers.kernel.code_generation import GeneratedFunction, indented
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+IS_FRESH = "stored[1] + ttl_ms > now_ms"
+"""Whether an entry has not expired."""
+
+
+@frozen
+class TimedLines:
+    """The lines from which the accessors of one class of handle are made. ``self`` is the inner handle.
+
+    Attributes:
+        start: Set ``now_ms``, and continue the clean-up.
+        read: Set ``stored`` to the entry of the current key, or None.
+        kept: Replace ``value`` by the value to keep; without effect on None.
+        write: Store ``stored``.
+        renews: Whether a read renews an entry.
+        returns_expired: Whether the read that removes an expired entry returns it.
+    """
+
+    start: list[str]
+    read: list[str]
+    kept: list[str]
+    write: list[str]
+    renews: bool
+    returns_expired: bool
+
+    def visible(self, absent: str, remove: str = "self.clear()") -> list[str]:
+        """Set ``stored`` to a visible entry, removed if it has expired; else return ``absent``."""
+        lines = [
+            *self.start,
+            *self.read,
+            f"if stored is None: return {absent}",
+            "if stored[1] + ttl_ms <= now_ms:",
+            f"    {remove}",
+        ]
+        if not self.returns_expired:
+            lines.append(f"    return {absent}")
+        if self.renews:
+            lines += ["elif stored[1] < now_ms:", "    stored = (stored[0], now_ms)", *indented(self.write)]
+        return lines
+
+
+Methods = Callable[[TimedLines], Mapping[str, tuple[str, list[str]]]]
+"""Returns the parameters and the lines of each accessor by name."""
+
+
+def set_timed_methods(
+    state: TtlState, stored: Any, serializer: TypeSerializer[Any], methods: Methods, **given: Any
+) -> None:
+    """Set the accessors of a handle over ``stored``; ``serializer`` is that of the value without its time.
+
+    The lines may use ``given`` by name. ``methods`` must be a function of a module: the code is made once for it.
+    """
+    lifetime, cleanup = state.lifetime, state.cleanup
+    handle_class: Any = type(stored)
+    make = _compile(
+        methods,
+        handle_class,
+        serializer,
+        type(lifetime.clock) is StoppedClock,
+        cleanup is not None,
+        lifetime.renews_on_read,
+        lifetime.returns_expired,
+        tuple(given),
+    )
+    made = make(stored, lifetime.clock, lifetime.ttl_ms, cleanup, *given.values())
+    for name, method in made.items():
+        setattr(state, name, method)
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(
+    methods: Methods,
+    handle: Any,
+    serializer: TypeSerializer[Any],
+    is_stopped: bool,
+    has_cleanup: bool,
+    renews: bool,
+    returns_expired: bool,
+    given: tuple[str, ...],
+) -> Callable[..., dict[str, Callable[..., Any]]]:
+    function = GeneratedFunction("make", ", ".join(["self, clock, ttl_ms, cleanup", *given]))
+    # A stopped clock is the clock of a job: it has the time of the epoch.
+    start = ["now_ms = clock.now_ms" if is_stopped else "now_ms = clock()"]
+    if has_cleanup:
+        start.append("if cleanup.due_ms <= now_ms: cleanup()")
+    exact = handle.exact_value
+    lines = TimedLines(
+        start,
+        handle.emit_read_stored(function),
+        [] if exact is None else exact_or_none_lines(serializer, function, none="pass", exact=exact),
+        handle.emit_write_stored(function),
+        renews,
+        returns_expired,
+    )
+    made: list[str] = []
+    accessors = methods(lines)
+    for name, (parameters, body) in accessors.items():
+        made += [f"def {name}({parameters}):", *indented(body)]
+    made.append(f"return {{{', '.join(f'{name!r}: {name}' for name in accessors)}}}")
+    return function.compile(made)
