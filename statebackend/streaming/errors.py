@@ -15,6 +15,7 @@ from snapshots.errors import StateFormatError, cut, printable
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.state.errors import StateBackendError
 from statebackend.state.key_groups import KeyHashError
+from typeserializers.kernel.code_generation import GENERATED_FILES
 
 __all__ = ["EXPECTED_ERRORS", "describe_exception", "expected_message", "format_instance", "format_value", "one_line"]
 
@@ -118,5 +119,7 @@ def _place_of(error: BaseException) -> str:
     if not frames:
         return ""
     # A C function, such as max in a reducing state, has no frame. Report where the state was used.
-    innermost = next((frame for frame in reversed(frames) if not frame.filename.startswith(_STATES)), frames[-1])
+    innermost = next(
+        (frame for frame in reversed(frames) if not frame.filename.startswith((_STATES, GENERATED_FILES))), frames[-1]
+    )
     return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"

@@ -25,6 +25,9 @@ _serial_number = itertools.count(1)
 
 INDENT = "    "
 
+GENERATED_FILES = "<statebackend generated"
+"""The beginning of the file names of generated code."""
+
 _SINGLE_BYTES = {"B": "", "?": " != 0"}
 """Formats of one unsigned byte, and the expression of their value."""
 
@@ -92,7 +95,7 @@ def _code_of(name: str, source: str) -> CodeType:
             for former in list(_compiled.values()):
                 linecache.cache.pop(former.co_filename, None)
             _compiled.clear()
-        file_name = f"<statebackend generated {name} {next(_serial_number)}>"
+        file_name = f"{GENERATED_FILES} {name} {next(_serial_number)}>"
         code = compile(source, file_name, "exec")
         linecache.cache[file_name] = (len(source), None, source.splitlines(True), file_name)
         _compiled[source] = code
