@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from statebackend import EventTimeSessionWindows, TumblingEventTimeWindows
+from statebackend import EventTimeSessionWindows, ListStateDescriptor, TumblingEventTimeWindows, ValueStateDescriptor
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.operators.window_state import CONTENTS_NAME
@@ -204,6 +204,45 @@ def test_processors_are_imported(
         assert {(one.key, one.value) for one in entries(queue)} == {
             (k, t + delay_ms) for k, rows in ROWS.items() for t, _ in rows
         }
+
+
+@attrs.frozen
+class Counted:
+    n: int
+    texts: list[str]
+
+
+COUNTED = ValueStateDescriptor("counted", Counted)
+LEFT = ListStateDescriptor("left", tuple[int, int])
+
+
+def test_rows_of_user_functions_and_joins_are_imported_by_a_plan(
+    spark: SparkSession, checkpoints: Path, tmp_path: Path
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    if (checkpoints / "with-state-hdfs").exists():
+        checkpoint = SparkCheckpoint(spark, checkpoints / "with-state-hdfs")
+        plan = Plan().add_operator("counted", checkpoint.key_columns())
+        plan.add_state("counted", COUNTED, checkpoint.entries(lambda row: Counted(*row.groupState)))
+        timeouts = checkpoint.entries(lambda row: row.timeoutTimestamp - 1)
+        plan.add_timers("counted", ((key, ms) for key, ms in timeouts if ms > 0), time="event")
+        checkpoint.write(tmp_path / "counted", plan, max_parallelism=8)
+        savepoint = Savepoint.open(tmp_path / "counted", known=[Counted])
+        assert {one.key: one.value for one in savepoint.read("counted", "counted")} == {
+            k: Counted(n, texts) for k, (n, texts, _) in _TIMEOUTS.items()
+        }
+        [queue] = [name for _, name in savepoint.states if name.startswith("_timer_state/event")]
+        assert {one.key: one.value for one in savepoint.read("counted", queue)} == {
+            k: t - 1 for k, (_, _, t) in _TIMEOUTS.items()
+        }
+    join = "join-2-changelog" if checkpoints.name == "3.5" else "join-3-format-2"
+    checkpoint = SparkCheckpoint(spark, checkpoints / join)
+    plan = Plan().add_operator("joined", checkpoint.key_columns())
+    left = checkpoint.entries(lambda row: [(plain(row.ts), row.x)], "left")
+    checkpoint.write(tmp_path / "joined", plan.add_state("joined", LEFT, left, merge=list.__add__), sources=["a", "b"])
+    found = {one.key: sorted(one.value) for one in Savepoint.open(tmp_path / "joined").read("joined", "left")}
+    assert found == {k: [(t, x) for x, of, t in _LEFT if of == k] for k in ROWS}
 
 
 def fields(record: Any) -> tuple[Any, ...]:

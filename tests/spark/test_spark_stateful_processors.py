@@ -56,6 +56,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[Any, ...]]] = []
+        self._started = 0
         self._changed = threading.Condition()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
@@ -63,12 +64,13 @@ class Outputs:
         with self._changed:
             if rows:
                 self.batches.append(rows)
+            self._started = batch_id
             self._changed.notify_all()
 
     def wait_for(self, count: int, query: StreamingQuery) -> None:
-        """Wait for so many batches of an endless query."""
+        """Wait for so many batches of an endless query, and for the next one: it starts when they are committed."""
         with self._changed:
-            while len(self.batches) < count:
+            while len(self.batches) < count or self._started < count:
                 assert query.isActive, query.exception()
                 self._changed.wait(timeout=10)
 
@@ -177,6 +179,28 @@ def test_timers_and_ttl_in_processing_time_emit_the_same_rows_as_on_spark(spark:
     expected = on_spark(spark, batches, batches.stream(spark), Programs(Fresh), "ProcessingTime")
     assert ("Fresh", "a", "timer 2, late 0", 1) in expected[0]
     assert on_ours(spark, batches, batches.stream(spark), Programs(Fresh), "processingTime") == expected
+
+
+def test_a_job_continues_the_ttl_and_timers_of_processing_time(spark: SparkSession, tmp_path: Path) -> None:
+    from stateful_programs import Fresh, Programs
+
+    records: list[dict[str, list[tuple[str, int, int]]]] = [
+        {"Fresh": [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("b", 5, 4)]},
+        {"Fresh": [("a", 2, 5), ("a", 3, 6), ("b", 5, 7), ("c", 1, 8)]},
+    ]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "moved").mkdir()
+    whole, moved = Batches(tmp_path / "whole", records), Batches(tmp_path / "moved", records[:1])
+    expected = on_spark(spark, whole, whole.stream(spark), Programs(Fresh), "ProcessingTime")
+    assert on_spark(spark, moved, moved.stream(spark), Programs(Fresh), "ProcessingTime") == expected[:1]
+    moved.add(records[1])
+    checkpoint = moved.directory / "spark"
+    rest = on_ours(
+        spark, moved, moved.stream(spark), Programs(Fresh), "processingTime", from_spark_checkpoint=checkpoint
+    )
+    assert rest == expected[1:]
+    # What Spark has seen is not fresh, and its timers are not due.
+    assert [row[1:] for row in rest[0] if row[2] == "fresh"] == [("a", "fresh", 3), ("c", "fresh", 1)]
 
 
 def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: SparkSession, tmp_path: Path) -> None:
