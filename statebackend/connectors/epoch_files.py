@@ -10,9 +10,7 @@
 Readers such as Spark skip names with a leading underscore. A committed epoch never changes. The committable of a
 subtask, and the mark of an epoch, are JSON:
 
-    {"version": 2, "epoch": 7, "attempt": "<job>.<run>", "files": [[<path in the epoch>, <bytes>, <checksum>], ...]}
-
-Marks of version 1 have no list of files; Spark wrote these epochs.
+    {"format": 1, "epoch": 7, "attempt": "<job>.<run>", "files": [[<path in the epoch>, <bytes>, <checksum>], ...]}
 
 **On a disk**, a rename commits an epoch, so readers see all of it or nothing. The driver moves the files that the
 committables name to ``epoch``, adds the mark, and renames the directory. A late task can still write to the staging
@@ -37,6 +35,7 @@ from typing import Final
 
 from attrs import frozen
 
+from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import CheckpointError, MissingFileError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, sync_directory
@@ -53,7 +52,7 @@ EPOCH_COLUMN: Final = "epoch"
 _STAGING: Final = "_staging"
 _SET_ASIDE: Final = "_set_aside"
 _MARK: Final = "_committable"
-_VERSION: Final = 2
+_FORMAT: Final = 1
 _EPOCH_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=(\d+)")
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STAGED: Final = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
@@ -68,18 +67,16 @@ _MOST_MISSING: Final = 16
 
 @frozen
 class EpochMark:
-    """The content of a mark or a committable. ``files`` is None for version 1."""
+    """The content of a mark or a committable."""
 
     epoch_id: int
     attempt: str
-    files: Sequence[FileHandle] | None
+    files: Sequence[FileHandle]
 
     def encode(self) -> bytes:
         """Return the mark as JSON."""
-        fields = {"version": 1, "epoch": self.epoch_id, "attempt": self.attempt}
-        if self.files is not None:
-            files = [[one.path, one.size_bytes, one.checksum] for one in self.files]
-            fields |= {"version": _VERSION, "files": files}
+        files = [[one.path, one.size_bytes, one.checksum] for one in self.files]
+        fields = {"format": _FORMAT, "epoch": self.epoch_id, "attempt": self.attempt, "files": files}
         return json.dumps(fields).encode()
 
 
@@ -202,11 +199,6 @@ class EpochFiles:
     def _move_in(self, mark: EpochMark) -> None:
         """Commit an epoch on a disk."""
         staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
-        if mark.files is None:
-            if not self._fs.exists(f"{staging}/{_MARK}"):
-                raise self._rows_gone(mark.epoch_id, staging)
-            self._fs.move_directory(staging, target)
-            return
         gathered = f"{staging}/epoch"
         for file in mark.files:
             source, place = f"{staging}/{_name(file)}", f"{gathered}/{file.path}"
@@ -246,8 +238,6 @@ class EpochFiles:
     def _copy_in(self, mark: EpochMark) -> None:
         """Commit an epoch in a store."""
         staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
-        if mark.files is None:
-            raise SinkError(f"epoch {mark.epoch_id}: its committable is of a sink on a disk")
         known = {f"{target}/{file.path}" for file in mark.files}
         strangers = [path for path in self._files_in(target) if path not in known]
         if strangers:
@@ -265,7 +255,7 @@ class EpochFiles:
             taken = self._fs.list_directories(_SET_ASIDE)
             names = (f"{target}-{number}" for number in range(1, len(taken) + 2))
             self._fs.move_directory(target, f"{_SET_ASIDE}/{next(name for name in names if name not in taken)}")
-        elif mark is None or mark.files is None:
+        elif mark is None:
             for path in self._files_in(target):
                 self._fs.delete(path)
         else:
@@ -365,9 +355,9 @@ def _merged(committables: Sequence[bytes], epoch_id: int) -> EpochMark:
     first, *others = [_parsed(one, epoch_id) for one in committables]
     if not others:
         return first
-    if {one.attempt for one in others} != {first.attempt} or any(one.files is None for one in (first, *others)):
+    if {one.attempt for one in others} != {first.attempt}:
         raise SinkError(f"epoch {epoch_id}: its committables are not of one attempt")
-    files = [file for one in (first, *others) for file in one.files or ()]
+    files = [file for one in (first, *others) for file in one.files]
     return EpochMark(epoch_id, first.attempt, sorted(files, key=lambda file: file.path))
 
 
@@ -375,14 +365,18 @@ def _parsed(data: bytes, epoch_id: int) -> EpochMark:
     """Return the content of a committable. Raises `SinkError` for that of another epoch, sink or version."""
     try:
         value = json.loads(data)
-        version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
-        files = None if version == 1 else [FileHandle(*file) for file in value["files"]]
+        if "version" in value:
+            raise SinkError(pre_release(f"the committable of epoch {epoch_id}", "Write to another path."))
+        version, epoch, attempt = value["format"], value["epoch"], value["attempt"]
+        if type(version) is int and version > _FORMAT:
+            raise SinkError(newer_version(f"the committable of epoch {epoch_id}", version, _FORMAT))
+        files = [FileHandle(*file) for file in value["files"]]
     except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:
         raise SinkError(f"epoch {epoch_id}: {format_value(data, 100)} is not a committable of a file sink") from error
-    if version not in (1, _VERSION) or epoch != epoch_id or not isinstance(attempt, str):
+    if version != _FORMAT or epoch != epoch_id or not isinstance(attempt, str):
         raise SinkError(f"epoch {epoch_id}: {format_value(data, 100)} is a committable of another epoch or version")
     _staging(epoch_id, attempt)
-    if not all(_IN_EPOCH.fullmatch(file.path) for file in files or ()):
+    if not all(_IN_EPOCH.fullmatch(file.path) for file in files):
         raise SinkError(f"epoch {epoch_id}: its committable has files in other directories")
     return EpochMark(epoch_id, attempt, files)
 

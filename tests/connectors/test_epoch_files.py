@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statebackend.checkpoint.invariants import checksum_of_bytes
 from statebackend.connectors import ParquetSink, SinkEpoch, SinkError, SinkLineage, epoch_files
 
 JOB = SinkLineage("sink", "job")
@@ -28,9 +29,8 @@ def stage_by_hand(path: Path, epoch_id: int, attempt_id: str) -> bytes:
     directory = path / "_staging" / f"{epoch_id:012d}-{attempt_id}"
     directory.mkdir(parents=True)
     (directory / "part-0.parquet").write_bytes(attempt_id.encode())
-    committable = json.dumps({"version": 1, "epoch": epoch_id, "attempt": attempt_id}).encode()
-    (directory / "_committable").write_bytes(committable)
-    return committable
+    file = ["part-0.parquet", len(attempt_id), checksum_of_bytes(attempt_id.encode())]
+    return json.dumps({"format": 1, "epoch": epoch_id, "attempt": attempt_id, "files": [file]}).encode()
 
 
 def files_below(path: Path) -> dict[str, bytes]:
@@ -133,11 +133,13 @@ def test_missing_rows_are_an_error(tmp_path: Path) -> None:
     [
         b"",
         b"[]",
-        b'{"version":1,"epoch":1}',
-        b'{"version":2,"epoch":1,"attempt":"a"}',
-        b'{"version":1,"epoch":2,"attempt":"a"}',
-        b'{"version":1,"epoch":1,"attempt":7}',
-        b'{"version":1,"epoch":1,"attempt":"../../elsewhere"}',
+        b'{"format":1,"epoch":1}',
+        b'{"format":1,"epoch":1,"attempt":"a"}',
+        b'{"format":1,"epoch":2,"attempt":"a","files":[]}',
+        b'{"format":1,"epoch":1,"attempt":7,"files":[]}',
+        b'{"format":1,"epoch":1,"attempt":"../../elsewhere","files":[]}',
+        b'{"version":2,"epoch":1,"attempt":"a","files":[]}',
+        b'{"format":2,"epoch":1,"attempt":"a","files":[]}',
     ],
 )
 def test_a_damaged_committable_is_rejected(tmp_path: Path, committable: bytes) -> None:

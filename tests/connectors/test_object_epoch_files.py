@@ -41,7 +41,7 @@ def staged_by_hand(uri: str, epoch_id: int, attempt_id: str, *rows: tuple[int, .
         name = f"part-{number}-{attempt_id}.parquet"
         handle = fs.write_file(f"_staging/{epoch_id:012d}-{attempt_id}/{name}", sink.getvalue().to_pybytes())
         files.append([name, handle.size_bytes, handle.checksum])
-    return json.dumps({"version": 2, "epoch": epoch_id, "attempt": attempt_id, "files": files}).encode()
+    return json.dumps({"format": 1, "epoch": epoch_id, "attempt": attempt_id, "files": files}).encode()
 
 
 def visible(uri: str, below: str = "") -> dict[str, list[int]]:
@@ -232,12 +232,12 @@ def test_a_part_of_an_uncommitted_epoch_is_removed_by_a_roll_back(uri, faulty_st
     [
         b"",
         b"[]",
-        b'{"version": 2, "epoch": 3, "attempt": "job.a"}',
-        b'{"version": 2, "epoch": 3, "attempt": "job.a", "files": [["../../x", 1, "xxh3:00"]]}',
-        json.dumps({"version": 2, "epoch": 3, "attempt": "job.a", "files": [["a/b", 1, "xxh3:" + 32 * "0"]]}).encode(),
-        json.dumps({"version": 2, "epoch": 3, "attempt": "../x", "files": []}).encode(),
-        json.dumps({"version": 2, "epoch": 4, "attempt": "job.a", "files": []}).encode(),
-        json.dumps({"version": 1, "epoch": 3, "attempt": "job.a"}).encode(),
+        b'{"format": 1, "epoch": 3, "attempt": "job.a"}',
+        b'{"format": 1, "epoch": 3, "attempt": "job.a", "files": [["../../x", 1, "xxh3:00"]]}',
+        json.dumps({"format": 1, "epoch": 3, "attempt": "job.a", "files": [["a/b", 1, "xxh3:" + 32 * "0"]]}).encode(),
+        json.dumps({"format": 1, "epoch": 3, "attempt": "../x", "files": []}).encode(),
+        json.dumps({"format": 1, "epoch": 4, "attempt": "job.a", "files": []}).encode(),
+        json.dumps({"format": 2, "epoch": 3, "attempt": "job.a", "files": []}).encode(),
     ],
 )
 def test_an_invalid_committable_is_rejected_and_nothing_changes(bucket, sink, committable) -> None:
