@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -141,6 +143,19 @@ def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
     assert main(["import", str(GOLDEN / "hashmap-canonical" / "savepoint"), str(target), "--plan", plan]) == 3
     assert "not empty" in capsys.readouterr().err
     assert [file.name for file in target.iterdir()] == ["file"]
+
+
+def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) -> None:
+    killing, target = tmp_path / "killing.py", tmp_path / "imported"
+    # Other operators are finished when this one kills the process.
+    change = 'Plan().keep_keys("golden-window", lambda key: os.kill(os.getpid(), signal.SIGKILL))'
+    killing.write_text("import os, signal\n" + PLAN.replace("Plan()", change))
+    source = str(GOLDEN / "hashmap-canonical" / "savepoint")
+    command = [sys.executable, "-m", "statebackend.cli", "import", source, str(target), "--plan", str(killing)]
+    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    assert not target.exists()
+    assert main(["import", source, str(target), "--plan", plan]) == 0
+    assert Savepoint.open(target).states
 
 
 def test_only_state_of_flink_is_imported(plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
