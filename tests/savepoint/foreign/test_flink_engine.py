@@ -27,6 +27,7 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.savepoint.foreign.flink_import import without_sources
+from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.rewrite.flink_writer import write_flink_savepoint
 from statebackend.savepoint.savepoint import Savepoint
@@ -160,7 +161,8 @@ def test_state_goes_from_the_engine_to_ours_and_back(tmp_path: pathlib.Path) -> 
     run_engine(SOURCE, tmp_path / "state", 128, "state.backend.type=rocksdb", classes=tmp_path)
     [flink] = (tmp_path / "state" / "CANONICAL").iterdir()
     source, sources = without_sources(find_state(flink), ["counting"])
-    assert [one.uid for one in sources] == ["numbers"]
+    # Flink 1.20 stores no uids.
+    assert [one.uid for one in sources] in (["numbers"], [operator_id_of("numbers")])
     plan = Plan().remove_state("counting", "opaque")
     plan.change_values("counting", "count", ValueStateDescriptor("count", int), lambda count: count * 10)
     plan.keep_entries("counting", lambda entry: entry.user_key != "m7", states=["map"])
