@@ -86,7 +86,7 @@ class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
         state = self.aircraft.value()
         state = evolve(state, flights=state.flights + 1, last_carrier=flight.carrier)
         if flight.arr_delay is not None:
-            state = self.arrived(state, flight)
+            state = self.arrived(state, flight, flight.arr_delay)
         self.aircraft.update(state)
         yield AircraftTotals(
             *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
@@ -94,9 +94,8 @@ class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
             state.worst.minutes if state.worst else None,
         )
 
-    def arrived(self, state: AircraftState, flight: Flight) -> AircraftState:
+    def arrived(self, state: AircraftState, flight: Flight, delay: int) -> AircraftState:
         """The aircraft after an arrival; notes leg and destination."""
-        delay = flight.arr_delay
         late = max(delay, 0)
         worst = state.worst
         if late > (worst.minutes if worst else 0):
