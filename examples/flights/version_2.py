@@ -101,11 +101,13 @@ class FollowAircraft(KeyedProcessFunction[str, Flight, AircraftTotals]):
         if flight.arr_delay is not None:
             state = self.arrived(state, flight, flight.arr_delay)
         self.aircraft.update(state)
+        worst = state.worst
         yield AircraftTotals(
             *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
             *(state.flights, state.minutes_late, state.airport),
-            *((state.worst.minutes, state.worst.carrier) if state.worst else (None, None)),
-            state.cancelled,
+            worst_minutes=worst.minutes if worst else None,
+            worst_carrier=worst.carrier if worst else None,
+            cancelled=state.cancelled,
         )
 
     def arrived(self, state: AircraftState, flight: Flight, delay: int) -> AircraftState:
