@@ -1,5 +1,7 @@
 """Built-in aggregates, compared with Spark's: ``aggregate(count())``, and hourly windows with five aggregates.
 
+The count is also measured as a `KeyedBatchFunction`.
+
 `--keys` measures one number of keys instead of three, and `--peers` selects result lines by name.
 """
 
@@ -17,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.result import Result
+from benchmarks.spark_stateful.ours import CountInBatches
 from benchmarks.spark_stateful.workload import micro_batches
 from benchmarks.time.queries import our_query, spark_query
 from benchmarks.time.spark_turns import Peer, compared_queries
@@ -26,7 +29,7 @@ from statebackend.spark import SparkStreamEnvironment
 
 AIMS = {("rocksdb", 1_000): 0.9, ("rocksdb", 50_000): 1.15, ("heap", 50_000): 1.25, ("rocksdb", 1_000_000): 1.3}
 """The required ratio, by backend and number of keys."""
-WINDOWED_AIM = 1.1
+WINDOWED_AIM = BATCH_FUNCTION_AIM = 1.1
 OURS = ("rocksdb", "heap")
 
 
@@ -38,6 +41,7 @@ class Turn:
     keys: int
     backend: str = ""
     is_windowed: bool = False
+    is_batch_function: bool = False
 
     def __call__(self, spark: SparkSession, directory: Path) -> AbstractContextManager[StreamingQuery]:
         run = _windows if self.is_windowed else _counts
@@ -53,6 +57,8 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             yield from _compared(
                 f"aggregate(count()), {keys:,} keys", turn, backend, AIMS.get((backend, keys)), arguments
             )
+    turn = Turn(arguments.rows, arguments.keys, is_batch_function=True)
+    yield from _compared("count as KeyedBatchFunction", turn, "rocksdb", BATCH_FUNCTION_AIM, arguments)
     turn = Turn(arguments.rows, arguments.keys, is_windowed=True)
     for backend in OURS:
         yield from _compared("hourly windows, five aggregates", turn, backend, WINDOWED_AIM, arguments)
@@ -75,7 +81,10 @@ def _counts(turn: Turn, spark: SparkSession, directory: Path) -> AbstractContext
         return spark_query(rows.groupBy("key").count(), directory, "update")
 
     def stream(environment: SparkStreamEnvironment) -> Any:
-        return environment.from_dataframe(rows).key_by("key").aggregate(uid="count", count=count())
+        keyed = environment.from_dataframe(rows).key_by("key")
+        if turn.is_batch_function:
+            return keyed.process(CountInBatches(), uid="count", schema="key bigint, count bigint")
+        return keyed.aggregate(uid="count", count=count())
 
     return our_query(spark, directory, turn.backend, stream)
 
