@@ -4,7 +4,7 @@
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make test-flink  read savepoints of the real Flink, and restore exported ones in it; needs a JDK and downloads Flink's jars
 # make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
-# make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
+# make lint     ruff (rules and format), import-linter, and mypy --strict on the packages and benchmarks
 # make docs     build the documentation site into build/site; warnings are errors
 # make package  build wheel and sdist into dist, and check their metadata
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
@@ -81,7 +81,7 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict $(PACKAGES) verification tests/typing
+	$(VENV)/bin/python -m mypy --strict $(PACKAGES) verification benchmarks tests/typing
 
 # The site's generator shares no dependency with the product, so it has an environment of its own.
 $(DOCS_VENV)/.installed: scripts/requirements/docs.txt | environment

@@ -1,19 +1,19 @@
 """Flink's traces cut into epochs for Spark.
 
 In a trace one event is fully processed before the next. An epoch on Spark is "watermark W, then the records", where W
-follows from what the epochs before have brought. So a trace becomes epochs by these rules:
+follows from earlier epochs. So a trace becomes epochs by these rules:
 
-* A watermark ends the epoch in which it is read, and holds from the next one on. It is a row of its own, which moves
-  the time of its source and comes to no operator but one that all of them share, so the records of a trace move none.
-* In an epoch an operator takes its inputs in one order, what is broadcast first. A record of an input that comes before
-  the one of the record before it begins another epoch. What comes of a union has no order, so there every change does.
-* An input that ends while others go on is as one at the last millisecond before the end of time. When the last one
-  ends, the job is drained.
-* Records of one source are one file, and so in order; parallelism is 1, so all that an output gives is in order.
+* A watermark ends the epoch in which it is read, and applies from the next one on. It is a separate row, which advances
+  the time of its source and reaches only one operator, which all sources share. Records of a trace advance no time.
+* In an epoch an operator reads its inputs in one order, the broadcast ones first. A record of an earlier input than
+  that of the record before it starts another epoch. Records of a union have no order, so every change of input does.
+* An input that ends while others continue is at the last millisecond before the end of time. When the last one ends,
+  the job is drained.
+* Records of one source are one file, and so in order. Parallelism is 1, so the rows of an output are in order.
 
-A trace is left out by what is in it, for a reason that `left_out` gives. What is compared is what each output gives, in
-order, with the operator's watermark wherever the trace shows it in what is emitted. When something comes out is seen by
-the order alone, and watermarks and statuses that go on are not rows.
+`left_out` returns the reason why a trace is not played. The tests compare the rows of each output, in order, with the
+operator's watermark if the trace emits it. They see when a row is emitted by the order only: forwarded watermarks and
+statuses are not rows.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class ZooKeeperServer:
     def wait_until_it_serves(self) -> None:
         """Wait until it logs its start, and then until a session is accepted.
 
-        Whoever asks before makes it answer nobody any more: it looks for the session in a database that it does not
-        have yet.
+        A session request before its start would make it hang: it looks the session up in a database that does not
+        exist yet.
         """
         deadline = time.monotonic() + GIVE_UP_S
         while not (self._has_begun() and self._begins_a_session()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import rocksdict
 
@@ -77,7 +78,8 @@ def _bare_epochs(setting: Setting, keys: int, records: int) -> Callable[[], floa
     def epoch(changed: list[int]) -> None:
         database = rocksdict.Rdict(directory, rocksdict.Options(raw_mode=True))
         for key in changed:
-            (value,) = packed.unpack(database[packed.pack(key)])
+            stored: Any = database[packed.pack(key)]
+            (value,) = packed.unpack(stored)
             database[packed.pack(key)] = packed.pack(value + 1)
         database.close()
 

@@ -72,7 +72,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
 
             return turn
 
-        jobs = {
+        jobs: dict[str, Callable[..., float]] = {
             ONE_ROW: partial(_timed, FAR_MS, True),
             PEER: partial(_untimed, AT_ONCE),
             # The watermark after a row is one millisecond before the row's timestamp.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,17 +62,20 @@ def _timers(setting: Setting, backend_name: str, number: int) -> Callable[[], fl
         with BackendSubtask(setting.new_directory("timers")) as subtask:
             backend = subtask.open(backend_name)
             descriptors = timer_queue_descriptors("timers", LongSerializer(), VoidNamespaceSerializer())
-            queues = [backend.get_priority_queue(descriptor) for descriptor in descriptors]
+            event_time, processing_time = map(backend.get_priority_queue, descriptors)
             current = TimerKey()
-            timers: InternalTimerService[Any] = InternalTimerService(*queues, current, lambda: 0)
+            timers: InternalTimerService[Any] = InternalTimerService(event_time, processing_time, current, lambda: 0)
             fired = count()
+
+            def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+                next(fired)
 
             def epochs() -> None:
                 register = timers.register_event_time_timer
                 for current.key, current.key_group in records:
                     register(VOID_NAMESPACE, 1000)
                 subtask.snapshot(backend)
-                timers.advance_watermark(1000, lambda *timer: next(fired))
+                timers.advance_watermark(1000, fire)
                 subtask.snapshot(backend)
 
             taken = _microseconds(setting, number, epochs)
@@ -177,7 +181,7 @@ def _two_epochs(
             local_directory=str(Path(directory) / "local"),
         )
         run = subtask.run(lambda: function, [(0, batch)])
-        taken += _microseconds(setting, 1, lambda run=run: list(run))
+        taken += _microseconds(setting, 1, partial(list, run))
         restore = continued_subtask(subtask.acknowledgement.state, file_system)
     return taken
 

@@ -111,7 +111,8 @@ class HourlyCounter(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         start = expiredTimerInfo.getExpiryTimeInMs() - HOUR_MS
-        [count] = self._counts.getValue((start,))
+        stored: Any = self._counts.getValue((start,))
+        [count] = stored
         self._counts.removeKey((start,))
         yield Row(key=key[0], start=start, count=count)
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from migration import LIBRARY_RULES, EvolutionRules
+from migration import EvolutionRules
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, FailurePolicy
 from statebackend.checkpoint.errors import InvariantViolationError
@@ -62,13 +62,12 @@ from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
-from statebackend.state.state_backend import StateBackend, state_backend
+from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
+from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
-from statebackend.streaming.explain import explain_operators
-from statebackend.streaming.observing.job_events import JobListener, JobListeners
+from statebackend.streaming.explain import ExplainedOperator
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.output_tag import check_uid
@@ -78,7 +77,6 @@ from statebackend.streaming.runtime.event_time import EventTime, whole_milliseco
 from statebackend.streaming.runtime.job_start import Engine, check_written_by, locked_start, looked_up
 from statebackend.streaming.runtime.settings import (
     TIMESTAMP_TYPES,
-    check_given,
     check_whole_numbers,
     is_instance_of,
     unfit_column,
@@ -87,7 +85,8 @@ from statebackend.streaming.runtime.settings import (
 )
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError, SinkLineage
-from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode, StreamGraph
+from statebackend.streaming.stream_environment import StreamEnvironment
+from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 
@@ -111,7 +110,7 @@ class _Job:
         return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
 
 
-class LocalStreamEnvironment:
+class LocalStreamEnvironment(StreamEnvironment):
     """Builds one job and runs it in this process.
 
     Args:
@@ -161,7 +160,14 @@ class LocalStreamEnvironment:
         clock: Clock = wall_clock,
         high_availability: JobServices | None = None,
     ) -> None:
-        check_given(parallelism, max_parallelism, metrics, rules, high_availability)
+        super().__init__(
+            backend=backend,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            metrics=metrics,
+            rules=rules,
+            high_availability=high_availability,
+        )
         check_whole_numbers({"epoch_size": epoch_size})
         if epoch_size is not None and epoch_size < 1:
             raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
@@ -182,19 +188,12 @@ class LocalStreamEnvironment:
             timeout_ms=duration_ms(checkpoint_timeout, "checkpoint_timeout", at_least_ms=1),
             tolerable_failures=tolerable_failed_checkpoints,
         )
-        self.backend = state_backend(backend)
-        self.parallelism = parallelism
-        self.max_parallelism = max_parallelism
-        self.metrics = metrics
-        self.rules = rules or LIBRARY_RULES
         self.clock = whole_milliseconds(clock)
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
         self._services = high_availability or default_services(self._job_dir)
-        self._graph = StreamGraph()
         self._stopping = threading.Event()
-        self._listeners = JobListeners()
 
     def from_elements(self, elements: Iterable[Any], schema: Any = None, *, uid: str | None = None) -> DataStream:
         """A stream of records: objects with attributes, or mappings.
@@ -227,14 +226,6 @@ class LocalStreamEnvironment:
         declared = None if schema is None else output_schema(schema, "from_source", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
 
-    def add_listener(self, listener: JobListener) -> None:
-        """Add a listener for jobs that start from now on; see `statebackend.streaming.observing.job_events`."""
-        self._listeners.add(listener)
-
-    def remove_listener(self, listener: JobListener) -> None:
-        """Remove a listener for jobs that start from now on."""
-        self._listeners.remove(listener)
-
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
     ) -> Mapping[str, SchemaReport]:
@@ -245,7 +236,7 @@ class LocalStreamEnvironment:
         """
         job = self._job(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
         point = looked_up(self._job_dir, self._services, lambda records: self._starting_point(records, job))
-        return self._compatibilities(point, job)
+        return self._reports(point, job)
 
     def execute(
         self,
@@ -328,13 +319,6 @@ class LocalStreamEnvironment:
         reports = self._checked(point, job)
         with LocalRun(job.parts(directory=directory, store=store), point, reports) as run:
             yield run
-
-    def explain(self) -> str:
-        """Explain how each operator takes its records and accesses its state: vectorised, or as Python objects.
-
-        Raises as `execute`. Nothing is started.
-        """
-        return explain_operators(self._job().prepared.operators, self.backend, self.metrics)
 
     def described(self) -> DescribedJob:
         """The job as its state knows it. Needs no records of sources with schemas; raises as `execute`."""
@@ -447,18 +431,18 @@ class LocalStreamEnvironment:
     def _checked(self, point: StartingPoint, job: _Job) -> Mapping[str, SchemaReport]:
         if point.own_checkpoint is not None:
             StagedSinks(job.graph).check_commits(point.own_checkpoint)
-        reports = self._compatibilities(point, job)
+        reports = self._reports(point, job)
         reports.require_compatible()
         return reports
 
-    def _compatibilities(self, point: StartingPoint, job: _Job) -> SchemaReports:
-        if point.state is None:
-            return SchemaReports()
-        return CompatibilityChecker(self._described(job), point.state).check_start(
-            backend=self.backend,
-            parallelism=self.parallelism,
-            allow_non_restored_state=job.allow_non_restored_state,
-            restores_channel_state=True,
+    def _operators(self) -> Mapping[str, ExplainedOperator]:
+        return self._job().prepared.operators
+
+    def _reports(self, point: StartingPoint, job: _Job) -> SchemaReports:
+        allows = job.allow_non_restored_state
+        described = self._described(job)
+        return self._compatibilities(
+            described, point.state, allow_non_restored_state=allows, restores_channel_state=True
         )
 
     def _described(self, job: _Job) -> DescribedJob:

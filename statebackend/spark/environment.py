@@ -23,7 +23,7 @@ from typing import Any, Literal
 from attrs import evolve
 from pyspark.sql import DataFrame, SparkSession
 
-from migration import LIBRARY_RULES, EvolutionRules
+from migration import EvolutionRules
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
@@ -72,13 +72,12 @@ from statebackend.spark.tasks.program_pickles import unpickled
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
-from statebackend.state.state_backend import StateBackend, state_backend
+from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
+from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
-from statebackend.streaming.explain import explain_operators
-from statebackend.streaming.observing.job_events import JobListener, JobListeners
+from statebackend.streaming.explain import ExplainedOperator
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_schema import output_schema
@@ -93,7 +92,6 @@ from statebackend.streaming.runtime.job_start import (
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
 from statebackend.streaming.runtime.settings import (
-    check_given,
     check_whole_numbers,
     is_instance_of,
     warn_of_blocked_timers,
@@ -105,12 +103,13 @@ from statebackend.streaming.runtime.starting_point import (
     starting_point,
 )
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
-from statebackend.streaming.stream_graph import MicroBatchSource, SourceNode, StreamGraph
+from statebackend.streaming.stream_environment import StreamEnvironment
+from statebackend.streaming.stream_graph import MicroBatchSource, SourceNode
 
 _log = logger_of(__name__)
 
 
-class SparkStreamEnvironment:
+class SparkStreamEnvironment(StreamEnvironment):
     """Builds one job and starts it.
 
     Args:
@@ -154,7 +153,14 @@ class SparkStreamEnvironment:
         high_availability: JobServices | None = None,
         spark_log_directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_given(parallelism, max_parallelism, metrics, rules, high_availability)
+        super().__init__(
+            backend=backend,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            metrics=metrics,
+            rules=rules,
+            high_availability=high_availability,
+        )
         check_whole_numbers({"retained_checkpoints": retained_checkpoints})
         try:
             self.epoch_timeout_s = timeout_seconds("epoch_timeout_s", epoch_timeout_s)
@@ -166,16 +172,9 @@ class SparkStreamEnvironment:
         end_with_program(spark)
         self.spark = spark
         self.job_dir = os.fspath(job_dir)
-        self.backend = state_backend(backend)
-        self.parallelism = parallelism
-        self.max_parallelism = max_parallelism
         self.retained_checkpoints = retained_checkpoints
-        self.metrics = metrics
-        self.rules = rules or LIBRARY_RULES
         self._services = _services(self.job_dir, high_availability, spark_log_directory)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
-        self._graph = StreamGraph()
-        self._listeners = JobListeners()
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
         self._split_sources: set[str] = set()
@@ -257,15 +256,7 @@ class SparkStreamEnvironment:
             self._services,
             lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),
         )
-        return self._compatibilities(pipeline, point, allow_non_restored_state)
-
-    def add_listener(self, listener: JobListener) -> None:
-        """Add a listener to jobs that are executed from now on; see `statebackend.streaming.observing.job_events`."""
-        self._listeners.add(listener)
-
-    def remove_listener(self, listener: JobListener) -> None:
-        """Remove a listener from the jobs that are executed from now on."""
-        self._listeners.remove(listener)
+        return self._reports(pipeline, point, allow_non_restored_state)
 
     def execute(
         self,
@@ -323,7 +314,7 @@ class SparkStreamEnvironment:
         def check_state(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that started from the savepoint is checked by its own newest checkpoint.
             self._check_name(name)
-            found = self._compatibilities(pipeline, point, allow_non_restored_state)
+            found = self._reports(pipeline, point, allow_non_restored_state)
             found.require_compatible()
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
             self._check_sink(pipeline, point, records.driver_files)
@@ -345,13 +336,6 @@ class SparkStreamEnvironment:
         except BaseException:
             start.directory.close()
             raise
-
-    def explain(self) -> str:
-        """Explain how each operator takes its records and accesses its state: vectorised, or as Python objects.
-
-        Raises as `execute`. Nothing is started.
-        """
-        return explain_operators(self._prepare().operators, self.backend, self.metrics)
 
     def described(self) -> DescribedJob:
         """The job by its operators and state; raises as `execute`."""
@@ -460,18 +444,15 @@ class SparkStreamEnvironment:
                 f"other one first"
             )
 
-    def _compatibilities(
-        self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool
-    ) -> SchemaReports:
-        if point.state is None:
-            return SchemaReports()
-        described = self._described(pipeline)
-        if point.origin is not None and not point.is_own and not point.origin.with_source_progress:
+    def _operators(self) -> Mapping[str, ExplainedOperator]:
+        return self._prepare().operators
+
+    def _reports(self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
+        described, state, origin = self._described(pipeline), point.state, point.origin
+        if state is not None and origin is not None and not point.is_own and not origin.with_source_progress:
             # The start drops the positions of a local job's sources.
-            described = evolve(described, sources=point.state.positioned_sources)
-        return CompatibilityChecker(described, point.state).check_start(
-            backend=self.backend, parallelism=self.parallelism, allow_non_restored_state=allow_non_restored_state
-        )
+            described = evolve(described, sources=state.positioned_sources)
+        return self._compatibilities(described, state, allow_non_restored_state=allow_non_restored_state)
 
     def _start(
         self,

@@ -17,10 +17,10 @@ from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.runtime.state_registration import RegisteredStates
 from statebackend.streaming.stream_graph import OperatorNode
 
-__all__ = ["explain_operators"]
+__all__ = ["ExplainedOperator", "explain_operators"]
 
 
-class _Operator(Protocol):
+class ExplainedOperator(Protocol):
     """An operator of either runtime."""
 
     @property
@@ -30,7 +30,7 @@ class _Operator(Protocol):
 
 
 def explain_operators(
-    operators: Mapping[str, _Operator], backend: StateBackend, metrics: StateMetricsConfig | None
+    operators: Mapping[str, ExplainedOperator], backend: StateBackend, metrics: StateMetricsConfig | None
 ) -> str:
     """Return a line for each operator and each of its keyed states."""
     lines = []

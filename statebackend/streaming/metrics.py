@@ -282,27 +282,44 @@ class CheckpointCost:
 
 
 @frozen(kw_only=True)
-class EpochMetrics(CheckpointCost):
-    """One epoch. ``open_s``, ``process_s`` and ``snapshot_s`` are those of the slowest subtask.
+class _Totals:
+    """What the metrics of an epoch and of a run have in common. Mappings are by operator or sink uid."""
 
-    ``worker_cache_bytes`` estimates what the workers of a host keep in memory for later epochs, for the host that keeps
-    most. ``has_batch`` is False for a no-data epoch. ``operators`` and ``state_metrics`` are by operator uid, ``sinks``
-    by uid. ``watermark_lag_ms`` is the largest lag of a source or operator, None without a watermark.
-    """
-
-    epoch_id: int
-    open_s: float = 0.0
-    process_s: float = 0.0
-    snapshot_s: float = 0.0
+    duration_s: float = 0.0
+    checkpoint_s: float = 0.0
     entries_written: int = 0
     bytes_written: int = 0
     local_opens: int = 0
     restores: int = 0
-    worker_cache_bytes: int = 0
-    watermark_lag_ms: int | None = None
     operators: Mapping[str, OperatorMetrics] = field(factory=dict)
     sinks: Mapping[str, SinkMetrics] = field(factory=dict)
     state_metrics: Mapping[str, KeyedStateMetrics] = field(factory=dict)
+
+    @property
+    def local_share(self) -> float:
+        """The share of the subtasks with state that found it on their host, 0 to 1; 1 if there was no state yet."""
+        found = self.local_opens + self.restores
+        return self.local_opens / found if found else 1.0
+
+
+@frozen(kw_only=True)
+class EpochMetrics(_Totals):
+    """One epoch. ``open_s``, ``process_s`` and ``snapshot_s`` are those of the slowest subtask.
+
+    ``worker_cache_bytes`` estimates what the workers of a host keep in memory for later epochs, for the host that keeps
+    most. ``has_batch`` is False for a no-data epoch, and ``ended_ms`` and ``action_s`` are those of `CheckpointCost`.
+    ``watermark_lag_ms`` is the largest lag of a source or operator, None without a watermark.
+    """
+
+    epoch_id: int
+    ended_ms: int = 0
+    action_s: float = 0.0
+    has_batch: bool = True
+    open_s: float = 0.0
+    process_s: float = 0.0
+    snapshot_s: float = 0.0
+    worker_cache_bytes: int = 0
+    watermark_lag_ms: int | None = None
 
     @property
     def records_in(self) -> int:
@@ -318,11 +335,6 @@ class EpochMetrics(CheckpointCost):
     def size_bytes(self) -> int:
         """The state of all operators."""
         return sum(one.size_bytes for one in self.operators.values())
-
-    @property
-    def local_share(self) -> float:
-        """The share of the subtasks with state that found it on their host, 0 to 1; 1 if there was no state yet."""
-        return _share(self.local_opens, self.restores)
 
 
 def metrics_of_epoch(
@@ -429,10 +441,6 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
 
 
-def _share(local_opens: int, restores: int) -> float:
-    return local_opens / (local_opens + restores) if local_opens + restores else 1.0
-
-
 def _united(first: Mapping[str, T], second: Mapping[str, T], unite: Callable[[T, T], T]) -> Mapping[str, T]:
     united = dict(first)
     for name, one in second.items():
@@ -441,24 +449,15 @@ def _united(first: Mapping[str, T], second: Mapping[str, T], unite: Callable[[T,
 
 
 @frozen(kw_only=True)
-class RunMetrics:
+class RunMetrics(_Totals):
     """All epochs of a run: counters are sums, gauges are those of the last epoch."""
 
     epochs: int = 0
     epochs_without_records: int = 0
     failed_checkpoints: int = 0
     savepoints: int = 0
-    duration_s: float = 0.0
-    checkpoint_s: float = 0.0
     records_in: int = 0
-    entries_written: int = 0
-    bytes_written: int = 0
     late_records_dropped: int = 0
-    local_opens: int = 0
-    restores: int = 0
-    operators: Mapping[str, OperatorMetrics] = field(factory=dict)
-    sinks: Mapping[str, SinkMetrics] = field(factory=dict)
-    state_metrics: Mapping[str, KeyedStateMetrics] = field(factory=dict)
 
     def followed_by(self, epoch: EpochMetrics) -> RunMetrics:
         """The metrics with one more epoch."""
@@ -472,11 +471,6 @@ class RunMetrics:
             state_metrics=_united(self.state_metrics, epoch.state_metrics, KeyedStateMetrics.followed_by),
             **summed,
         )
-
-    @property
-    def local_share(self) -> float:
-        """As `EpochMetrics.local_share`."""
-        return _share(self.local_opens, self.restores)
 
 
 _SUMMED: Final = (

@@ -3,7 +3,7 @@
 Every Python block of a page runs, in order and in one namespace, unless a comment above it gives a reason
 (``<!-- not run: needs Spark -->``) or names the test that runs it (``<!-- tests/... runs this -->``). A comment that
 begins with ``<!-- setup`` is code that runs and that readers do not see. A block of ``text`` shows what was printed
-since the last one; a line of dots stands for any lines.
+since the last one; a line of dots matches any lines.
 
 Blocks that do not run are checked: they parse, and what they import from this project exists and takes the arguments
 that they pass. Commands of blocks have the options that they show.

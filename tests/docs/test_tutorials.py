@@ -1,7 +1,7 @@
 """The tutorials do what they show: files are written, commands are run, and output is compared.
 
 A block with a title is a file. A second block with the same title changes the file: its classes and functions replace
-those of the same name, and its imports are added. In the output of a command, a line of dots stands for any lines.
+those of the same name, and its imports are added. In the output of a command, a line of dots matches any lines.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ WHILE_WAITING = 70
 class UntilOutput:
     """One split: records until there is output, which is when a checkpoint is complete; then the last ones.
 
-    What a run finds that goes on from a checkpoint is behind its position, which may be less than ``at_least``.
+    A run from a checkpoint reads after its position, so it may read fewer records than ``at_least``.
     """
 
     def __init__(self, output: list[Any], last: list[Any], at_least: int = AT_LEAST) -> None:

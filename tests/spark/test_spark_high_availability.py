@@ -29,9 +29,9 @@ LEADERS = "/words/rocksdb/leaders"
 
 
 class Driver:
-    """A driver that leads the job or stands by, and reports each checkpoint that it completes.
+    """A driver that leads the job or waits as standby, and reports each checkpoint that it completes.
 
-    It waits behind so many epochs until it is let go.
+    It waits after so many epochs until it is released.
     """
 
     def __init__(self, work: Path, server: ZooKeeperServer, number: int, held_from: int) -> None:

@@ -105,8 +105,8 @@ def signal_at_epoch(
 ) -> int:
     """Start a driver, and signal it when each of its jobs has completed that many epochs; returns its exit.
 
-    The jobs stand still there until the driver ``has_noticed``, or, if it ``goes_on``, behind the next epoch: it is hit
-    anywhere before, however late the signal comes.
+    The jobs pause there until the driver ``has_noticed``. If it ``goes_on`` they pause after the next epoch, so that
+    the signal hits them at any step before, however late it is.
     """
     hold = Hold(epoch + goes_on)
     reading, writing = os.pipe()

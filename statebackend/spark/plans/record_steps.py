@@ -15,9 +15,8 @@ from pyspark.sql.types import StructField, StructType
 
 from statebackend.spark.columns import SelectedColumns, column_named, nullable_type, struct_type_of, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import ArrowMap
-from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns, KeyTask, RecordStepTask
 from statebackend.spark.tasks.program_pickles import pickled
-from statebackend.spark.tasks.record_steps import KeyTask, RecordStepTask
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, check_not_reserved, parsed_schema
 from statebackend.streaming.rows.record_schema import (

@@ -12,12 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from migration import EvolutionRules
 from snapshots.loggers import logger_of
-from statebackend.checkpoint.ha.services import JobServices
-from statebackend.state.key_groups import check_parallelism
-from statebackend.state.metrics import StateMetricsConfig
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.operators.keyed_timers import overrides_on_timer
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.runtime.event_time import EventTime
@@ -26,37 +22,12 @@ from statebackend.streaming.stream_graph import Node, OperatorNode, upstream_of
 __all__ = [
     "TIMESTAMP_TYPES",
     "blocked_timers",
-    "check_given",
     "check_whole_numbers",
     "is_instance_of",
     "unfit_column",
     "unfit_type",
     "warn_of_blocked_timers",
 ]
-
-
-def check_given(
-    parallelism: int,
-    max_parallelism: int,
-    metrics: StateMetricsConfig | None,
-    rules: EvolutionRules | None,
-    high_availability: JobServices | None,
-) -> None:
-    """Raise `JobDefinitionError` for invalid settings of an environment."""
-    check_whole_numbers({"parallelism": parallelism, "max_parallelism": max_parallelism})
-    try:
-        check_parallelism(parallelism, max_parallelism)
-    except ValueError as error:
-        raise JobDefinitionError(str(error)) from error
-    for name, given, kind in (
-        ("metrics", metrics, StateMetricsConfig),
-        ("rules", rules, EvolutionRules),
-        ("high_availability", high_availability, JobServices),
-    ):
-        if given is not None and not is_instance_of(given, kind):
-            raise JobDefinitionError(
-                f"{name} is {format_instance(given)}; it takes an instance of {kind.__name__}, or None"
-            )
 
 
 def check_whole_numbers(given: Mapping[str, object]) -> None:

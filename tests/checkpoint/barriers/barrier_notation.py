@@ -1,16 +1,16 @@
 """Barrier cases in one line: what channels deliver, and what the handler does.
 
 script   b0 b0x3 b0*    records of channel 0; three times; that are captured
-         B1@0 U1@0 S1@0 a barrier, an unaligned one, one of a savepoint; without @ it comes by channel 0
-         N1@0           a barrier with a time to align is announced; it comes out by O1@0
+         B1@0 U1@0 S1@0 a barrier, an unaligned one, one of a savepoint; without @ channel 0 delivers it
+         N1@0           a barrier with alignment timeout is announced; O1@0 delivers it
          C1@0 E0        checkpoint 1 is cancelled; the channel ends
-         +500 !1        500 ms pass; the timer of checkpoint 1 goes off
-         |              groups, and means nothing
+         +500 !1        500 ms pass; the timer of checkpoint 1 fires
+         |              separates groups, without effect
 result   T1 U1          the snapshot is taken, aligned or not
-         A1             the checkpoint is given up because it was cancelled, As1 because a newer one has begun,
-                        Ae1 because a channel ended, Am1 because too many are under way
+         A1             the checkpoint is aborted because it was cancelled, As1 because a newer one has started,
+                        Ae1 because a channel ended, Am1 because too many are pending
          R{0,2} V{0}    channels are resumed; barriers overtake
-         D1             nothing on its way is missing
+         D1             all records in flight are captured
 """
 
 from __future__ import annotations

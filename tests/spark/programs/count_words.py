@@ -7,12 +7,12 @@ Runs one job for each of the BACKENDS, which are separated by commas, all at the
 ``WORK_DIRECTORY/out-BACKEND``.
 
 In the end the first one takes a savepoint if one is named. The files of ``WORK_DIRECTORY/later`` arrive then, and
-another job, which has three subtasks and the BACKEND_OF_NEXT, goes on from the savepoint: it writes
+another job, which has three subtasks and the BACKEND_OF_NEXT, continues from the savepoint: it writes
 ``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint ``WORK_DIRECTORY/rescaled-savepoint``.
 
 If ``CHECKPOINT_EVENTS`` is the number of an open pipe, a line goes there for each checkpoint: the BACKEND, and the
 number of completed epochs. If ``CHECKPOINT_HELD`` is the number of another one, and a number of epochs, a job that has
-completed so many waits there until nobody holds the other end: the driver cannot end before it is stopped or killed.
+completed so many waits there until the other end is closed: the driver cannot end before it is stopped or killed.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def completed(name: str, operator: dict[str, Any], lateness: int) -> dict[str, A
 def stream(seed: str, kind: str) -> list[dict[str, Any]]:
     """Records and watermarks around an advancing time, anywhere in the range of time.
 
-    Values are gaps where those are dynamic, and rise by and by elsewhere, so that differences of both signs go on.
+    Values are the gaps of dynamic sessions. Otherwise they increase slowly, so that differences have both signs.
     """
     draw = random.Random(seed)
     now = draw.choice([0, 0, -30, 1000, MIN_TIME + 200, MAX_TIME - 300])
