@@ -20,8 +20,8 @@ from typeserializers import LongSerializer, MapSerializer, StringSerializer
 
 def run_map_profile(rounds: int) -> Iterator[Result]:
     """Yield one result per step, each compared with pickle's time for the whole map."""
-    maps = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
-    serializer: MapSerializer[Any, Any] = MapSerializer(StringSerializer(), LongSerializer())
+    maps: list[dict[Any, Any]] = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
+    serializer: MapSerializer[str | None, int] = MapSerializer(StringSerializer(), LongSerializer())
     encoded = [serializer.to_bytes(value) for value in maps]
     pickled = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in maps]
     pack, unpack = struct.Struct(">?q").pack, struct.Struct(">?q").unpack_from
