@@ -47,10 +47,10 @@ def test_the_demonstration_ends_without_a_difference() -> None:
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=1800
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = " ".join(ended.stdout.split())
-    assert "SIGKILL to process" in told
-    assert re.search(r"PostgresSink\(.*\) cannot roll back to epoch \d+", told)
-    assert "renamed .largest_payment: was largest" in told
+    printed = " ".join(ended.stdout.split())
+    assert "SIGKILL to process" in printed
+    assert re.search(r"PostgresSink\(.*\) cannot roll back to epoch \d+", printed)
+    assert "renamed .largest_payment: was largest" in printed
     # Nothing that is compared is empty.
     rows = [int(count) for count in re.findall(r"\| (?:Delta Lake|PostgreSQL) +\| +(\d+)$", ended.stdout, re.M)]
     assert len(rows) == 4

@@ -32,12 +32,12 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
-    told = ended.stdout
-    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
-    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", told)
+    printed = ended.stdout
+    assert [line[0] for line in printed.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
+    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", printed)
     assert killed_in is not None
     # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
-    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", told)
+    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", printed)
     for issue in (
         "renamed .airport: was last_airport",
         "added   .cancelled: default 0",
@@ -47,8 +47,8 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
         "lost    .last_carrier",
         "added   .on_time: default 0",
     ):
-        assert told.count(issue) == 2, issue
-    assert ".worst.minutes: incompatible [field-type-changed]" in told
+        assert printed.count(issue) == 2, issue
+    assert ".worst.minutes: incompatible [field-type-changed]" in printed
     for told_by_command in (
         "$ statebackend inspect final-version-2-rocksdb",
         "aircraft  value  key str, value Aircraft",
@@ -56,9 +56,9 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
         "added: aircraft.states.aircraft.types.value.records.AircraftState.fields.airport",
         "removed: aircraft.states.aircraft.types.value.records.AircraftState.fields.last_airport",
     ):
-        assert told_by_command in told
-    assert "Done: nothing was lost" in told
-    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", told) == []
+        assert told_by_command in printed
+    assert "Done: nothing was lost" in printed
+    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", printed) == []
     assert list(tmp_path.glob("flights-demo-*")) == []
 
 

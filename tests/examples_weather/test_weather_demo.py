@@ -25,17 +25,17 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
-    told = ended.stdout
-    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("1234")
-    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", told)
+    printed = ended.stdout
+    assert [line[0] for line in printed.splitlines() if re.match(r"\d\. ", line)] == list("1234")
+    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", printed)
     assert killed_in is not None
     # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
-    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", told)
-    assert "added   .longest_delay: default 0" in told
+    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", printed)
+    assert "added   .longest_delay: default 0" in printed
     # Nothing that is compared is empty, and the server was busy at times.
-    rows = [int(count.replace(",", "")) for count in re.findall(r"^   [a-z].* \| +([\d,]+)$", told, re.M)]
+    rows = [int(count.replace(",", "")) for count in re.findall(r"^   [a-z].* \| +([\d,]+)$", printed, re.M)]
     assert len(rows) == 4
     assert all(rows)
-    assert re.search(r"said [1-9]\d* times that it is busy", told)
-    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", told) == []
+    assert re.search(r"said [1-9]\d* times that it is busy", printed)
+    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", printed) == []
     assert list(tmp_path.glob("weather-demo-*")) == []

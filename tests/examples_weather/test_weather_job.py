@@ -92,7 +92,7 @@ def test_later_records_are_emitted_with_the_name_of_their_airline(airlines: Airl
 
 def test_delays_wait_for_later_weather_for_a_limited_time(airlines: AirlineServer) -> None:
     flights = [flight(0), flight(1), flight(20), flight(20), flight(60), flight(60), flight(60), flight(60)]
-    # Hour 0 has its weather when its delays were told, hour 1 has none, and time goes on by both streams.
+    # Hour 0 has its weather when its delays are emitted, hour 1 has none, and both streams advance time.
     observed = [weather(30, 3.0), weather(31, 3.0), weather(32, 3.0), weather(0, 7.0), weather(60, 3.0)]
     _, outputs = run(airlines, flights, observed)
     assert hours(outputs.delays, "flights", "temp") == [(0, 1, 7.0), (1, 1, None), (20, 2, None)]

@@ -131,7 +131,7 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.COMMITTED: (Committed(),),
     EpochEvent.FAILED: (Failed("as it must"),),
 }
-"""What is told for an event, the last of it being the event."""
+"""The messages for an event, the last one for the event itself."""
 
 
 def in_state(state: EpochState, event: EpochEvent) -> Epochs:
@@ -330,7 +330,7 @@ def events_of(checkpoint_id: int) -> st.SearchStrategy[object]:
         for content, attempt in (("same", "a"), ("same", "b"), ("others", "c"))
     ]
     others = [Triggered(TASKS, 0), Triggered((), 0), ActionReturned(), AllIn(1), AllIn(TIMEOUT_MS), Stored()]
-    # The way to the end is told more often, or few sequences would come far.
+    # The steps to the end are drawn more often, or few sequences would reach it.
     way = [BatchArrived(checkpoint_id, b"%d" % checkpoint_id), Triggered(TASKS, 0), ActionReturned(), AllIn(1)]
     way += [Stored(), Committed(), acknowledgement(checkpoint_id, 0), acknowledgement(checkpoint_id, 1)]
     return st.sampled_from([*batches, *acknowledgements, *others, *way * 4, Failed("as it must")])

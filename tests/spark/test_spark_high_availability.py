@@ -100,10 +100,10 @@ def test_with_standby_drivers_a_paused_driver_completes_nothing_and_a_killed_one
         assert last.end() == 0, last.log.read_text(errors="replace")[-4000:]
         paused.hold.let_go()
         paused.process.send_signal(signal.SIGCONT)
-        told = ""
+        logged = ""
         assert paused.end() == 3, paused.log.read_text(errors="replace")[-4000:]
-        told = paused.log.read_text(errors="replace")
-        assert "lost: this driver does not lead job 'rocksdb' any more" in told
+        logged = paused.log.read_text(errors="replace")
+        assert "lost: this driver does not lead job 'rocksdb' any more" in logged
     assert written(tmp_path, "out-rocksdb") == expected
     check_nothing_is_left(tmp_path / "job-rocksdb", zookeeper_server)
 

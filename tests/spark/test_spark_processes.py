@@ -193,13 +193,13 @@ def says(log: Path, words: str) -> bool:
     return words in log.read_text(errors="replace")
 
 
-def check_what_ctrl_c_says(told: str) -> None:
+def check_ctrl_c_output(printed: str) -> None:
     # Before the first line of ours are those with which Spark begins.
-    ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
+    ours = printed[re.search("stopp(ing|ed): ", printed).start() :].splitlines()
     [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
     assert re.match(r"stopped: epoch \d is complete, and the same program continues from there", outcome)
     assert ours[-1] == "KeyboardInterrupt"
-    assert len(ours) < 15, told
+    assert len(ours) < 15, printed
 
 
 def check_rescaled_job(work: Path, epochs: int) -> None:
@@ -222,15 +222,15 @@ def test_killed_and_interrupted_drivers_lose_and_duplicate_nothing_and_their_sta
     tmp_path: Path,
 ) -> None:
     expected = make_source(tmp_path, FILES, later=2)
-    log_path, told_path = tmp_path / "log", tmp_path / "told"
-    with log_path.open("wb") as log, told_path.open("wb") as told:
+    log_path, printed_path = tmp_path / "log", tmp_path / "printed"
+    with log_path.open("wb") as log, printed_path.open("wb") as printed:
         # A start of Spark takes longer than the job: one driver has both jobs wherever that can be.
         for epoch, backends in ((1, "rocksdb,heap"), (3, "rocksdb")):
             ended = signal_at_epoch(signal.SIGKILL, epoch, backends, tmp_path, log, goes_on=True)
             assert ended == -signal.SIGKILL
-        is_stopping = functools.partial(says, told_path, "stopping: epoch")
-        assert signal_at_epoch(signal.SIGINT, 3, "heap", tmp_path, told, goes_on=False, has_noticed=is_stopping) != 0
-        check_what_ctrl_c_says(told_path.read_text(errors="replace"))
+        is_stopping = functools.partial(says, printed_path, "stopping: epoch")
+        assert signal_at_epoch(signal.SIGINT, 3, "heap", tmp_path, printed, goes_on=False, has_noticed=is_stopping) != 0
+        check_ctrl_c_output(printed_path.read_text(errors="replace"))
         driver = start(tmp_path, log, "rocksdb,heap", "savepoint", "heap")
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert written(tmp_path, "out-rocksdb", "out-rescaled") == expected

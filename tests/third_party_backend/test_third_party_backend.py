@@ -237,7 +237,7 @@ def test_its_checkpoints_are_read_by_every_tool_and_its_name_reported_if_missing
     assert pq.read_table(tmp_path / "out").num_rows == 3
     assert "turnover" in reported("du", job)
     assert reported("gc", job).startswith("there are no unused files")
-    # A process in which nobody installed it; what needs no state of it is told all the same.
+    # A process without the backend; output that needs no state is printed anyway.
     for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
         done = subprocess.run(
             [sys.executable, "-m", "statebackend.cli", *command],

@@ -110,7 +110,7 @@ def test_checkpoint_aborts_after_storage_io_exception() -> None:
     assert len(one.of(FailJob)) == 1
     assert one.checkpoints.counts.failed == 1
     assert is_clean(one)
-    # Its place comes after all: nobody is told.
+    # Its location arrives late: nobody is notified.
     one.handle(CheckpointProgressed(1, 0))
     assert one.reported == []
 

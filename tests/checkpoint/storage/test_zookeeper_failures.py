@@ -190,7 +190,7 @@ def test_a_driver_without_session_is_notified_and_completes_nothing(
     for call in (job.directory.leadership.check, lambda: job.led.add(1)):
         with pytest.raises(LeadershipLostError, match="does not lead job 'flights' any more"):
             call()
-    # Who asks later is told, too.
+    # A later caller is notified too.
     later = threading.Event()
     job.directory.leadership.at_loss(lambda error: later.set())
     assert later.wait()

@@ -157,7 +157,7 @@ class Task:
                 self._step(channel)
         else:
             self._put_barrier(index, self._barrier(kind, int(number)))
-            # Who has not been told before hears of a barrier when it comes out.
+            # A handler without an announcement gets the barrier when it is delivered.
             channel.take_announced()
             self._step(channel)
 

@@ -43,18 +43,18 @@ class Tell(KeyedProcessFunction[Any, Any, Any]):
         self.count = context.get_state(COUNT)
 
     def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
-        yield {"told": f"{value['name']} {self.count.value()}"}
+        yield {"found": f"{value['name']} {self.count.value()}"}
 
 
-def told(savepoint: Path, *key: str) -> list[str]:
+def found(savepoint: Path, *key: str) -> list[str]:
     environment = LocalStreamEnvironment(backend="rocksdb", max_parallelism=8)
     records = [{"at": NOON, "name": "shop"}]
     output: list[Any] = []
     environment.from_elements(records, schema="at timestamp, name string").key_by(*key).process(
-        Tell(), uid="o", schema="told string"
+        Tell(), uid="o", schema="found string"
     ).sink_to(output)
     environment.execute("job", from_savepoint=savepoint)
-    return [row["told"] for row in output]
+    return [row["found"] for row in output]
 
 
 def write(path: Path, entries: Any, key: Any = "timestamp") -> Path:
@@ -65,20 +65,20 @@ def write(path: Path, entries: Any, key: Any = "timestamp") -> Path:
 
 @pytest.mark.parametrize("moment", FORMS.values(), ids=FORMS)
 def test_a_job_finds_a_timestamp_given_in_any_zone(tmp_path: Path, moment: datetime.datetime) -> None:
-    assert told(write(tmp_path / "alone", [(moment, 7)]), "at") == ["shop 7"]
-    assert told(write(tmp_path / "pair", [(("shop", moment), 7)], ("string", "timestamp")), "name", "at") == ["shop 7"]
+    assert found(write(tmp_path / "alone", [(moment, 7)]), "at") == ["shop 7"]
+    assert found(write(tmp_path / "pair", [(("shop", moment), 7)], ("string", "timestamp")), "name", "at") == ["shop 7"]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "+02:00"])
 def test_a_job_finds_the_timestamps_of_a_table(tmp_path: Path, zone: str) -> None:
     keys = pa.array([NOON], pa.timestamp("ms", zone))
     path = write(tmp_path / "alone", pa.table({"key": keys, "value": [7]}))
-    assert told(path, "at") == ["shop 7"]
+    assert found(path, "at") == ["shop 7"]
     again = write(tmp_path / "again", Savepoint.open(path).read("o", "count").to_arrow())
-    assert told(again, "at") == ["shop 7"]
+    assert found(again, "at") == ["shop 7"]
     pairs = pa.StructArray.from_arrays([pa.array(["shop"]), keys], ["a", "b"])
     path = write(tmp_path / "pair", pa.table({"key": pairs, "value": [7]}), ("string", "timestamp"))
-    assert told(path, "name", "at") == ["shop 7"]
+    assert found(path, "name", "at") == ["shop 7"]
 
 
 def test_one_instant_in_two_zones_is_one_key(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_keys_converted_to_timestamps_are_found_too(tmp_path: Path) -> None:
     SavepointWriter.copy_of(tmp_path / "texts", tmp_path / "moments").write(plan)
     plan = Plan().remove_state("o", "_timer_state/event_user-timers")
     SavepointWriter.copy_of(tmp_path / "moments", tmp_path / "without timers").write(plan)
-    assert told(tmp_path / "without timers", "at") == ["shop 7"]
+    assert found(tmp_path / "without timers", "at") == ["shop 7"]
     for state in ("count", "_timer_state/event_user-timers"):
         [entry] = Savepoint.open(tmp_path / "moments").read("o", state)
         assert (entry.key, entry.key.tzinfo) == (NOON, UTC)

@@ -47,8 +47,8 @@ class KeepAll(KeyedProcessFunction[str, Any, Any]):
         self.every.add(number)
         self.counts.put(number, (self.counts.get(number) or 0) + 1)
         self.largest.add(number)
-        told = (number, self.every.get(), sorted(self.counts.items()), self.largest.get())
-        yield {"k": value["k"], "told": repr(told)}
+        content = (number, self.every.get(), sorted(self.counts.items()), self.largest.get())
+        yield {"k": value["k"], "content": repr(content)}
 
 
 def run(
@@ -56,15 +56,15 @@ def run(
 ) -> dict[str, str]:
     """The last output for each key; with ``into``, takes a savepoint."""
     environment = LocalStreamEnvironment(backend=backend, parallelism=parallelism, max_parallelism=groups, epoch_size=5)
-    told: list[Any] = []
+    content: list[Any] = []
     elements = [{"k": key, "n": number} for key, number in records]
     environment.from_elements(elements, schema="k string, n bigint").key_by("k").process(
-        KeepAll(), uid="all", schema="k string, told string"
-    ).sink_to(told)
+        KeepAll(), uid="all", schema="k string, content string"
+    ).sink_to(content)
     job = environment.execute("job", from_savepoint=start)
     if into is not None:
         job.savepoint(into)
-    return {row["k"]: row["told"] for row in told}
+    return {row["k"]: row["content"] for row in content}
 
 
 def modelled(records: list[tuple[str, int]]) -> dict[str, str]:
@@ -114,5 +114,5 @@ def test_state_round_trips(
         else:
             SavepointWriter.copy_of(first, second).write(Plan().change_max_parallelism(groups[1]))
         again = [(key, 3) for key in dict.fromkeys(key for key, _ in records)]
-        told = run(again, None, second, backends[1], parallelism[1], groups[1])
-        assert told == modelled(records + again)
+        content = run(again, None, second, backends[1], parallelism[1], groups[1])
+        assert content == modelled(records + again)

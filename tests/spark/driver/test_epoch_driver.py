@@ -272,7 +272,7 @@ def test_an_abandoned_epoch_reports_that_with_any_error(job: Job) -> None:
     with pytest.raises(EpochTimeoutError, match=r"^epoch 0 was aborted$") as failure:
         job.run(0)
     assert job.driver.failure is failure.value
-    assert failure.value.__suppress_context__, "what the JVM is told is one line"
+    assert failure.value.__suppress_context__, "the error for the JVM is one line"
     metrics = job.driver.recorder.metrics()
     for reported in (metrics.failure, metrics.failures[0].reason):
         assert reported is not None

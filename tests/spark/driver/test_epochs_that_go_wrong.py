@@ -37,7 +37,7 @@ def test_a_run_that_lost_leadership_fails_with_that_cause(job: Job) -> None:
     job.acknowledge = lose
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
         job.run(0)
-    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    assert raised.value.__cause__ is None, "Spark formats the error as text"
     assert isinstance(reported := job.driver.failure, LeadershipLostError)
     assert isinstance(reported.__cause__, ArithmeticError)
     assert LOST.__cause__ is None
@@ -87,7 +87,7 @@ def test_a_driver_whose_files_were_removed_by_another_leader_fails_with_that_cau
     overtaken(job, 1)
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
         job.replay(1)
-    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    assert raised.value.__cause__ is None, "Spark formats the error as text"
     failure = job.driver.failure
     assert isinstance(failure, LeadershipLostError)
     assert "offsets" in str(failure.__cause__)
@@ -139,9 +139,9 @@ def test_files_of_discarded_attempts_are_removed_with_the_epoch(
     monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: repeated)
     monkeypatch.setattr(epoch_driver, "is_speculative", lambda context: speculative)
     job.start()
-    job.fs.write_file("shared/nobody-was-told", b"state")
+    job.fs.write_file("shared/unacknowledged", b"state")
     job.run(0)
-    kept = set() if repeated or speculative else {"shared/nobody-was-told"}
+    kept = set() if repeated or speculative else {"shared/unacknowledged"}
     assert set(job.files()) == {"shared/2-0-0", "shared/2-0-1"} | kept
 
 

@@ -173,7 +173,7 @@ def test_no_epoch_starts_after_a_failed_one_or_in_a_stopping_job(job: Any) -> No
     with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed") as failure:
         job.run(1)
     assert isinstance(failure.value.__cause__, ArithmeticError)
-    assert isinstance(job.driver.failure, ArithmeticError), "the user is told what came first"
+    assert isinstance(job.driver.failure, ArithmeticError), "the first error is raised"
 
 
 def test_a_batch_that_arrives_meanwhile_waits_and_is_known_to_wait(job: Any) -> None:

@@ -40,7 +40,7 @@ def main(work_directory: str) -> None:
         job_dir=work / "job",
         parallelism=4,
         max_parallelism=16,
-        # Spark has told each executor another directory.
+        # Spark has given each executor another directory.
         local_state_directory="$SPARK_LOCAL_DIRS/state",
     )
     reader = spark.readStream.schema(timed_inputs.SCHEMA).option("maxFilesPerTrigger", 1)

@@ -75,7 +75,7 @@ def main(work_directory: str) -> None:
         job_dir=work / "job",
         parallelism=6,
         max_parallelism=16,
-        # Spark has told each executor another directory.
+        # Spark has given each executor another directory.
         local_state_directory="$SPARK_LOCAL_DIRS/state",
     )
     words = environment.from_dataframe(stream).key_by("word")

@@ -136,7 +136,7 @@ def test_the_first_entry_of_a_log_is_truncated_like_the_others(tmp_path: Path) -
     files = capture_source_progress(str(tmp_path / "q"), 0)
     assert [name for name in files if name.startswith("sources")] == ["sources/0/0"]
     assert SOURCE_ORDER_FILE_NAME in files
-    # An entry that the offset needs and that is gone is told, be it the first.
+    # A missing entry that the offset needs is reported, even the first.
     (tmp_path / "q" / "sources" / "0" / "0").unlink()
     (tmp_path / "q" / "sources" / "0" / "1").unlink()
     with pytest.raises(SourceProgressError, match="sources/0/0 is missing"):

@@ -40,7 +40,7 @@ LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 MOMENTS = st.datetimes(datetime.datetime(1, 1, 3), datetime.datetime(9999, 12, 29), timezones=st.just(UTC))
 DAYS = st.dates()
 SALES = st.builds(Sale, st.floats(), st.none() | TEXTS, st.lists(TEXTS, max_size=2), st.none() | MOMENTS)
-# A column of decimals has 18 digits behind the point: the same numbers, whose zeros at the end are not told.
+# A column of decimals has 18 digits behind the point: the same numbers, without trailing zeros.
 DECIMALS = st.decimals(-(10**6), 10**6, places=18)
 DURATIONS = st.timedeltas(datetime.timedelta(days=-(10**6)), datetime.timedelta(days=10**6))
 

@@ -94,9 +94,9 @@ def test_the_examples_of_the_page_run(session: SparkSession, savepoint: Path) ->
     with contextlib.redirect_stdout(printed):
         for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
             exec(example, names)
-    told = re.sub(r"[ |]+", " ", printed.getvalue())
+    text = re.sub(r"[ |]+", " ", printed.getvalue())
     for line in ("shop 10 250.0", "per shop by amount map 100", "processing 100", "shop 3 294.0"):
-        assert line in told, told
+        assert line in text, text
 
 
 @pytest.mark.parametrize(

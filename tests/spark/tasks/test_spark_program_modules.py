@@ -66,10 +66,10 @@ def test_an_error_with_cyclic_causes_is_raised_unchanged() -> None:
 
 
 def test_a_missing_module_is_reported_once_with_advice() -> None:
-    told = r"operator 'a': the module 'my.models' is not on this worker .*addPyFile"
+    message = r"operator 'a': the module 'my.models' is not on this worker .*addPyFile"
     unpickled = ValueError("it cannot be unpickled")
     unpickled.__cause__ = ModuleNotFoundError("No module named 'my.models'", name="my.models")
-    with pytest.raises(MissingModuleError, match=told) as failure, naming_missing_modules("operator 'a'"):
+    with pytest.raises(MissingModuleError, match=message) as failure, naming_missing_modules("operator 'a'"):
         raise unpickled
     with pytest.raises(MissingModuleError) as again, naming_missing_modules("operator 'b'"):
         raise failure.value

@@ -70,7 +70,7 @@ def test_a_digest_includes_changes_of_incomplete_snapshots(harness, state_backen
     digests = [snapshot.digest for snapshot in snapshots]
     assert digests[0] != digests[2]
     assert digests[2] == digests[4]
-    # What a completed snapshot holds is told once.
+    # The changes of a completed snapshot count once.
     assert digests[3] == digests[5] != digests[4]
     assert all(snapshot.entries_written >= 3 * len(KEYS) for snapshot in snapshots)
 

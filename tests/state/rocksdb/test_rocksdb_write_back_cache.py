@@ -277,7 +277,7 @@ def test_read_ahead_is_visible_only_in_the_store(tmp_path, cache_entries):
     set_key(0, groups[0])
     total.add(100)
     total.read_ahead(keys, groups)
-    # Neither a key that does not fit nor a key group of another subtask is told by a hint.
+    # A hint reports neither an invalid key nor a key group of another subtask.
     total.read_ahead(["no number"], [0])
     total.read_ahead([1], [99])
     seen = []
