@@ -45,7 +45,7 @@ from statebackend.state.private_directory import temporary_directory
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError
 
-__all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark"]
+__all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark", "parse_mark"]
 
 EPOCH_COLUMN: Final = "epoch"
 
@@ -287,7 +287,7 @@ class EpochFiles:
     def _mark(self, epoch_id: int) -> EpochMark | None:
         """Return the mark of a visible epoch; None without a valid one."""
         with contextlib.suppress(MissingFileError, SinkError):
-            return _parsed(self._fs.read_file(f"{epoch_name(epoch_id)}/{_MARK}"), epoch_id)
+            return parse_mark(self._fs.read_file(f"{epoch_name(epoch_id)}/{_MARK}"), epoch_id)
         return None
 
     def _is_own(self, epoch_id: int, mark: EpochMark | None, job_id: str) -> bool:
@@ -352,7 +352,7 @@ def _in(directory: str, file: FileHandle) -> FileHandle:
 
 def _merged(committables: Sequence[bytes], epoch_id: int) -> EpochMark:
     """Return the mark of an epoch with these committables. Raises `SinkError` if they are not of one attempt."""
-    first, *others = [_parsed(one, epoch_id) for one in committables]
+    first, *others = [parse_mark(one, epoch_id) for one in committables]
     if not others:
         return first
     if {one.attempt for one in others} != {first.attempt}:
@@ -361,7 +361,7 @@ def _merged(committables: Sequence[bytes], epoch_id: int) -> EpochMark:
     return EpochMark(epoch_id, first.attempt, sorted(files, key=lambda file: file.path))
 
 
-def _parsed(data: bytes, epoch_id: int) -> EpochMark:
+def parse_mark(data: bytes, epoch_id: int) -> EpochMark:
     """Return the content of a committable. Raises `SinkError` for that of another epoch, sink or version."""
     try:
         value = json.loads(data)

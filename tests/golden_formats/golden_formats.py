@@ -64,6 +64,7 @@ from statebackend.checkpoint.store.job_files import (
     write_roll_back,
     write_stored_in,
 )
+from statebackend.connectors.epoch_files import EpochMark, parse_mark
 from statebackend.local.channel_state import decode_elements, decode_meta, encode_part
 from statebackend.savepoint.lockfile import LockedOperator, StateLock, lock_from_bytes, lock_to_bytes
 from statebackend.spark.sources.progress import SourceOrder, read_source_order, source_order
@@ -314,6 +315,12 @@ FILES: Final = (
         [StagedEpoch(6, "q", []), StagedEpoch(7, "r", [b"ok", b""])],
         encode_committables,
         decode_committables,
+    ),
+    Golden(
+        "epoch-mark-1.json",
+        EpochMark(7, "job.run", [file_handle("part-0.parquet"), file_handle("day=2024-05-01/part-1.parquet")]),
+        EpochMark.encode,
+        lambda data: parse_mark(data, 7),
     ),
     Golden("state-1.lock", schema_lock(), lock_to_bytes, lambda data: lock_from_bytes(data, "state.lock")),
 )
