@@ -6,7 +6,10 @@ detect are `InvariantViolationError`, which is also a `ValueError`.
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Sequence
+from typing import Final
 
 __all__ = [
     "CheckpointError",
@@ -29,7 +32,29 @@ __all__ = [
     "UncertainCheckpointError",
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
+    "fix_of",
 ]
+
+_NO_SPACE: Final = "Free space, or use another disk; then start again"
+_NO_PERMISSION: Final = "Let the user of the job write there; then start again"
+_FIXES: Final = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EFBIG: _NO_SPACE,
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.EROFS: _NO_PERMISSION,
+}
+_CODE: Final = re.compile(r"(?:errno|os error) (\d+)", re.IGNORECASE)
+
+
+def fix_of(text: str) -> str | None:
+    """Return the fix of a full disk or a missing permission; None for other errors.
+
+    ``text`` has the number of an error of the operating system, as Python, pyarrow and Rust write it.
+    """
+    found = _CODE.search(text)
+    return None if found is None else _FIXES.get(int(found[1]))
 
 
 class CheckpointError(Exception):

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import decimal
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ import pyarrow.fs
 from attrs import asdict, evolve
 
 from statebackend.checkpoint.fs.store_uri import without_secrets
+from statebackend.connectors.sink_errors import check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     StagedFile,
     convert_rows,
@@ -35,6 +35,7 @@ from statebackend.connectors.staged_parquet import (
     delete_staged,
     epoch_directory,
     lineage_directory,
+    partition_text,
     secret_values,
     split_by_columns,
     stored_type,
@@ -69,8 +70,6 @@ _PATH_SIZE: Final = ("path", "size_bytes")
 _INDEXED_COLUMNS: Final = 32
 _LONGEST_TEXT: Final = 256
 _LATEST_BOUND: Final = datetime.datetime.max.replace(microsecond=999_000)
-
-_T = TypeVar("_T")
 
 
 class DeltaSink(Sink):
@@ -132,7 +131,8 @@ class DeltaSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
         schema = self._stored_schema(rows.schema)
-        delta_schema = self._reported(f"{self} has no such columns", lambda: _deltalake().Schema.from_arrow(schema))
+        with self._reported("the table has no such columns"):
+            delta_schema = _deltalake().Schema.from_arrow(schema)
         if self._table_schema is not None:
             self._check_schema(delta_schema, _deltalake().Schema.from_arrow(self._table_schema))
         missing = [name for name in self._partition_by if name not in schema.names]
@@ -150,9 +150,8 @@ class DeltaSink(Sink):
                             raise SinkError(f"{self}: column {name!r} of the table is NOT NULL, and a row has no value")
                     yield convert_rows(batch, schema)
 
-        files = self._reported(
-            f"{self}: the rows of {epoch} cannot be written",
-            lambda: write_parquet(
+        with self._reported(f"the rows of {epoch} cannot be written"):
+            files = write_parquet(
                 self._file_system(),
                 epoch,
                 subtask_index,
@@ -161,8 +160,7 @@ class DeltaSink(Sink):
                 statistics=_statistics,
                 compression=self._compression,
                 local_root=self._local_root(),
-            ),
-        )
+            )
         if not files:
             return b""
         # Delta's log has the values by column.
@@ -204,14 +202,15 @@ class DeltaSink(Sink):
                 commit_properties=properties,
             )
 
-        self._with_retries(f"{epoch} cannot be committed", lambda: add(self._opened(schema)))
+        self._retry(f"{epoch} cannot be committed", lambda: add(self._opened(schema)))
 
     def abort(self, epoch: SinkEpoch) -> None:
         self._delete_staged(epoch.lineage, epoch.epoch_id, f"{epoch.run_id}-")
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         last_id = -1 if last_epoch_id is None else last_epoch_id
-        table = self._reported(f"{self} cannot be read", self._existing)
+        with self._reported("the table cannot be read"):
+            table = self._existing()
         if table is not None:
             newest = self._newest_epoch(table, lineage)
             if newest > last_id:
@@ -220,7 +219,12 @@ class DeltaSink(Sink):
                     f"job directory is older than the table. Restore the table to an earlier version, or write to "
                     f"another one"
                 )
-            self._check_parent(table, lineage, newest)
+            check_parent(
+                str(self),
+                lineage,
+                lambda one: self._newest_epoch(table, one),
+                "Restore the table to an earlier version, take a later savepoint, or write to another table",
+            )
             self._check_features(table)
             self._table_schema = pa.schema(table.schema().to_arrow())
         for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
@@ -242,7 +246,7 @@ class DeltaSink(Sink):
                 commit_properties=self._properties(lineage, last_epoch_id, _ROLLBACK),
             )
 
-        self._with_retries(f"the epochs after {last_epoch_id} cannot be removed", remove)
+        self._retry(f"the epochs after {last_epoch_id} cannot be removed", remove)
         place = f"{without_secrets(self._uri)}/{lineage_directory(lineage)}"
         return [f"the files in {place} that its log does not name any longer"]
 
@@ -256,18 +260,6 @@ class DeltaSink(Sink):
                 stored = widened_type(stored, table.field(one.name).type)
             fields.append(pa.field(one.name, stored, nullable=True))
         return pa.schema(fields)
-
-    def _check_parent(self, table: DeltaTable, lineage: SinkLineage, newest: int) -> None:
-        if lineage.parent is None or newest >= 0:
-            return
-        parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id)
-        parent_newest = self._newest_epoch(table, parent)
-        if parent_newest > lineage.parent.checkpoint_id:
-            raise SinkError(
-                f"{self} has epoch {parent_newest} of {parent.name}, but the savepoint was taken after epoch "
-                f"{lineage.parent.checkpoint_id}: this job would write the rows since then a second time. Restore the "
-                f"table to an earlier version, take a later savepoint, or write to another table"
-            )
 
     def _files_after(self, table: DeltaTable, lineage: SinkLineage, last_epoch_id: int) -> list[tuple[str, int]]:
         """Return the files of later epochs and their sizes. Raises `SinkError` if any of them is not in the table."""
@@ -378,45 +370,37 @@ class DeltaSink(Sink):
         )
         return properties
 
-    def _with_retries(self, what: str, act: Callable[[], None]) -> None:
-        conflict = _deltalake().exceptions.CommitFailedError
-
-        def repeated() -> None:
-            for _ in range(_ATTEMPTS - 1):
-                with contextlib.suppress(conflict):
-                    return act()
-                # Another writer was faster, or an earlier driver of this job has committed the epoch.
-                self._table = None
-            return act()
-
-        self._reported(f"{self}: {what}", repeated)
-
-    def _reported(self, what: str, act: Callable[[], _T]) -> _T:
-        """Call a function. Errors of deltalake and of the store are raised as `SinkError` without secrets."""
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        """Raise errors of deltalake and of the store as `SinkError` without secrets."""
         try:
-            return act()
+            with reported(
+                f"{self}: {what}",
+                "Check the table, the permissions and the storage options",
+                lambda: secret_values(self._options, {"": self._uri}),
+            ):
+                yield
         except SinkError:
+            self._forget()
             raise
-        except Exception as error:
-            self._table = None
-            text = str(error)
-            for secret in secret_values(self._options, {"": self._uri}):
-                text = text.replace(secret, "***")
-            # The message of the original error may contain secrets.
-            raise SinkError(f"{what}: {text}. Check the table, the permissions and the storage options") from None
+
+    def _retry(self, what: str, act: Callable[[], None]) -> None:
+        with self._reported(what):
+            retry_conflicts(act, _deltalake().exceptions.CommitFailedError, _ATTEMPTS, self._forget)
+
+    def _forget(self) -> None:
+        self._table = None
 
     def _delete_staged(self, lineage: SinkLineage, epoch_id: int, prefix: str = "") -> None:
         directory = epoch_directory(lineage, epoch_id)
-        self._reported(
-            f"{self}: staged files in {directory} cannot be deleted",
-            lambda: delete_staged(self._file_system(), directory, prefix),
-        )
+        with self._reported(f"staged files in {directory} cannot be deleted"):
+            delete_staged(self._file_system(), directory, prefix)
 
     def _split(self, batch: pa.RecordBatch) -> list[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         names = self._partition_by
         rest = batch.select([name for name in batch.schema.names if name not in names])
         return [
-            (tuple(map(_partition_text, names, values)), part)
+            (tuple(map(partition_text, names, values)), part)
             for values, part in split_by_columns(rest, [batch.column(name) for name in names])
         ]
 
@@ -444,24 +428,6 @@ def _deltalake() -> Any:
     except ImportError as error:
         raise ImportError("DeltaSink needs deltalake: pip install 'statebackend[delta]'") from error
     return deltalake
-
-
-def _partition_text(column: str, value: Any) -> str | None:
-    if value is None or value == "":
-        # Delta's log cannot represent an empty string.
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, decimal.Decimal)):
-        return str(value)
-    if isinstance(value, datetime.datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    raise SinkError(
-        f"rows cannot be partitioned by column {column!r} with values of {type(value).__name__}: use text, whole "
-        f"numbers, decimals, booleans, dates or timestamps"
-    )
 
 
 def _statistics(metadata: Any) -> dict[str, Any]:

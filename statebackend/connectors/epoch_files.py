@@ -31,6 +31,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from attrs import frozen
@@ -41,6 +42,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, sync_directory
 from statebackend.checkpoint.invariants import checksum_of_chunks, chunks_of
 from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.connectors.sink_errors import reported
 from statebackend.state.private_directory import temporary_directory
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError
@@ -118,7 +120,7 @@ class EpochFiles:
         """Make the staged files visible, unless the epoch is. Raises `SinkError` if rows would be lost."""
         mark = _merged(committables, epoch_id)
         staging = _staging(epoch_id, mark.attempt)
-        with _as_sink_error(f"epoch {epoch_id}"):
+        with self._reported(f"epoch {epoch_id} cannot be committed"):
             if not self._has(mark):
                 try:
                     if self._root is None:
@@ -147,7 +149,7 @@ class EpochFiles:
         Raises `SinkError` if a later epoch is visible.
         """
         last_id = -1 if last_epoch_id is None else last_epoch_id
-        with _as_sink_error("the epochs of earlier runs"):
+        with self._reported("the epochs of earlier runs cannot be read"):
             later = self._visible_after(last_id)
             if later:
                 first = min(later)
@@ -168,7 +170,7 @@ class EpochFiles:
 
         In a store it copies the files, then deletes them, and the mark last.
         """
-        with _as_sink_error(f"the epochs after {last_epoch_id}"):
+        with self._reported(f"the epochs after {last_epoch_id} cannot be set aside"):
             later = sorted(self._visible_after(last_epoch_id), reverse=True)
             marks = {epoch_id: self._mark(epoch_id) for epoch_id in later}
             for epoch_id, mark in marks.items():
@@ -180,6 +182,9 @@ class EpochFiles:
             for epoch_id, mark in marks.items():
                 self._set_aside(epoch_id, mark)
         return [self._fs.location(_SET_ASIDE)] if later else []
+
+    def _reported(self, what: str) -> AbstractContextManager[None]:
+        return reported(f"{self._fs.location('')}: {what}", "Start the job again, which repeats it")
 
     def _has(self, mark: EpochMark) -> bool:
         """Whether the epoch is visible. Raises `SinkError` if another attempt wrote it."""
@@ -379,11 +384,3 @@ def parse_mark(data: bytes, epoch_id: int) -> EpochMark:
     if not all(_IN_EPOCH.fullmatch(file.path) for file in files):
         raise SinkError(f"epoch {epoch_id}: its committable has files in other directories")
     return EpochMark(epoch_id, attempt, files)
-
-
-@contextlib.contextmanager
-def _as_sink_error(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (CheckpointError, OSError) as error:
-        raise SinkError(f"{what}: {error}") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -17,12 +19,22 @@ import pyarrow.parquet
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
+from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark
+from statebackend.connectors.sink_errors import reported
+from statebackend.connectors.staged_parquet import partition_text, split_by_columns
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["FileSink", "ParquetSink"]
 
 _COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "uncompressed")
+_MOST_OPEN: Final = 64
+"""The maximum number of partitions that are written at the same time."""
+
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
+_CSV_NULL: Final = b"\\N"
+_TEXT_TYPES: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 class FileSink(Sink):
@@ -35,8 +47,11 @@ class FileSink(Sink):
     Args:
         path: A directory that the driver and all workers share, or ``s3://bucket/path``. It may start with ``~``.
         file_format: ``"parquet"``, ``"csv"`` with a header, or ``"json"`` with one object a line. In JSON, maps
-            with text as keys are objects, and other maps are lists of pairs.
+            with text as keys are objects, and other maps are lists of pairs. In CSV, null is empty, and an empty text
+            is ``""``. If a CSV file has one column, null is ``\\N``, because readers skip empty lines.
         compression: The codec of Parquet files.
+        partition_by: The partition columns. The files of an epoch are below ``<column>=<value>``, as Spark writes them:
+            their values are not in the files, and null and an empty text are ``__HIVE_DEFAULT_PARTITION__``.
 
     Raises:
         ValueError: The format, the codec or the kind of store is not supported.
@@ -51,6 +66,7 @@ class FileSink(Sink):
         file_format: Literal["parquet", "csv", "json"] = "parquet",
         *,
         compression: str = "snappy",
+        partition_by: Sequence[str] = (),
     ) -> None:
         if file_format not in _WRITERS:
             raise ValueError(f"file_format is {file_format!r}; it is one of {', '.join(_WRITERS)}")
@@ -59,6 +75,7 @@ class FileSink(Sink):
         if compression.lower() not in _COMPRESSIONS:
             raise ValueError(f"{self}: compression is {compression!r}; it is one of {', '.join(_COMPRESSIONS)}")
         self._compression = compression.lower().replace("uncompressed", "none")
+        self._partition_by = tuple(partition_by)
         self._files = EpochFiles(self._fs)
 
     def __repr__(self) -> str:
@@ -71,17 +88,67 @@ class FileSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         if EPOCH_COLUMN in map(str.lower, rows.schema.names):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
-        # Each attempt of a task writes another name. Only the file of the successful attempt is committed.
-        name = f"part-{uuid.uuid4().hex}.{self._format}"
-        with self._files.writing(epoch) as directory:
+        missing = [name for name in self._partition_by if name not in rows.schema.names]
+        if missing:
+            raise SinkError(f"{self}: the rows have no column {missing[0]!r} to partition by")
+        if set(rows.schema.names) <= set(self._partition_by):
+            raise SinkError(
+                f"{self}: all columns are in partition_by, so the files would have no columns; leave one out"
+            )
+        with (
+            reported(f"{self}: the rows of {epoch} cannot be written", "Check the path and its permissions"),
+            self._files.writing(epoch) as directory,
+        ):
+            files = self._written(epoch, directory, rows)
+        return EpochMark(epoch.epoch_id, epoch.attempt_id, files).encode() if files else b""
+
+    def _written(self, epoch: SinkEpoch, directory: str, rows: pa.RecordBatchReader) -> list[FileHandle]:
+        """Write a file per partition."""
+        open_files: dict[str, tuple[str, str, Any]] = {}
+        staged: list[FileHandle] = []
+        schema = pa.schema([one for one in rows.schema if one.name not in self._partition_by])
+
+        def opened(partition: str) -> Any:
+            # Each attempt of a task writes other names. Only the files of the successful attempt are committed.
+            name = f"part-{uuid.uuid4().hex}.{self._format}"
             local_path = os.path.join(directory, f".tmp-{name}")
-            count = _WRITERS[self._format](local_path, rows, self._compression)
-            if not count and self._format != "parquet":
-                os.unlink(local_path)
-                return b""
-            # A Parquet file without rows keeps the schema.
-            file = self._files.add(local_path, epoch, name)
-        return EpochMark(epoch.epoch_id, epoch.attempt_id, [file]).encode()
+            writer = _WRITERS[self._format](local_path, schema, self._compression)
+            open_files[partition] = local_path, f"{partition}{name}", writer
+            return writer
+
+        def close_oldest() -> None:
+            local_path, path, writer = open_files.pop(next(iter(open_files)))
+            writer.close()
+            staged.append(self._files.add(local_path, epoch, path))
+
+        try:
+            for batch in rows:
+                for partition, part in self._split(batch):
+                    if partition not in open_files and len(open_files) >= _MOST_OPEN:
+                        close_oldest()
+                    writer = open_files[partition][2] if partition in open_files else opened(partition)
+                    writer.write_batch(part)
+            if not staged and not open_files and self._format == "parquet" and not self._partition_by:
+                # A Parquet file without rows keeps the schema.
+                opened("")
+            while open_files:
+                close_oldest()
+        finally:
+            for _, _, writer in open_files.values():
+                # An error is being raised already, such as that of a full disk.
+                with contextlib.suppress(OSError):
+                    writer.close()
+        return staged
+
+    def _split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        """Split rows by the directory of their partition, which ends with a slash; empty without partitions."""
+        if not batch.num_rows or not self._partition_by:
+            return [("", batch)] if batch.num_rows else []
+        rest = batch.select([name for name in batch.schema.names if name not in self._partition_by])
+        return [
+            ("".join(map(_partition_directory, self._partition_by, values)), part)
+            for values, part in split_by_columns(rest, [batch.column(name) for name in self._partition_by])
+        ]
 
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         self._files.commit(epoch.epoch_id, committables)
@@ -102,6 +169,7 @@ class ParquetSink(FileSink):
     Args:
         path: A directory that the driver and all workers share, or ``s3://bucket/path``. It may start with ``~``.
         options: ``{"compression": <codec>}``, as for Spark's Parquet writer.
+        partition_by: The partition columns, as for `FileSink`.
 
     Raises:
         ValueError: The store or an option is not supported.
@@ -110,9 +178,15 @@ class ParquetSink(FileSink):
 
     _name = "ParquetSink"
 
-    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: Mapping[str, str] | None = None,
+        *,
+        partition_by: Sequence[str] = (),
+    ) -> None:
         given = {name.lower(): value for name, value in (options or {}).items()}
-        super().__init__(path, compression=given.pop("compression", "snappy"))
+        super().__init__(path, compression=given.pop("compression", "snappy"), partition_by=partition_by)
         if given:
             raise ValueError(f"{self} has only the option compression, not {', '.join(given)}")
 
@@ -133,35 +207,66 @@ def _place(path: str, name: str) -> str:
     return path
 
 
-def _write_parquet(path: str, rows: pa.RecordBatchReader, compression: str) -> int:
-    count = 0
-    with pyarrow.parquet.ParquetWriter(path, rows.schema, compression=compression) as writer:
-        for batch in rows:
-            writer.write_batch(batch)
-            count += batch.num_rows
-    return count
+def _partition_directory(column: str, value: Any) -> str:
+    text = partition_text(column, value)
+    if isinstance(value, datetime.datetime) and text is not None:
+        # Spark writes no zeros at the end.
+        text = text.rstrip("0").rstrip(".")
+    return f"{_escaped(column)}={_NULL_PARTITION if text is None else _escaped(text)}/"
 
 
-def _write_csv(path: str, rows: pa.RecordBatchReader, compression: str) -> int:
-    count = 0
-    with pyarrow.csv.CSVWriter(path, rows.schema) as writer:
-        for batch in rows:
-            writer.write_batch(batch)
-            count += batch.num_rows
-    return count
+def _escaped(text: str) -> str:
+    """Escape text for the name of a directory, as Spark and Hive do."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def _write_json(path: str, rows: pa.RecordBatchReader, compression: str) -> int:
-    count = 0
-    with open(path, "w", encoding="utf-8") as file:
-        maps = ["strict" if _has_text_keys(one.type) else None for one in rows.schema]
-        names = rows.schema.names
-        for batch in rows:
-            columns = [column.to_pylist(maps_as_pydicts=form) for column, form in zip(batch.columns, maps, strict=True)]
-            for values in zip(*columns, strict=True):
-                file.write(_json_line(dict(zip(names, values, strict=True))))
-            count += batch.num_rows
-    return count
+def _parquet_writer(path: str, schema: pa.Schema, compression: str) -> Any:
+    return pyarrow.parquet.ParquetWriter(path, schema, compression=compression)
+
+
+class _CsvWriter:
+    def __init__(self, path: str, schema: pa.Schema, compression: str) -> None:
+        self._stream = pa.OSFile(path, "wb")
+        self._writer = pyarrow.csv.CSVWriter(self._stream, schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        if batch.num_columns == 1 and batch.column(0).null_count:
+            self._stream.write(_lines_with_nulls(batch.column(0)))
+        else:
+            self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._stream.close()
+
+
+def _lines_with_nulls(column: pa.Array) -> bytes:
+    """Return lines as the writer of pyarrow does, but with a text for null."""
+    kind = column.type
+    is_text = any(of(kind) for of in _TEXT_TYPES)
+    if is_text:
+        values = column.cast(pa.large_binary()).to_pylist()
+        lines = [_CSV_NULL if one is None else b'"%b"' % one.replace(b'"', b'""') for one in values]
+    else:
+        lines = [_CSV_NULL if one is None else one.encode() for one in column.cast(pa.string()).to_pylist()]
+    return b"".join(line + b"\n" for line in lines)
+
+
+class _JsonWriter:
+    def __init__(self, path: str, schema: pa.Schema, compression: str) -> None:
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+        self._names = schema.names
+        self._maps = ["strict" if _has_text_keys(one.type) else None for one in schema]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        columns = [
+            column.to_pylist(maps_as_pydicts=form) for column, form in zip(batch.columns, self._maps, strict=True)
+        ]
+        for values in zip(*columns, strict=True):
+            self._file.write(_json_line(dict(zip(self._names, values, strict=True))))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _has_text_keys(data_type: pa.DataType) -> bool:
@@ -186,8 +291,8 @@ def _json_text(value: Any) -> str:
     raise TypeError(f"a value of {type(value).__name__}")
 
 
-_WRITERS: Final[Mapping[str, Callable[[str, Any, str], int]]] = {
-    "parquet": _write_parquet,
-    "csv": _write_csv,
-    "json": _write_json,
+_WRITERS: Final[Mapping[str, Callable[[str, pa.Schema, str], Any]]] = {
+    "parquet": _parquet_writer,
+    "csv": _CsvWriter,
+    "json": _JsonWriter,
 }

@@ -21,7 +21,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -29,8 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.fs
 from attrs import frozen
 
+from statebackend.connectors.sink_errors import check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
-    StagedFile,
     convert_rows,
     decode_committable,
     delete_staged,
@@ -69,8 +70,6 @@ _ROLLBACK: Final = "rollback"
 
 _FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 _PARTITION: Final = re.compile(r"(?:(\w+)\((?:(\d+) *, *)?)?([^(),]*[^(), ])\)?")
-
-_T = TypeVar("_T")
 
 
 @frozen
@@ -167,12 +166,13 @@ class IcebergSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
         stored = pa.schema([pa.field(one.name, _iceberg_type(one.type)) for one in rows.schema])
-        layout = self._reported(f"{self}: the table cannot be prepared", lambda: self._prepared(stored))
+        with self._reported("the table cannot be prepared"):
+            layout = self._prepared(stored)
         target = _arrow_schema(layout.schema)
         statistics = _statistics(layout)
 
-        def files() -> list[StagedFile]:
-            return write_parquet(
+        with self._reported(f"the rows of {epoch} cannot be written"):
+            staged = write_parquet(
                 layout.file_system(),
                 epoch,
                 subtask_index,
@@ -185,7 +185,6 @@ class IcebergSink(Sink):
                 local_root=layout.local_root,
             )
 
-        staged = self._reported(f"{self}: the rows of {epoch} cannot be written", files)
         if not staged:
             return b""
         fields = {
@@ -225,14 +224,15 @@ class IcebergSink(Sink):
                             append.append_data_file(file)
             self._table, self._layout = table, _layout_of(table)
 
-        self._with_retries(f"{epoch} cannot be committed", add)
+        self._retry(f"{epoch} cannot be committed", add)
 
     def abort(self, epoch: SinkEpoch) -> None:
         self._delete_staged(epoch.lineage, [epoch.epoch_id], f"{epoch.run_id}-")
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         last_id = -1 if last_epoch_id is None else last_epoch_id
-        table = self._reported(f"{self} cannot be read", self._loaded)
+        with self._reported("the table cannot be read"):
+            table = self._loaded()
         if table is None:
             return
         newest = self._newest_epoch(table, lineage)
@@ -242,7 +242,13 @@ class IcebergSink(Sink):
                 f"directory is older than the table. Roll the table back to an earlier snapshot and remove its "
                 f"property {_property(lineage)!r}, or write to another table"
             )
-        self._check_parent(table, lineage, newest)
+        check_parent(
+            str(self),
+            lineage,
+            lambda one: self._newest_epoch(table, one),
+            "Roll the table back to an earlier snapshot and remove the table property of that job, take a later "
+            "savepoint, or write to another table",
+        )
         self._delete_staged(lineage, range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS))
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
@@ -258,7 +264,7 @@ class IcebergSink(Sink):
                     for file in files:
                         overwrite.delete_data_file(file)
 
-        self._with_retries(f"the epochs after {last_epoch_id} cannot be removed", remove)
+        self._retry(f"the epochs after {last_epoch_id} cannot be removed", remove)
         place = f"{'' if self._layout is None else self._layout.location}/{lineage_directory(lineage)}"
         return [f"the files in {place} that the newest snapshot does not name any longer"]
 
@@ -333,19 +339,6 @@ class IcebergSink(Sink):
             columns.append(column)
         return convert_rows(pa.RecordBatch.from_arrays(columns, names=target.names), target)
 
-    def _check_parent(self, table: Table, lineage: SinkLineage, newest: int) -> None:
-        if lineage.parent is None or newest >= 0:
-            return
-        parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id)
-        parent_newest = self._newest_epoch(table, parent)
-        if parent_newest > lineage.parent.checkpoint_id:
-            raise SinkError(
-                f"{self} has epoch {parent_newest} of {parent.name}, but the savepoint was taken after epoch "
-                f"{lineage.parent.checkpoint_id}: this job would write the rows since then a second time. Roll the "
-                f"table back to an earlier snapshot and remove its property {_property(parent)!r}, take a later "
-                f"savepoint, or write to another table"
-            )
-
     def _check_table(self, table: Table, staged: Sequence[Mapping[str, Any]], epoch: SinkEpoch) -> None:
         """Raise `SinkError` unless files that were staged can be added to the table."""
         for one in staged:
@@ -418,42 +411,29 @@ class IcebergSink(Sink):
             self._catalog = load_catalog(self._catalog_name, **self._catalog_properties)
         return self._catalog
 
-    def _with_retries(self, what: str, act: Callable[[], None]) -> None:
+    def _retry(self, what: str, act: Callable[[], None]) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
-        def repeated() -> None:
-            for _ in range(_ATTEMPTS - 1):
-                # Another writer may be faster, or an earlier driver of this job has committed the epoch.
-                with contextlib.suppress(CommitFailedException):
-                    return act()
-            return act()
+        with self._reported(what):
+            retry_conflicts(act, CommitFailedException, _ATTEMPTS)
 
-        self._reported(f"{self}: {what}", repeated)
+    def _reported(self, what: str) -> AbstractContextManager[None]:
+        """Raise errors of pyiceberg and of the store as `SinkError` without secrets."""
 
-    def _reported(self, what: str, act: Callable[[], _T]) -> _T:
-        """Call a function. Errors of pyiceberg and of the store are raised as `SinkError` without secrets."""
-        try:
-            return act()
-        except SinkError:
-            raise
-        except Exception as error:
-            text = str(error) or type(error).__name__
+        def secrets() -> list[str]:
             # A configuration file or the environment may have others.
             configured = {} if self._catalog is None else self._catalog.properties
             of_files = {} if self._layout is None else self._layout.io.properties
-            for secret in secret_values(self._catalog_properties, configured, of_files):
-                text = text.replace(secret, "***")
-            # The message of the original error may contain secrets.
-            raise SinkError(f"{what}: {text}. Check the catalog, the permissions and the properties") from None
+            return secret_values(self._catalog_properties, configured, of_files)
+
+        return reported(f"{self}: {what}", "Check the catalog, the permissions and the properties", secrets)
 
     def _delete_staged(self, lineage: SinkLineage, epoch_ids: Sequence[int], prefix: str = "") -> None:
-        def delete() -> None:
+        with self._reported(f"staged files of {lineage.name} cannot be deleted"):
             if self._layout is not None or self._loaded() is not None:
                 assert self._layout is not None
                 for epoch_id in epoch_ids:
                     delete_staged(self._layout.file_system(), epoch_directory(lineage, epoch_id), prefix)
-
-        self._reported(f"{self}: staged files of {lineage.name} cannot be deleted", delete)
 
 
 def _check_installed() -> None:

@@ -7,6 +7,8 @@ of the lineage. So the files of an attempt that failed are found and deleted.
 from __future__ import annotations
 
 import contextlib
+import datetime
+import decimal
 import hashlib
 import json
 import os
@@ -33,6 +35,7 @@ __all__ = [
     "delete_staged",
     "epoch_directory",
     "lineage_directory",
+    "partition_text",
     "secret_values",
     "split_by_columns",
     "stored_type",
@@ -216,6 +219,24 @@ def split_by_columns(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> list[tu
         parts.append((tuple(reversed(values)), part))
         start += count
     return parts
+
+
+def partition_text(column: str, value: Any) -> str | None:
+    """Return a partition value as text; None for null and an empty text, which Delta and Hive do not distinguish."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, decimal.Decimal)):
+        return str(value)
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    raise SinkError(
+        f"rows cannot be partitioned by column {column!r} with values of {type(value).__name__}: use text, whole "
+        f"numbers, decimals, booleans, dates or timestamps"
+    )
 
 
 _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {

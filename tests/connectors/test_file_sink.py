@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from object_store import SECRET_KEY, Bucket
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.connectors import FileSink, Sink, SinkEpoch, SinkError, SinkLineage
+from statebackend.connectors import FileSink, ParquetSink, Sink, SinkEpoch, SinkError, SinkLineage
 from statebackend.testing.sinks import Row, SinkContract
 
 
@@ -112,3 +113,107 @@ def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) 
     FileSink(tmp_path, "csv").recover(SinkLineage("out", "job"), 1)
     with pytest.raises(SinkError, match=r"epoch=000000000001 exists, but this job has not completed epoch 1"):
         FileSink(tmp_path, "csv").recover(SinkLineage("out", "job"), 0)
+
+
+def test_partition_columns_are_directories_with_escaped_values(tmp_path: Path) -> None:
+    values = {
+        "day": [dt.date(2024, 5, 1)] * 3 + [None],
+        "at": [dt.datetime(2024, 5, 1, 12, 0, 0, 500_000), dt.datetime(2024, 5, 1), None, None],
+        "te xt": ["a/b=c%", "", "\u00e9 [1]", "?"],
+        "n": [1, 2, 3, 4],
+    }
+    sink = ParquetSink(tmp_path, partition_by=["day", "at", "te xt"])
+    epoch = SinkEpoch(SinkLineage("out", "job"), 7, "run")
+    table = pa.table(values)
+    sink.commit(epoch, [sink.stage(epoch, 0, table.to_reader())])
+    null = "__HIVE_DEFAULT_PARTITION__"
+    paths = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("part-*")}
+    assert paths == {
+        "epoch=000000000007/day=2024-05-01/at=2024-05-01 12%3A00%3A00.5/te xt=a%2Fb%3Dc%25",
+        f"epoch=000000000007/day=2024-05-01/at=2024-05-01 00%3A00%3A00/te xt={null}",
+        f"epoch=000000000007/day=2024-05-01/at={null}/te xt=\u00e9 %5B1%5D",
+        f"epoch=000000000007/day={null}/at={null}/te xt=%3F",
+    }
+    found = pyarrow.dataset.dataset(tmp_path, partitioning="hive").to_table().sort_by("n")
+    assert found["te xt"].to_pylist() == ["a/b=c%", None, "\u00e9 [1]", "?"]
+    assert found["n"].to_pylist() == [1, 2, 3, 4]
+    assert found["epoch"].to_pylist() == [7] * 4
+    for wrong, match in ((["other"], "no column 'other'"), (values, "leave one out")):
+        with pytest.raises(SinkError, match=match):
+            ParquetSink(tmp_path, partition_by=list(wrong)).stage(epoch, 0, table.to_reader())
+    with pytest.raises(SinkError, match="cannot be partitioned by column 'f'"):
+        ParquetSink(tmp_path, partition_by=["f"]).stage(epoch, 0, pa.table({"f": [1.5], "n": [1]}).to_reader())
+    assert ParquetSink(tmp_path, partition_by=["n"]).stage(epoch, 0, table.slice(0, 0).to_reader()) == b""
+
+
+class TestPartitionedFiles(SinkContract):
+    def new_sink(self, target: Any) -> Sink:
+        return FileSink(target, "csv", partition_by=["k"])
+
+    def rows_in(self, target: Any) -> list[Row]:
+        if not Path(target).exists():
+            return []
+        files = [str(path) for path in Path(target).glob("epoch=*/*/part-*")]
+        table = pyarrow.dataset.dataset(files, format="csv", partitioning=pyarrow.dataset.partitioning(flavor="hive"))
+        return [(row["k"], row["n"]) for row in table.to_table().to_pylist()] if files else []
+
+
+class TestPartitionedFilesOnS3(TestFilesOnS3):
+    def new_sink(self, target: Any) -> Sink:
+        return ParquetSink(target, partition_by=["k"])
+
+    def rows_in(self, target: Any) -> list[Row]:
+        files = CheckpointFileSystem.from_uri(target)
+        rows = []
+        for path in files.list_files():
+            if path.startswith("epoch=") and "/part-" in path:
+                table = pyarrow.parquet.read_table(pa.BufferReader(files.read_file(path)))
+                rows += [(path.split("/")[1].removeprefix("k="), n) for n in table["n"].to_pylist()]
+        return rows
+
+
+def test_more_partitions_than_open_files(tmp_path: Path) -> None:
+    sink, epoch = FileSink(tmp_path, "json", partition_by=["p"]), SinkEpoch(SinkLineage("out", "job"), 0, "run")
+    table = pa.table({"p": [n % 100 for n in range(1000)], "n": list(range(1000))})
+    sink.commit(epoch, [sink.stage(epoch, 0, pa.Table.from_batches(table.to_batches(300)).to_reader())])
+    found = [json.loads(line)["n"] for path in tmp_path.rglob("part-*") for line in path.read_text().splitlines()]
+    assert sorted(found) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None, "", 'say "x"\nand', "\\N", None]),
+        pa.array([1, None, 3, None]),
+        pa.array([dt.datetime(2024, 5, 1, 12), None]),
+        pa.array([b"a", None]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_null_in_a_csv_file_of_one_column_differs_from_an_empty_text(tmp_path: Path, column: pa.Array) -> None:
+    sink, epoch = FileSink(tmp_path, "csv"), SinkEpoch(SinkLineage("out", "job"), 0, "run")
+    table = pa.table({"only": column})
+    sink.commit(epoch, [sink.stage(epoch, 0, table.to_reader(max_chunksize=2))])
+    [data] = files_of(tmp_path)
+    found = pyarrow.csv.read_csv(
+        pa.BufferReader(data),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            null_values=["\\N"], strings_can_be_null=True, quoted_strings_can_be_null=False, column_types=table.schema
+        ),
+    )
+    assert found["only"].to_pylist() == column.to_pylist()
+
+
+@pytest.mark.spark
+def test_spark_reads_partitions_and_nulls(spark: Any, tmp_path: Path) -> None:
+    epoch = SinkEpoch(SinkLineage("out", "job"), 0, "run")
+    rows = [{"p": "a/b=c%", "q": 1, "n": 1}, {"p": None, "q": 2, "n": 2}, {"p": "\u00e9 [1]", "q": None, "n": 3}]
+    sink: Sink = ParquetSink(tmp_path / "partitions", partition_by=["p", "q"])
+    sink.commit(epoch, [sink.stage(epoch, 0, pa.Table.from_pylist(rows).to_reader())])
+    found = spark.read.parquet(str(tmp_path / "partitions")).orderBy("n").collect()
+    assert [{name: row[name] for name in ("p", "q", "n")} for row in found] == rows
+    sink = FileSink(tmp_path / "csv", "csv")
+    sink.commit(epoch, [sink.stage(epoch, 0, pa.table({"only": ["a", None, "", "b"]}).to_reader())])
+    read = spark.read.schema("only string, epoch int").option("header", True).option("nullValue", "\\N")
+    assert [row.only for row in read.csv(str(tmp_path / "csv")).collect()] == ["a", None, "", "b"]

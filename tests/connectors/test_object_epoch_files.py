@@ -66,7 +66,10 @@ def others(bucket: Bucket) -> list[str]:
 
 def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(uri, sink, faulty_store) -> None:
     faulty_store.fail(Fault.ERROR_503, "PUT", "_staging")
-    with pytest.raises(StorageError, match=r"cannot upload .*_staging/000000000001-job.a/part-\w+.parquet"):
+    with pytest.raises(
+        SinkError,
+        match=r"epoch 1 of job/sink cannot be written: .*_staging/000000000001-job.a/part-\w+.parquet",
+    ):
         sink.stage(epoch(1), 0, pa.table({"id": [1]}).to_reader())
     faulty_store.heal()
     sink.abort(epoch(1))

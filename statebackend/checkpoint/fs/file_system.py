@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pyarrow
 import pyarrow.fs
 
-from statebackend.checkpoint.errors import CorruptFileError, MissingFileError, StorageError, UnsafePathError
+from statebackend.checkpoint.errors import CorruptFileError, MissingFileError, StorageError, UnsafePathError, fix_of
 from statebackend.checkpoint.fs.arrow_storage import ArrowStorage
 from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
 from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
@@ -417,7 +417,8 @@ class CheckpointFileSystem:
             why = _without(secrets_of(self._whole_uri), str(error))
             # A chained cause would show the same message again.
             cause = error if why == str(error) else None
-            raise StorageError(f"cannot {action} {self.location(path)}: {why}") from cause
+            fix = fix_of(why)
+            raise StorageError(f"cannot {action} {self.location(path)}: {why}{f'. {fix}' if fix else ''}") from cause
 
 
 def _inside(root: str, directory: str) -> CheckpointFileSystem:

@@ -1,0 +1,65 @@
+"""Errors of sinks that write to files and tables: they name the target, the cause and the fix, and no secret."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from statebackend.checkpoint.errors import fix_of
+from statebackend.streaming.sink import SinkError, SinkLineage
+
+__all__ = ["check_parent", "reported", "retry_conflicts"]
+
+
+@contextlib.contextmanager
+def reported(what: str, fix: str, secrets: Callable[[], Sequence[str]] = tuple) -> Iterator[None]:
+    """Raise all errors of a context as `SinkError`.
+
+    Args:
+        what: What failed, with the target.
+        fix: The fix of errors that are neither of a full disk nor of a missing permission.
+        secrets: Returns what no error may contain, when there is an error.
+    """
+    try:
+        yield
+    except SinkError:
+        raise
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        found = fix_of(text)
+        fix = "" if found and found in text else found or fix
+        hidden = secrets()
+        for secret in hidden:
+            text = text.replace(secret, "***")
+        # The message of the original error may contain secrets.
+        raise SinkError(f"{what}: {text}{fix and '. '}{fix}") from (None if hidden else error)
+
+
+def retry_conflicts(
+    act: Callable[[], None], conflict: type[Exception], attempts: int, forget: Callable[[], None] = lambda: None
+) -> None:
+    """Call a function again, if another writer was faster, or an earlier driver of this job has committed the epoch.
+
+    ``forget`` is called before each repetition.
+    """
+    for _ in range(attempts - 1):
+        with contextlib.suppress(conflict):
+            return act()
+        forget()
+    return act()
+
+
+def check_parent(target: str, lineage: SinkLineage, newest_of: Callable[[SinkLineage], int], fix: str) -> None:
+    """Raise `SinkError` if the job starts from a savepoint, and the target has later epochs of the job before it.
+
+    ``newest_of`` returns the newest epoch of a lineage in the target, -1 without one.
+    """
+    if lineage.parent is None or newest_of(lineage) >= 0:
+        return
+    parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id)
+    newest = newest_of(parent)
+    if newest > lineage.parent.checkpoint_id:
+        raise SinkError(
+            f"{target} has epoch {newest} of {parent.name}, but the savepoint was taken after epoch "
+            f"{lineage.parent.checkpoint_id}: this job would write the rows since then a second time. {fix}"
+        )

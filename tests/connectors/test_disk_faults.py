@@ -1,0 +1,146 @@
+"""A full disk and a missing permission: the error names target and fix, and a later run loses and doubles nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from statebackend.checkpoint import CheckpointFileSystem, StorageError
+from statebackend.connectors import DeltaSink, FileSink, IcebergSink, ParquetSink, Sink, SinkError, SinkLineage
+from statebackend.testing.sinks import Row, SinkDriver, rows_of_epoch, rows_of_epochs
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users can enter."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextlib.contextmanager
+def full_disk(directory: Path) -> Iterator[None]:
+    """No file of this process can grow. The operating system reports it as a file that is too large."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def no_permission(directory: Path) -> Iterator[None]:
+    """This process can read the files below a directory, but not change them."""
+    entries = [directory, *directory.rglob("*")]
+    modes = {entry: entry.stat().st_mode for entry in entries}
+    for entry in entries:
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        for entry, mode in modes.items():
+            entry.chmod(mode)
+
+
+def parquet(path: Path) -> Sink:
+    return ParquetSink(path)
+
+
+def csv(path: Path) -> Sink:
+    return FileSink(path, "csv")
+
+
+def delta(path: Path) -> Sink:
+    pytest.importorskip("deltalake")
+    return DeltaSink(path)
+
+
+def iceberg(path: Path) -> Sink:
+    pytest.importorskip("pyiceberg")
+    path.mkdir(exist_ok=True)
+    return IcebergSink(
+        "shop.orders", "lake", {"uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}", "type": "sql"}
+    )
+
+
+def rows_in(sink: Sink, path: Path) -> list[Row]:
+    if isinstance(sink, DeltaSink):
+        import deltalake
+
+        table = pa.table(deltalake.DeltaTable(str(path)).to_pyarrow_table())
+    elif isinstance(sink, IcebergSink):
+        table = sink._open_catalog().load_table("shop.orders").scan().to_arrow()
+    elif isinstance(sink, ParquetSink):
+        table = pa.dataset.dataset(sorted(path.glob("epoch=*/part-*"))).to_table()
+    else:
+        table = pa.dataset.dataset(sorted(path.glob("epoch=*/part-*")), format="csv").to_table()
+    return sorted((row["k"], row["n"]) for row in table.to_pylist())
+
+
+FAULTS = [(full_disk, "Free space"), (no_permission, "Let the user of the job write there")]
+
+
+@pytest.mark.parametrize("new_sink", [parquet, csv, delta, iceberg])
+@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+@pytest.mark.parametrize("step", ["stage", "commit"])
+def test_a_failed_step_of_an_epoch_is_repeated(
+    place: Path,
+    new_sink: Callable[[Path], Sink],
+    fault: Callable[[Path], AbstractContextManager[Any]],
+    fix: str,
+    step: str,
+) -> None:
+    path = place / "target"
+    lineage = SinkLineage("sink", "job")
+    first = SinkDriver(new_sink(path), lineage, "run-1")
+    first.start()
+    first.run(0)
+    if step == "stage":
+        with pytest.raises(SinkError) as caught, fault(place):
+            first.stage(1, 0, rows_of_epoch(1))
+        first.sink.abort(first.epoch(1))
+    else:
+        first.store(1, [first.stage(1, 0, rows_of_epoch(1))])
+        with pytest.raises(SinkError) as caught, fault(place):
+            first.commit()
+    assert fix in str(caught.value)
+    assert str(path) in str(caught.value) or first.sink.identity in str(caught.value)
+    assert rows_in(first.sink, path) == rows_of_epochs(0), "nothing is half applied"
+    second = SinkDriver(new_sink(path), lineage, "run-2", checkpoint=first.checkpoint)
+    second.start()
+    for epoch_id in range(1 if step == "stage" else 2, 4):
+        second.run(epoch_id)
+    assert rows_in(second.sink, path) == rows_of_epochs(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+def test_a_job_directory_reports_the_file_and_the_fix(
+    place: Path, fault: Callable[[Path], AbstractContextManager[Any]], fix: str
+) -> None:
+    files = CheckpointFileSystem.from_uri(place)
+    files.write_file("checkpoints/chk-1/_metadata", b"old")
+    with pytest.raises(StorageError, match=rf"cannot write {place}/checkpoints/chk-1/_metadata: .*{fix}"), fault(place):
+        files.write_file("checkpoints/chk-1/_metadata", b"new")
+    assert files.read_file("checkpoints/chk-1/_metadata") == b"old"
+    assert files.list_files(include_temporary=True) == ("checkpoints/chk-1/_metadata",)
