@@ -19,6 +19,22 @@ directory, but not to the epoch.
 **On an S3-compatible store** there is no rename, and listings may be stale. The driver copies the named files within
 the store, writes the mark last, and deletes the staged files. Readers of a running job skip epochs without a mark.
 
+**Compaction** replaces the files of many epochs by fewer files:
+
+    <path>/_staging/compaction-<32 hex>/                       the new files, and replaced epochs on a disk
+    <path>/_compactions/000000000003                           the plan of the third compaction
+    <path>/epoch=00000000000000000007/                         the rows of several epochs, of which 7 is the newest
+
+1. Write the new files. Nothing is visible.
+2. Create the plan, unless the file exists. From now on every later compaction or rollback finishes this one first.
+3. Hide the replaced epochs: rename them, or delete their marks in a store.
+4. Show the new directory, with a mark that has the attempts of all its epochs.
+5. Delete the replaced files, and mark the plan as done.
+
+A reader that lists directories misses rows between steps 3 and 5, and sees none twice. `visible_files` follows the
+plan, so it misses none. Two compactions cannot create one plan, and a rollback creates a plan that is done. So a
+compaction fails if the epochs have changed since it read them.
+
 A crash repeats the commit with the same committables, which does the rest. Two drivers may commit an epoch at the same
 time: only one attempt at an epoch is ever in a checkpoint, so both do the same.
 """
@@ -32,7 +48,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -40,22 +56,24 @@ from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import CheckpointError, MissingFileError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, sync_directory
-from statebackend.checkpoint.invariants import checksum_of_chunks, chunks_of
+from statebackend.checkpoint.invariants import checked_relative_path, checksum_of_chunks, chunks_of
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.sink_errors import reported
 from statebackend.state.private_directory import temporary_directory
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError
 
-__all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark", "parse_mark"]
+__all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark", "parse_mark", "staging_of"]
 
 EPOCH_COLUMN: Final = "epoch"
 
 _STAGING: Final = "_staging"
 _SET_ASIDE: Final = "_set_aside"
 _MARK: Final = "_committable"
+_COMPACTIONS: Final = "_compactions"
 _FORMAT: Final = 1
 _EPOCH_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=(\d+)")
+_COMPACTED_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=\d{{20}}")
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STAGED: Final = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
 """The staging directory of an attempt: its epoch, and the attempt."""
@@ -74,12 +92,24 @@ class EpochMark:
     epoch_id: int
     attempt: str
     files: Sequence[FileHandle]
+    epochs: Sequence[Sequence[Any]] = ()
+    """The ranges of epochs of a compacted directory: first epoch, last epoch, attempt."""
 
     def encode(self) -> bytes:
         """Return the mark as JSON."""
         files = [[one.path, one.size_bytes, one.checksum] for one in self.files]
         fields = {"format": _FORMAT, "epoch": self.epoch_id, "attempt": self.attempt, "files": files}
-        return json.dumps(fields).encode()
+        return json.dumps({**fields, "epochs": self.epochs} if self.epochs else fields).encode()
+
+
+@frozen
+class _Plan:
+    """A compaction that has started. ``staging`` is empty for one that is done."""
+
+    number: int
+    staging: str
+    compacted: EpochMark | None
+    sources: Sequence[EpochMark]
 
 
 class EpochFiles:
@@ -91,9 +121,8 @@ class EpochFiles:
         """The directory on the disk; None in a store."""
 
     @contextlib.contextmanager
-    def writing(self, epoch: SinkEpoch) -> Iterator[str]:
+    def writing(self, staging: str) -> Iterator[str]:
         """Yield a local directory for files that `add` stages: the staging directory itself, if it is on a disk."""
-        staging = _staging(epoch.epoch_id, epoch.attempt_id)
         place = self._fs.local_path(staging)
         if place is None:
             with temporary_directory() as directory:
@@ -102,11 +131,11 @@ class EpochFiles:
             self._make_directory(place)
             yield place
 
-    def add(self, local_path: str, epoch: SinkEpoch, path: str) -> FileHandle:
+    def add(self, local_path: str, staging: str, path: str) -> FileHandle:
         """Stage a file of the directory of `writing`, durably. ``path`` is its path in the epoch."""
         name = path.rpartition("/")[2]
         if self._root is None:
-            staged = self._fs.upload(local_path, f"{_staging(epoch.epoch_id, epoch.attempt_id)}/{name}")
+            staged = self._fs.upload(local_path, f"{staging}/{name}")
             return FileHandle(path, staged.size_bytes, staged.checksum)
         with open(local_path, "rb") as file:
             size_bytes, checksum = checksum_of_chunks(chunks_of(file))
@@ -123,10 +152,7 @@ class EpochFiles:
         with self._reported(f"epoch {epoch_id} cannot be committed"):
             if not self._has(mark):
                 try:
-                    if self._root is None:
-                        self._copy_in(mark)
-                    else:
-                        self._move_in(mark)
+                    self._show(mark, staging, epoch_name(epoch_id))
                 except (CheckpointError, OSError, SinkError):
                     # Another driver may have committed the epoch meanwhile.
                     if not self._has(mark):
@@ -134,7 +160,7 @@ class EpochFiles:
         # What cannot be deleted now is deleted by the next start of the job.
         with contextlib.suppress(CheckpointError):
             # A listing of the store may not contain them.
-            for file in mark.files or ():
+            for file in mark.files:
                 self._fs.delete(f"{staging}/{_name(file)}")
             self._fs.delete_directory(staging)
 
@@ -171,6 +197,14 @@ class EpochFiles:
         In a store it copies the files, then deletes them, and the mark last.
         """
         with self._reported(f"the epochs after {last_epoch_id} cannot be set aside"):
+            plan = self._finish()
+            for compacted in self._compacted(last_epoch_id + 1):
+                raise SinkError(
+                    f"{self._fs.location(compacted_name(compacted.epoch_id))} has the rows of epochs "
+                    f"{compacted.epochs[0][0]} to {compacted.epoch_id}, which were compacted: they cannot be hidden "
+                    f"apart. Roll back to a later checkpoint, or start from a savepoint in a new job directory with "
+                    f"another path"
+                )
             later = sorted(self._visible_after(last_epoch_id), reverse=True)
             marks = {epoch_id: self._mark(epoch_id) for epoch_id in later}
             for epoch_id, mark in marks.items():
@@ -179,6 +213,9 @@ class EpochFiles:
                         f"{self._fs.location(epoch_name(epoch_id))} is later than epoch {last_epoch_id}, and this job "
                         f"did not write it. Move it away, or write to another path"
                     )
+            if later:
+                # A compaction that has read these epochs must not use them.
+                self._claim(_Plan(plan + 1, "", None, ()))
             for epoch_id, mark in marks.items():
                 self._set_aside(epoch_id, mark)
         return [self._fs.location(_SET_ASIDE)] if later else []
@@ -190,10 +227,11 @@ class EpochFiles:
         """Whether the epoch is visible. Raises `SinkError` if another attempt wrote it."""
         found = self._mark(mark.epoch_id)
         target = epoch_name(mark.epoch_id)
-        if found == mark:
+        attempt = self._compacted_attempt(mark.epoch_id) if found is None else found.attempt
+        if found == mark or (found is None and attempt == mark.attempt):
             return True
         # In a store an epoch is without its mark until all of its files are copied.
-        if found is not None or (self._root is not None and target in self._fs.list_directories()):
+        if attempt is not None or (self._root is not None and target in self._fs.list_directories()):
             raise SinkError(
                 f"{self._fs.location(target)} was not written by the attempt that completed epoch {mark.epoch_id}. The "
                 f"rows of that attempt are in {self._fs.location(_staging(mark.epoch_id, mark.attempt))}, if it "
@@ -201,9 +239,15 @@ class EpochFiles:
             )
         return False
 
-    def _move_in(self, mark: EpochMark) -> None:
-        """Commit an epoch on a disk."""
-        staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
+    def _show(self, mark: EpochMark, staging: str, target: str) -> None:
+        """Make staged files visible, with their mark."""
+        if self._root is None:
+            self._copy_in(mark, staging, target)
+        else:
+            self._move_in(mark, staging, target)
+
+    def _move_in(self, mark: EpochMark, staging: str, target: str) -> None:
+        """Show files on a disk."""
         gathered = f"{staging}/epoch"
         for file in mark.files:
             source, place = f"{staging}/{_name(file)}", f"{gathered}/{file.path}"
@@ -240,9 +284,8 @@ class EpochFiles:
                 os.mkdir(path)
             sync_directory(parent)
 
-    def _copy_in(self, mark: EpochMark) -> None:
-        """Commit an epoch in a store."""
-        staging, target = _staging(mark.epoch_id, mark.attempt), epoch_name(mark.epoch_id)
+    def _copy_in(self, mark: EpochMark, staging: str, target: str) -> None:
+        """Show files in a store."""
         known = {f"{target}/{file.path}" for file in mark.files}
         strangers = [path for path in self._files_in(target) if path not in known]
         if strangers:
@@ -289,11 +332,139 @@ class EpochFiles:
             missing = 0 if is_there else missing + 1
         return found
 
-    def _mark(self, epoch_id: int) -> EpochMark | None:
+    def _mark(self, epoch_id: int, directory: str | None = None) -> EpochMark | None:
         """Return the mark of a visible epoch; None without a valid one."""
         with contextlib.suppress(MissingFileError, SinkError):
-            return parse_mark(self._fs.read_file(f"{epoch_name(epoch_id)}/{_MARK}"), epoch_id)
+            return parse_mark(self._fs.read_file(f"{directory or epoch_name(epoch_id)}/{_MARK}"), epoch_id)
         return None
+
+    def _listed(self) -> Iterator[tuple[str, EpochMark]]:
+        """Yield the listed directories with a mark."""
+        for name in self._fs.list_directories():
+            match = _EPOCH_NAME.fullmatch(name)
+            mark = None if match is None else self._mark(int(match[1]), name)
+            if mark is not None:
+                yield name, mark
+
+    def _compacted(self, first_epoch_id: int) -> Iterator[EpochMark]:
+        """Yield the marks of compacted directories that end with this epoch or a later one."""
+        names = sorted(filter(_COMPACTED_NAME.fullmatch, self._fs.list_directories()))
+        ids = (int(name.partition("=")[2]) for name in names)
+        marks = (self._mark(one, compacted_name(one)) for one in ids if one >= first_epoch_id)
+        return (mark for mark in marks if mark is not None and mark.epochs)
+
+    def _compacted_attempt(self, epoch_id: int) -> str | None:
+        """Return the attempt of an epoch whose rows are in a compacted directory, or that is being replaced."""
+        plan = self._plan()
+        replaced = [one.attempt for one in (() if plan is None else plan.sources) if one.epoch_id == epoch_id]
+        ranges = (one for compacted in self._compacted(epoch_id) for one in compacted.epochs)
+        return next(iter([*replaced, *(attempt for first, last, attempt in ranges if first <= epoch_id <= last)]), None)
+
+    def visible_files(self) -> list[str]:
+        """Return the paths of files that have the rows of all committed epochs once, below the root."""
+        with self._reported("its files cannot be listed"):
+            while True:
+                plan, found = self._plan(), list[str]()
+                pending = set() if plan is None else {epoch_name(one.epoch_id) for one in plan.sources}
+                if plan is not None and plan.compacted is not None:
+                    pending.add(compacted_name(plan.compacted.epoch_id))
+                for name, mark in self._listed():
+                    if name in pending:
+                        continue
+                    found += [f"{name}/{file.path}" for file in mark.files]
+                moved = plan is not None and plan.compacted is not None and not self._add_compacted(plan, found)
+                if not moved and self._plan() == plan:
+                    return sorted(found)
+
+    def _add_compacted(self, plan: _Plan, found: list[str]) -> bool:
+        """Add the files of a compaction, wherever they are. Returns False if they are moved at this time."""
+        assert plan.compacted is not None
+        target = compacted_name(plan.compacted.epoch_id)
+        for file in plan.compacted.files:
+            places = (f"{plan.staging}/{_name(file)}", f"{plan.staging}/epoch/{file.path}", f"{target}/{file.path}")
+            place = next(filter(self._fs.exists, places), None)
+            if place is None:
+                return False
+            found.append(place)
+        return True
+
+    def compactable(self, keep: int) -> tuple[int, list[EpochMark]]:
+        """Finish an interrupted compaction. Return the number of the next one, and the epochs that it may replace.
+
+        These are all epochs with a mark but the ``keep`` newest ones, ascending.
+        """
+        with self._reported("it cannot be compacted"):
+            number = self._finish() + 1
+            marks = sorted((mark for _, mark in self._listed() if not mark.epochs), key=lambda mark: mark.epoch_id)
+            return number, marks[: max(0, len(marks) - keep)]
+
+    def open_input(self, mark: EpochMark, file: FileHandle) -> Any:
+        """Open a file of a visible epoch."""
+        return self._fs.open_input(f"{epoch_name(mark.epoch_id)}/{file.path}")
+
+    def replace(self, number: int, staging: str, files: Sequence[FileHandle], sources: Sequence[EpochMark]) -> None:
+        """Replace epochs by staged files that have their rows.
+
+        Raises `SinkError` if another compaction or a rollback has changed the epochs since `compactable`.
+        """
+        epochs: list[list[Any]] = []
+        for one in sources:
+            if epochs and epochs[-1][2] == one.attempt:
+                epochs[-1][1] = one.epoch_id
+            else:
+                epochs.append([one.epoch_id, one.epoch_id, one.attempt])
+        newest = sources[-1]
+        compacted = EpochMark(newest.epoch_id, newest.attempt, sorted(files, key=lambda file: file.path), epochs)
+        with self._reported("it cannot be compacted"):
+            self._claim(_Plan(number, staging, compacted, sources))
+            self._finish()
+
+    def _claim(self, plan: _Plan) -> None:
+        # The data differs between attempts to create the file.
+        if not self._fs.create_file(f"{_COMPACTIONS}/{plan.number:012d}", _encoded(plan, uuid.uuid4().hex)):
+            raise SinkError(
+                f"{self._fs.location('')}: another compaction or a rollback runs at the same time. Repeat it"
+            )
+
+    def _plan(self) -> _Plan | None:
+        """Return the newest plan."""
+        numbers = [name.rpartition("/")[2] for name in self._fs.list_files(_COMPACTIONS)]
+        newest = max(filter(str.isdecimal, numbers), default=None)
+        return None if newest is None else _decoded(int(newest), self._fs.read_file(f"{_COMPACTIONS}/{newest}"))
+
+    def _finish(self) -> int:
+        """Finish the newest compaction, if it is not done. Returns its number, 0 without one."""
+        plan = self._plan()
+        if plan is None or plan.compacted is None:
+            return 0 if plan is None else plan.number
+        target = compacted_name(plan.compacted.epoch_id)
+        if self._mark(plan.compacted.epoch_id, target) is None:
+            for one in plan.sources:
+                self._hide(one, plan.staging)
+            self._show(plan.compacted, plan.staging, target)
+        if self._root is None:
+            for one in plan.sources:
+                for file in one.files:
+                    self._fs.delete(f"{epoch_name(one.epoch_id)}/{file.path}")
+            for file in plan.compacted.files:
+                self._fs.delete(f"{plan.staging}/{_name(file)}")
+        self._fs.delete_directory(plan.staging)
+        self._fs.write_file(
+            f"{_COMPACTIONS}/{plan.number:012d}", _encoded(_Plan(plan.number, "", None, ()), uuid.uuid4().hex)
+        )
+        return plan.number
+
+    def _hide(self, source: EpochMark, staging: str) -> None:
+        """Hide an epoch whose rows are in the files of a compaction."""
+        name = epoch_name(source.epoch_id)
+        if self._root is not None:
+            if self._mark(source.epoch_id) is not None:
+                self._fs.move_directory(name, f"{staging}/replaced/{name}")
+            return
+        # A commit that is repeated must not find the staged files.
+        for file in source.files:
+            self._fs.delete(f"{_staging(source.epoch_id, source.attempt)}/{_name(file)}")
+        self._fs.delete(f"{name}/{_MARK}")
 
     def _is_own(self, epoch_id: int, mark: EpochMark | None, job_id: str) -> bool:
         """Whether the job has written the epoch, or the part of it that a crash has left in a store."""
@@ -340,6 +511,40 @@ def epoch_name(epoch_id: int) -> str:
     return f"{EPOCH_COLUMN}={epoch_id:012d}"
 
 
+def compacted_name(last_epoch_id: int) -> str:
+    """Return the directory of compacted epochs. More zeros distinguish it from that of the epoch."""
+    return f"{EPOCH_COLUMN}={last_epoch_id:020d}"
+
+
+def staging_of(epoch: SinkEpoch) -> str:
+    """Return the staging directory of an attempt at an epoch."""
+    return _staging(epoch.epoch_id, epoch.attempt_id)
+
+
+def _encoded(plan: _Plan, nonce: str) -> bytes:
+    """Return a plan as JSON."""
+    marks = [] if plan.compacted is None else [plan.compacted, *plan.sources]
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "staging": plan.staging,
+            "marks": [json.loads(one.encode()) for one in marks],
+            "nonce": nonce,
+        }
+    ).encode()
+
+
+def _decoded(number: int, data: bytes) -> _Plan:
+    """Return a plan. Raises `SinkError` if it is damaged."""
+    try:
+        fields = json.loads(data)
+        marks = [parse_mark(json.dumps(one).encode(), one["epoch"]) for one in fields["marks"]]
+        staging = checked_relative_path(fields["staging"]) if marks else ""
+    except (ValueError, KeyError, TypeError, CheckpointError) as error:
+        raise SinkError(f"the plan of compaction {number} is damaged: {format_value(data, 100)}") from error
+    return _Plan(number, staging, marks[0] if marks else None, marks[1:])
+
+
 def _staging(epoch_id: int, attempt_id: str) -> str:
     if not _ATTEMPT.fullmatch(attempt_id):
         raise SinkError(f"{attempt_id!r} cannot be part of a directory's name")
@@ -376,6 +581,7 @@ def parse_mark(data: bytes, epoch_id: int) -> EpochMark:
         if type(version) is int and version > _FORMAT:
             raise SinkError(newer_version(f"the committable of epoch {epoch_id}", version, _FORMAT))
         files = [FileHandle(*file) for file in value["files"]]
+        epochs = tuple([int(first), int(last), str(of)] for first, last, of in value.get("epochs", ()))
     except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:
         raise SinkError(f"epoch {epoch_id}: {format_value(data, 100)} is not a committable of a file sink") from error
     if version != _FORMAT or epoch != epoch_id or not isinstance(attempt, str):
@@ -383,4 +589,4 @@ def parse_mark(data: bytes, epoch_id: int) -> EpochMark:
     _staging(epoch_id, attempt)
     if not all(_IN_EPOCH.fullmatch(file.path) for file in files):
         raise SinkError(f"epoch {epoch_id}: its committable has files in other directories")
-    return EpochMark(epoch_id, attempt, files)
+    return EpochMark(epoch_id, attempt, files, epochs)

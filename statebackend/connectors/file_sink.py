@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import io
 import json
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlparse
 
@@ -20,7 +22,7 @@ import pyarrow.parquet
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
 from statebackend.checkpoint.state_handles import FileHandle
-from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark
+from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark, staging_of
 from statebackend.connectors.sink_errors import reported
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
@@ -97,7 +99,7 @@ class FileSink(Sink):
             )
         with (
             reported(f"{self}: the rows of {epoch} cannot be written", "Check the path and its permissions"),
-            self._files.writing(epoch) as directory,
+            self._files.writing(staging_of(epoch)) as directory,
         ):
             files = self._written(epoch, directory, rows)
         return EpochMark(epoch.epoch_id, epoch.attempt_id, files).encode() if files else b""
@@ -119,7 +121,7 @@ class FileSink(Sink):
         def close_oldest() -> None:
             local_path, path, writer = open_files.pop(next(iter(open_files)))
             writer.close()
-            staged.append(self._files.add(local_path, epoch, path))
+            staged.append(self._files.add(local_path, staging_of(epoch), path))
 
         try:
             for batch in rows:
@@ -149,6 +151,59 @@ class FileSink(Sink):
             ("".join(map(_partition_directory, self._partition_by, values)), part)
             for values, part in split_by_columns(rest, [batch.column(name) for name in self._partition_by])
         ]
+
+    def compact(self, *, keep: int = 10, at_least: int = 10) -> int:
+        """Replace the files of committed epochs by one file per partition and schema.
+
+        Call it in any process, while the job runs or not, but one call at a time. Their rows get the number of the
+        newest replaced epoch in the column ``epoch``. A rollback cannot return to a compacted epoch, so keep at least
+        the epochs of the checkpoints that the job retains. A call that was killed is finished by the next one.
+
+        Args:
+            keep: The number of newest epochs to leave as they are.
+            at_least: The number of epochs below which nothing is done.
+
+        Returns:
+            The number of replaced epochs.
+
+        Raises:
+            SinkError: A rollback or another compaction runs at the same time. The epochs are unchanged then.
+        """
+        number, sources = self._files.compactable(max(keep, 1))
+        if len(sources) < max(at_least, 2):
+            return 0
+        staging = f"_staging/compaction-{uuid.uuid4().hex}"
+        with (
+            reported(f"{self}: the compacted files cannot be written", "Check the path and its permissions"),
+            self._files.writing(staging) as directory,
+        ):
+            files = self._merged(staging, directory, sources)
+        self._files.replace(number, staging, files, sources)
+        return len(sources)
+
+    def _merged(self, staging: str, directory: str, sources: Sequence[EpochMark]) -> list[FileHandle]:
+        groups: dict[tuple[str, bytes], list[tuple[EpochMark, FileHandle]]] = {}
+        for mark in sources:
+            for file in mark.files:
+                with self._files.open_input(mark, file) as source:
+                    key = file.path.rpartition("/")[0], _HEADERS[self._format](io.BufferedReader(source))
+                groups.setdefault(key, []).append((mark, file))
+        files = []
+        for (partition, _), members in groups.items():
+            name = f"part-{uuid.uuid4().hex}.{self._format}"
+            local_path = os.path.join(directory, f".tmp-{name}")
+            inputs = (self._files.open_input(mark, file) for mark, file in members)
+            _MERGERS[self._format](local_path, inputs, self._compression)
+            files.append(self._files.add(local_path, staging, f"{partition}/{name}" if partition else name))
+        return files
+
+    def files(self) -> list[str]:
+        """Return the files that have each committed row once, as absolute paths or URIs without credentials.
+
+        A reader of all of them sees one state of the output, even while the job commits or `compact` runs. If it does
+        not find a file, `compact` has replaced it: list again.
+        """
+        return [self._fs.location(path) for path in self._files.visible_files()]
 
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         self._files.commit(epoch.epoch_id, committables)
@@ -290,6 +345,55 @@ def _json_text(value: Any) -> str:
         return str(value)
     raise TypeError(f"a value of {type(value).__name__}")
 
+
+def _parquet_header(source: Any) -> bytes:
+    return bytes(pyarrow.parquet.read_schema(source).serialize())
+
+
+def _merge_parquet(path: str, inputs: Iterable[Any], compression: str) -> None:
+    writer = None
+    try:
+        for source in inputs:
+            with source, pyarrow.parquet.ParquetFile(source) as file:
+                writer = writer or _parquet_writer(path, file.schema_arrow, compression)
+                for batch in file.iter_batches():
+                    writer.write_batch(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _first_line(source: Any) -> bytes:
+    # The names of columns are quoted, and may contain line breaks.
+    line = bytes(source.readline())
+    while line.count(b'"') % 2 and (more := bytes(source.readline())):
+        line += more
+    return line
+
+
+def _merge_lines(path: str, inputs: Iterable[Any], header: Callable[[Any], bytes]) -> None:
+    is_first = True
+    with open(path, "wb") as target:
+        for source in inputs:
+            with io.BufferedReader(source) as reader:
+                names = header(reader)
+                target.write(names if is_first else b"")
+                is_first = False
+                shutil.copyfileobj(reader, target)
+
+
+_HEADERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
+    "parquet": _parquet_header,
+    "csv": _first_line,
+    "json": lambda source: b"",
+}
+"""What files of one format must have in common to be merged."""
+
+_MERGERS: Final[Mapping[str, Callable[[str, Iterable[Any], str], None]]] = {
+    "parquet": _merge_parquet,
+    "csv": lambda path, inputs, _: _merge_lines(path, inputs, _first_line),
+    "json": lambda path, inputs, _: _merge_lines(path, inputs, _HEADERS["json"]),
+}
 
 _WRITERS: Final[Mapping[str, Callable[[str, pa.Schema, str], Any]]] = {
     "parquet": _parquet_writer,

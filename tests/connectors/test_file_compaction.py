@@ -1,0 +1,232 @@
+"""Compaction of file sinks: each row is there once, wherever it is killed, and readers see none twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from object_store import SECRET_KEY, Bucket
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.connectors import FileSink, ParquetSink, SinkEpoch, SinkError, SinkLineage
+
+JOB = SinkLineage("out", "job")
+EPOCHS = 6
+
+
+class KilledError(BaseException):
+    """The process was killed. The code under test must not catch it."""
+
+
+@pytest.fixture(params=["disk", "s3"])
+def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """Return new, empty targets."""
+    count = iter(range(1000))
+    if request.param == "disk":
+        return lambda: tmp_path / f"target-{next(count)}"
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return lambda: bucket.uri(f"target-{next(count)}", user=f"tests:{SECRET_KEY}@")
+
+
+def table(epoch_id: int) -> pa.Table:
+    return pa.table({"k": ["a", "b"], "n": [2 * epoch_id, 2 * epoch_id + 1]})
+
+
+def written(target: Any, sink: FileSink | None = None, epochs: int = EPOCHS) -> list[tuple[SinkEpoch, list[bytes]]]:
+    """Commit some epochs. Return what a restart of the job would commit again."""
+    sink = sink or ParquetSink(target)
+    commits = []
+    for epoch_id in range(epochs):
+        epoch = SinkEpoch(JOB, epoch_id, "run")
+        committables = [sink.stage(epoch, 0, table(epoch_id).to_reader())]
+        sink.commit(epoch, committables)
+        commits.append((epoch, committables))
+    return commits
+
+
+def numbers(target: Any, paths: list[str]) -> list[int]:
+    files = CheckpointFileSystem.from_uri(target)
+    root = files.location("")
+    tables = [
+        pyarrow.parquet.read_table(pa.BufferReader(files.read_file(path.removeprefix(f"{root}/")))) for path in paths
+    ]
+    return sorted(n for one in tables for n in one["n"].to_pylist())
+
+
+def listed(target: Any) -> list[str]:
+    """What a reader finds that lists directories with a mark."""
+    found = CheckpointFileSystem.from_uri(target).list_files()
+    marked = {path.rpartition("/")[0] for path in found if path.startswith("epoch=") and path.endswith("/_committable")}
+    return [path for path in found if path.split("/")[0] in marked and "/part-" in path]
+
+
+ALL = list(range(2 * EPOCHS))
+
+
+@pytest.fixture
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Return a function after which the process is killed before the n-th change of a file."""
+    left = [10**9]
+
+    def counted(act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+            return act(*args, **kwargs)
+
+        return call
+
+    for name in ("write_file", "create_file", "upload", "copy_file", "delete", "delete_directory", "move_directory"):
+        monkeypatch.setattr(CheckpointFileSystem, name, counted(getattr(CheckpointFileSystem, name)))
+    monkeypatch.setattr(os, "mkdir", counted(os.mkdir))
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+
+    def arm(count: int) -> None:
+        left[0] = count
+
+    yield arm
+    left[0] = 10**9
+
+
+def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
+    new_target: Callable[[], Any], kill_at: Callable[[int], None]
+) -> None:
+    for count in range(1000):
+        target = new_target()
+        commits = written(target, epochs=3)
+        kill_at(count)
+        is_killed = True
+        try:
+            ParquetSink(target).compact(keep=1, at_least=2)
+            is_killed = False
+        except KilledError:
+            pass
+        kill_at(10**9)
+        assert numbers(target, ParquetSink(target).files()) == ALL[:6], f"killed before change {count}"
+        seen = numbers(target, listed(target))
+        assert len(seen) == len(set(seen)), f"killed before change {count}: rows are visible twice"
+        # A restart of the job repeats a commit, of any checkpoint that it retains.
+        restarted = ParquetSink(target)
+        restarted.recover(JOB, 2)
+        for epoch, committables in commits:
+            restarted.commit(epoch, committables)
+        assert numbers(target, ParquetSink(target).files()) == ALL[:6], f"killed before change {count}"
+        ParquetSink(target).compact(keep=1, at_least=2)
+        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == ALL[:6]
+        assert len(listed(target)) == 2
+        leftovers = CheckpointFileSystem.from_uri(target).list_files("_staging")
+        assert is_killed or not leftovers
+        if not is_killed:
+            assert count > 10, "nothing was killed"
+            return
+    pytest.fail("the compaction never came to its end")
+
+
+def test_epochs_continue_and_are_compacted_again(new_target: Callable[[], Any]) -> None:
+    target = new_target()
+    sink = ParquetSink(target)
+    assert sink.compact() == 0
+    written(target)
+    assert sink.compact(keep=1) == 0, "there are too few"
+    assert sink.compact(keep=1, at_least=2) == EPOCHS - 1
+    for epoch_id in range(EPOCHS, EPOCHS + 3):
+        epoch = SinkEpoch(JOB, epoch_id, "run-2")
+        sink.commit(epoch, [sink.stage(epoch, 0, table(epoch_id).to_reader())])
+    assert sink.compact(keep=1, at_least=2) == 3
+    assert numbers(target, sink.files()) == list(range(2 * EPOCHS + 6))
+    assert len(sink.files()) == 3
+
+
+def test_an_older_attempt_at_a_compacted_epoch_is_not_committed(new_target: Callable[[], Any]) -> None:
+    target = new_target()
+    written(target)
+    sink = ParquetSink(target)
+    sink.compact(keep=2, at_least=2)
+    epoch = SinkEpoch(JOB, 1, "other")
+    committables = [sink.stage(epoch, 0, table(1).to_reader())]
+    with pytest.raises(SinkError):
+        sink.commit(epoch, committables)
+    assert numbers(target, sink.files()) == ALL
+
+
+def test_a_rollback_returns_to_the_newest_compacted_epoch_and_not_before(new_target: Callable[[], Any]) -> None:
+    target = new_target()
+    written(target)
+    sink = ParquetSink(target)
+    sink.compact(keep=2, at_least=2)
+    with pytest.raises(SinkError, match=r"has the rows of epochs 0 to 3, which were compacted"):
+        sink.roll_back(JOB, 2)
+    assert numbers(target, sink.files()) == ALL
+    sink.roll_back(JOB, 3)
+    assert numbers(target, sink.files()) == ALL[:8]
+
+
+def test_a_compaction_fails_if_the_epochs_have_changed_since_it_read_them(
+    new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[Callable[[FileSink, Any], Any]] = [
+        lambda sink, target: sink.compact(keep=1, at_least=2),
+        lambda sink, target: sink.roll_back(JOB, 2),
+    ]
+    for change in changes:
+        target = new_target()
+        written(target)
+        merged = FileSink._merged
+
+        def slow(self: FileSink, *args: Any, target: Any = target, change: Any = change, merged: Any = merged) -> Any:
+            monkeypatch.setattr(FileSink, "_merged", merged)
+            change(ParquetSink(target), target)
+            return merged(self, *args)
+
+        before = FileSink._merged
+        monkeypatch.setattr(FileSink, "_merged", slow)
+        with pytest.raises(SinkError):
+            ParquetSink(target).compact(keep=1, at_least=2)
+        assert FileSink._merged is before
+        expected = ALL if change is changes[0] else ALL[:6]
+        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == expected
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_partitions_columns_and_formats_are_kept(tmp_path: Path, file_format: Any) -> None:
+    sink = FileSink(tmp_path, file_format, partition_by=["k"])
+    written(tmp_path, sink=sink)
+    other = SinkEpoch(JOB, EPOCHS, "run")
+    sink.commit(other, [sink.stage(other, 0, pa.table({"k": ["a"], "n": [99], "new": ["x\ny"]}).to_reader())])
+    last = SinkEpoch(JOB, EPOCHS + 1, "run")
+    sink.commit(last, [sink.stage(last, 0, table(EPOCHS + 1).to_reader())])
+    before = len(sink.files())
+    assert sink.compact(keep=1, at_least=2) == EPOCHS + 1
+    files = [Path(path) for path in sink.files()]
+    assert len(files) < before
+    rows = []
+    for path in files:
+        if file_format == "csv":
+            options = pyarrow.csv.ParseOptions(newlines_in_values=True)
+            found = pyarrow.csv.read_csv(path, parse_options=options).to_pylist()
+        elif file_format == "json":
+            found = [json.loads(line) for line in path.read_text().splitlines()]
+        else:
+            found = pyarrow.parquet.read_table(pa.BufferReader(path.read_bytes())).to_pylist()
+        rows += [(path.parent.name, row["n"], row.get("new")) for row in found]
+    expected = [(f"k={'ab'[n % 2]}", n, None) for n in (*ALL, 2 * EPOCHS + 2, 2 * EPOCHS + 3)] + [("k=a", 99, "x\ny")]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.spark
+def test_spark_reads_the_files_and_the_directory(spark: Any, tmp_path: Path) -> None:
+    written(tmp_path)
+    sink = ParquetSink(tmp_path)
+    sink.compact(keep=1, at_least=2)
+    by_files = spark.read.option("basePath", str(tmp_path)).parquet(*sink.files())
+    for frame in (by_files, spark.read.parquet(str(tmp_path))):
+        assert sorted(row.n for row in frame.collect()) == ALL
+        assert {row.epoch for row in frame.collect()} == {EPOCHS - 2, EPOCHS - 1}
