@@ -1,4 +1,5 @@
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.ListState;
@@ -18,6 +19,9 @@ import org.apache.flink.util.Collector;
 
 /** Writes a canonical and a native savepoint, and retains a checkpoint. Arguments: directory, max parallelism, options. */
 public class SavepointCase {
+    /** The number of values in the state. Both subtasks run in this process. */
+    static final AtomicInteger SEEN = new AtomicInteger();
+
     /** A class that only Kryo can write. */
     public static class Opaque {
         private final long hidden;
@@ -51,6 +55,7 @@ public class SavepointCase {
             list.add(value);
             map.put("m" + value, value);
             context.timerService().registerEventTimeTimer(1_000_000_000L + value);
+            SEEN.incrementAndGet();
         }
     }
 
@@ -89,7 +94,9 @@ public class SavepointCase {
         while (job.getJobStatus().get() != JobStatus.RUNNING) {
             Thread.sleep(100);
         }
-        Thread.sleep(8000);
+        while (SEEN.get() < 999) {
+            Thread.sleep(100);
+        }
         for (SavepointFormatType format : SavepointFormatType.values()) {
             job.triggerSavepoint(directory + "/" + format.name(), format).get(60, TimeUnit.SECONDS);
         }
