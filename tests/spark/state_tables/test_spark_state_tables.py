@@ -99,11 +99,8 @@ def test_the_examples_of_the_page_run(session: SparkSession, savepoint: Path) ->
         assert line in text, text
 
 
-@pytest.mark.parametrize(
-    "name", ["1.13.6-rocksdb-canonical", "1.20.5-hashmap-native", "hashmap-canonical", "rocksdb-native"]
-)
-def test_a_savepoint_of_flink_is_a_table(session: SparkSession, name: str) -> None:
-    golden = Path(__file__).resolve().parents[2] / "golden" / "flink_savepoints" / name
+def test_a_savepoint_of_flink_is_a_table(session: SparkSession) -> None:
+    golden = Path(__file__).resolve().parents[2] / "golden" / "flink_savepoints" / "1.13.6-rocksdb-canonical"
     expected = json.loads((golden / "expected.json").read_text())
     keyed = expected["keyedOperators"]["golden-keyed"]
     pojos = table(session, golden / "savepoint", operator="golden-keyed", state="pojo")
