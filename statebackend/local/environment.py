@@ -85,7 +85,7 @@ from statebackend.streaming.runtime.settings import (
 )
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError, SinkLineage
-from statebackend.streaming.stream_environment import StreamEnvironment
+from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
 from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
@@ -432,7 +432,7 @@ class LocalStreamEnvironment(StreamEnvironment):
         if point.own_checkpoint is not None:
             StagedSinks(job.graph).check_commits(point.own_checkpoint)
         reports = self._reports(point, job)
-        reports.require_compatible()
+        require_compatible(reports, job.name)
         return reports
 
     def _operators(self) -> Mapping[str, ExplainedOperator]:

@@ -103,7 +103,7 @@ from statebackend.streaming.runtime.starting_point import (
     starting_point,
 )
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
-from statebackend.streaming.stream_environment import StreamEnvironment
+from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
 from statebackend.streaming.stream_graph import MicroBatchSource, SourceNode
 
 _log = logger_of(__name__)
@@ -315,7 +315,7 @@ class SparkStreamEnvironment(StreamEnvironment):
             # A directory that started from the savepoint is checked by its own newest checkpoint.
             self._check_name(name)
             found = self._reports(pipeline, point, allow_non_restored_state)
-            found.require_compatible()
+            require_compatible(found, name)
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
             self._check_sink(pipeline, point, records.driver_files)
             return found

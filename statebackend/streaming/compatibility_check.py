@@ -199,6 +199,14 @@ class SchemaReports(dict[str, SchemaReport]):
         for report in self.values():
             report.raise_if_incompatible()
 
+    def data_loss(self) -> Iterator[tuple[str, str, CompatibilityIssue]]:
+        """Yield operator uid, state name and issue for each part of a state that a start drops."""
+        for uid, report in self.items():
+            for state in (*report.compatibilities, *report.operator_state_compatibilities):
+                for issue in state.issues:
+                    if issue.compatibility is FieldCompatibility.LOSSY:
+                        yield uid, state.state_name, issue
+
 
 COMPATIBILITY_COLUMNS: Final = ("operator", "state", "result", "at", "why", "what to do")
 
@@ -248,17 +256,7 @@ class Comparison:
             return Outcome.REJECTED
         if self.dropped_operators or any(one.unregistered or one.unregistered_operator_state for one in reports):
             return Outcome.REJECTED_UNLESS_ALLOWED
-        issues = (
-            issue
-            for report in reports
-            for state in (*report.compatibilities, *report.operator_state_compatibilities)
-            for issue in state.issues
-        )
-        return Outcome.LOSES if any(map(_is_lossy, issues)) else Outcome.RESTORES
-
-
-def _is_lossy(issue: CompatibilityIssue) -> bool:
-    return issue.compatibility is FieldCompatibility.LOSSY
+        return Outcome.LOSES if any(self.reports.data_loss()) else Outcome.RESTORES
 
 
 @frozen

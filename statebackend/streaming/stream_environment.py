@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from migration import LIBRARY_RULES, EvolutionRules
+from snapshots.loggers import logger_of
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.key_groups import check_parallelism
@@ -18,7 +19,9 @@ from statebackend.streaming.observing.job_events import JobListener, JobListener
 from statebackend.streaming.runtime.settings import check_whole_numbers, is_instance_of
 from statebackend.streaming.stream_graph import StreamGraph
 
-__all__ = ["StreamEnvironment"]
+__all__ = ["StreamEnvironment", "require_compatible"]
+
+_logger = logger_of(__name__)
 
 
 class StreamEnvironment(ABC):
@@ -100,3 +103,10 @@ class StreamEnvironment(ABC):
             allow_non_restored_state=allow_non_restored_state,
             restores_channel_state=restores_channel_state,
         )
+
+
+def require_compatible(reports: SchemaReports, job_name: str) -> None:
+    """Raise `StateMigrationException` for incompatible state, and log a warning for all that the start drops."""
+    reports.require_compatible()
+    for uid, state_name, issue in reports.data_loss():
+        _logger.warning("job %r: operator %r, state %r: %s", job_name, uid, state_name, issue)
