@@ -171,7 +171,11 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {shown_bytes(operator['size_bytes'])}")
         timers = due.get(uid)
         if timers is not None:
-            printer.line(f"next timers: event time {timers['event_time_ms']}, clock {timers['processing_time_ms']}")
+            event, processing = (
+                "none" if time_ms is None else time_ms
+                for time_ms in (timers["event_time_ms"], timers["processing_time_ms"])
+            )
+            printer.line(f"next timers: event time {event}, processing time {processing}")
         rows = [
             (
                 one["name"],
