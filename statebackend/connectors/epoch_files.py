@@ -535,12 +535,17 @@ def _encoded(plan: _Plan, nonce: str) -> bytes:
 
 
 def _decoded(number: int, data: bytes) -> _Plan:
-    """Return a plan. Raises `SinkError` if it is damaged."""
+    """Return a plan. Raises `SinkError` if it is damaged, or of a later version."""
     try:
         fields = json.loads(data)
+        version = fields["format"]
+        if type(version) is int and version > _FORMAT:
+            raise SinkError(newer_version(f"the plan of compaction {number}", version, _FORMAT))
+        if version != _FORMAT:
+            raise ValueError(version)
         marks = [parse_mark(json.dumps(one).encode(), one["epoch"]) for one in fields["marks"]]
         staging = checked_relative_path(fields["staging"]) if marks else ""
-    except (ValueError, KeyError, TypeError, CheckpointError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:
         raise SinkError(f"the plan of compaction {number} is damaged: {format_value(data, 100)}") from error
     return _Plan(number, staging, marks[0] if marks else None, marks[1:])
 

@@ -169,6 +169,28 @@ def test_a_rollback_returns_to_the_newest_compacted_epoch_and_not_before(new_tar
     assert numbers(target, sink.files()) == ALL[:8]
 
 
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (b'{"format": 2, "marks": []}', "plan of compaction 1 was written by a newer version"),
+        (b'{"format": 0, "marks": []}', "plan of compaction 1 is damaged"),
+        (b'{"marks": []}', "plan of compaction 1 is damaged"),
+        (b"[" * 100_000, "plan of compaction 1 is damaged"),
+    ],
+)
+def test_a_plan_of_another_version_or_a_damaged_one_is_rejected_and_changes_nothing(
+    tmp_path: Path, plan: bytes, message: str
+) -> None:
+    written(tmp_path)
+    before = listed(tmp_path)
+    (tmp_path / "_compactions").mkdir()
+    (tmp_path / "_compactions" / "000000000001").write_bytes(plan)
+    for use in (lambda sink: sink.compact(keep=1, at_least=2), lambda sink: sink.files()):
+        with pytest.raises(SinkError, match=message):
+            use(ParquetSink(tmp_path))
+    assert listed(tmp_path) == before
+
+
 def test_a_compaction_fails_if_the_epochs_have_changed_since_it_read_them(
     new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
