@@ -327,7 +327,7 @@ def test_a_directory_is_recovered_with_its_checkpoints_and_never_again_read_with
     job = led(job_dir, services)
     assert job.led.ids == [1, 2]
     assert job.store.next_checkpoint_id() == 4
-    assert job.records.driver_files.list_files() == ("spark/offsets/2", "no-data-epoch.json")
+    assert job.records.driver_files.list_files() == ("no-data-epoch.json", "spark/offsets/2")
     assert job.store.delete_orphans() == ()
     for checkpoint_id in (4, 5, 6):
         job.led.add(checkpoint_id)
