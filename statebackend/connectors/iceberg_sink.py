@@ -314,7 +314,13 @@ class IcebergSink(Sink):
         from pyiceberg.transforms import parse_transform
 
         catalog = self._open_catalog()
-        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        namespace = self._name.rpartition(".")[0]
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except Exception:
+            # The task of another subtask may be faster, which a SQL catalog reports as an error of its database.
+            if not catalog.namespace_exists(namespace):
+                raise
         transaction = catalog.create_table_transaction(self._name, stored, properties=self._table_properties)
         with transaction:
             if self._partition_by:

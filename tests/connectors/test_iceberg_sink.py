@@ -339,6 +339,19 @@ def test_a_column_that_another_writer_added_is_found(target: Path) -> None:
     assert sorted(numbers_in(target)) == [0, 1]
 
 
+def test_a_namespace_that_another_subtask_creates_at_the_same_time_is_used(target: Path) -> None:
+    create = SqlCatalog.create_namespace
+
+    def late(self: SqlCatalog, namespace: Any) -> None:
+        create(self, namespace)
+        with mock.patch.object(SqlCatalog, "namespace_exists", return_value=False):
+            create(self, namespace)
+
+    with mock.patch.object(SqlCatalog, "create_namespace", late):
+        write(sink_of(target), 0, numbers(0))
+    assert numbers_in(target) == [0]
+
+
 def test_subtasks_that_change_the_schema_at_the_same_time_all_succeed(target: Path) -> None:
     table = numbers(1).append_column("extra", pa.array([True]))
     committables: list[bytes] = []
