@@ -342,7 +342,7 @@ def test_a_column_that_another_writer_added_is_found(target: Path) -> None:
 def test_a_namespace_that_another_subtask_creates_at_the_same_time_is_used(target: Path) -> None:
     create = SqlCatalog.create_namespace
 
-    def late(self: SqlCatalog, namespace: Any) -> None:
+    def late(self: SqlCatalog, namespace: Any, *_: Any) -> None:
         create(self, namespace)
         with mock.patch.object(SqlCatalog, "namespace_exists", return_value=False):
             create(self, namespace)
