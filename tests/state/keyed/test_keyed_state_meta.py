@@ -120,10 +120,10 @@ def test_keys_and_namespaces_of_unknown_serializers_stay_undecoded_and_are_compa
             unopened.restore_serializer()
 
 
-@pytest.mark.parametrize("offset", [-1, 1])
-def test_foreign_bytes_and_newer_releases_are_rejected_from_both_sides(offset):
+@pytest.mark.parametrize(("offset", "of_version"), [(-1, "has no version 0"), (1, "by a newer version")])
+def test_foreign_bytes_and_newer_releases_are_rejected_from_both_sides(offset, of_version):
     data = encode_meta(meta(A))
-    for start, reported in ((0, "not ours"), (4, "is not known here")):
+    for start, reported in ((0, "it is not of this format"), (4, of_version)):
         number = int.from_bytes(data[start : start + 4], "big") + offset
         with pytest.raises(StateRestoreError, match=reported):
             decode_meta(data[:start] + number.to_bytes(4, "big") + data[start + 4 :], 0)
