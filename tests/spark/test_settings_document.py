@@ -14,6 +14,7 @@ import statebackend
 import statebackend.spark
 from statebackend.checkpoint import ObjectStoreHighAvailability, ZooKeeperHighAvailability
 from statebackend.checkpoint.fs.retries import monotonic_ms, monotonic_s
+from statebackend.connectors import FileSink
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.job import SparkJob
 from statebackend.state.clock import wall_clock
@@ -24,6 +25,7 @@ _PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _NAMES: dict[str, Any] = {
     **{name: getattr(statebackend, name) for name in statebackend.__all__},
     **{name: getattr(statebackend.spark, name) for name in statebackend.spark.__all__},
+    "FileSink": FileSink,
     "HeapStateBackend": HeapStateBackend,
     "LocalStreamEnvironment": LocalStreamEnvironment,
     "ObjectStoreHighAvailability": ObjectStoreHighAvailability,
