@@ -91,13 +91,14 @@ def _environment(place: Path) -> bytes:
     This function waits for the end of that moment. Raises `OSError` if the process does not exist or belongs to another
     user.
     """
-    while not (found := (place / "environ").read_bytes()):
+    while True:
+        # The state comes first: an environment that is set after an empty one was read must be read again.
         fields = (place / "stat").read_text().rpartition(")")[2].split()
-        state, flags, env_start = fields[0], int(fields[6]), int(fields[47])
-        if state == "Z" or flags & _IS_OF_THE_KERNEL or env_start:
-            break
+        found = (place / "environ").read_bytes()
+        state, flags, env_end = fields[0], int(fields[6]), int(fields[48])
+        if found or state == "Z" or flags & _IS_OF_THE_KERNEL or env_end:
+            return found
         os.sched_yield()
-    return found
 
 
 class ProcessorTime:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,15 +99,22 @@ def test_remains_of_a_killed_run_are_removed_by_the_next_one(place: Path) -> Non
     run.communicate()
 
 
+@contextlib.contextmanager
+def sleeping(environment: dict[str, str]) -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"], env=environment) as child:
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
 def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> None:
     for number in range(30):
-        with subprocess.Popen(["sleep", "600"], env={"CHAOS_TEST": str(number)}) as child:
-            assert started_with("CHAOS_TEST", str(number)) == [child.pid]
-            child.kill()
-    with subprocess.Popen(["sleep", "600"], env={}) as child:
+        with sleeping({"CHAOS_TEST": str(number)}) as pid:
+            assert started_with("CHAOS_TEST", str(number)) == [pid]
+    with sleeping({}):
         # One without any environment holds nobody up, and neither do those of the kernel.
         assert started_with("CHAOS_TEST", "") == []
-        child.kill()
 
 
 def test_the_processor_time_of_a_process_includes_its_children() -> None:
