@@ -23,7 +23,7 @@ the store, writes the mark last, and deletes the staged files. Readers of a runn
 
     <path>/_staging/compaction-<32 hex>/                       the new files, and replaced epochs on a disk
     <path>/_compactions/000000000003                           the plan of the third compaction
-    <path>/epoch=00000000000000000007/                         the rows of several epochs, of which 7 is the newest
+    <path>/epoch=00000000000000000007/                         the rows of several epochs; 7 is the newest
 
 1. Write the new files. Nothing is visible.
 2. Create the plan, unless the file exists. From now on every later compaction or rollback finishes this one first.

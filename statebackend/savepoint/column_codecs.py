@@ -167,7 +167,7 @@ class _BigInteger(_Objects):
         ends = positions + 4 + sizes
         if ends.max(initial=0) > len(data):
             raise CodecMissError
-        # The last eight bytes of a value, of which those before its start are shifted out.
+        # The last eight bytes of a value; bytes before its start are shifted out.
         padded = np.concatenate([np.zeros(8, np.uint8), data])
         values = padded[ends[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
         unused = 8 * (8 - sizes)

@@ -200,7 +200,7 @@ class LatestEvent(StatefulProcessor):
 
 
 class Reminders(StatefulProcessor):
-    """Registers a timer for each number of a record, and two more in a timer, one of which is due."""
+    """Registers a timer for each number of a record, and two more in a timer; one of these is due."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle

@@ -70,7 +70,7 @@ class Shade(enum.Enum):
 
 
 def alike(**attributes: Any) -> object:
-    """Has the attributes of a value, but is none."""
+    """Has the attributes of a value, but is not a value."""
     return types.SimpleNamespace(**attributes)
 
 

@@ -52,7 +52,7 @@ LISTS = [SplitListStateDescriptor, UnionListStateDescriptor]
 
 
 def written(operator, descriptor, content):
-    """The handles of two subtasks, of which the first has the content."""
+    """The handles of two subtasks; the first one has the content."""
     backends = operator.start(parallelism=2)
     for index, backend in enumerate(backends):
         state = backend.get_state(descriptor)

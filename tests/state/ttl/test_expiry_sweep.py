@@ -14,7 +14,7 @@ REST_MS = 250
 
 
 class World:
-    """A state of ten entries, two of which a call visits; records passes and visits."""
+    """A state of ten entries; a call visits two. Records passes and visits."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -245,7 +245,7 @@ def test_a_long_chain_is_supported() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[WatermarkNode]:
-    """Sources, operators and unions, each of which reads some of those before it."""
+    """Sources, operators and unions; each one reads some of those before it."""
     names = draw(st.lists(st.sampled_from("stu"), min_size=1, unique=True))
     made = [node(name) for name in names]
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
