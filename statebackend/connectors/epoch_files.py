@@ -356,7 +356,10 @@ class EpochFiles:
     def _compacted_attempt(self, epoch_id: int) -> str | None:
         """Return the attempt of an epoch whose rows are in a compacted directory, or that is being replaced."""
         plan = self._plan()
-        replaced = [one.attempt for one in (() if plan is None else plan.sources) if one.epoch_id == epoch_id]
+        if plan is None:
+            # Nothing was ever compacted, so no commit needs to list all epochs.
+            return None
+        replaced = [one.attempt for one in plan.sources if one.epoch_id == epoch_id]
         ranges = (one for compacted in self._compacted(epoch_id) for one in compacted.epochs)
         return next(iter([*replaced, *(attempt for first, last, attempt in ranges if first <= epoch_id <= last)]), None)
 
