@@ -44,6 +44,10 @@ _WAIT_S: Final = 0.1
 """How long a task waits for records before it checks the broker."""
 
 
+_IDENTITY_S: Final = 5.0
+"""How long a run waits for the ids of the topics, in seconds."""
+
+
 class KafkaRecord(NamedTuple):
     """A record of a topic. ``timestamp_ms`` is its creation time or append time, as configured for the topic."""
 
@@ -140,6 +144,7 @@ class KafkaSource:
         }
         self._start, self._until, self._decode, self._timeout_s = start, until, decode, timeout_s
         self._consumer: Any = None
+        self._admin: Any = None
         self._partitions: dict[str, _Partition] = {}
         self._ends: dict[str, int] = {}
         self._problem: Any = None
@@ -149,6 +154,7 @@ class KafkaSource:
         """Return the state without what a run has opened. Spark's tasks open a consumer of their own."""
         closed: dict[str, Any] = {
             "_consumer": None,
+            "_admin": None,
             "_partitions": {},
             "_ends": {},
             "_problem": None,
@@ -175,6 +181,27 @@ class KafkaSource:
         self._consumer = self._consumer or self._opened()
         topic, number = _parts(split)
         return self._offsets(self._kafka.TopicPartition(topic, number))[0]
+
+    def split_identities(self) -> Mapping[str, str]:
+        """Return the id of the topic of each partition. A topic without an answer of the broker has none."""
+        from confluent_kafka.admin import AdminClient
+
+        if self._admin is None:
+            # Without this level, it warns of each setting of a consumer.
+            settings = {name: value for name, value in self._settings.items() if name != "error_cb"}
+            self._admin = AdminClient({**settings, "log_level": 3})
+        found: dict[str, str] = {}
+        topics = self._kafka.TopicCollection(self._topics)
+        for topic, answer in self._admin.describe_topics(topics, request_timeout=_IDENTITY_S).items():
+            try:
+                description = answer.result()
+            except self._kafka.KafkaException:
+                # The consumer reports the error.
+                continue
+            topic_id = description.topic_id
+            if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits():
+                found.update({f"{topic}-{one.id}": str(topic_id) for one in description.partitions})
+        return found
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
         """Return records from an offset on, up to a number. Does not wait for new records."""
@@ -231,7 +258,7 @@ class KafkaSource:
         """Close the consumer. The next run opens a new one."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer, self._partitions, self._ends = None, {}, {}
+        self._consumer, self._admin, self._partitions, self._ends = None, None, {}, {}
         self._problem = self._down_since_s = None
 
     def _places(self) -> dict[str, Any]:

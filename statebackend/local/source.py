@@ -33,7 +33,13 @@ from statebackend.streaming.errors import (
     format_value,
 )
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.runtime.source_offsets import SPLITS, positions_backend, positions_of_splits
+from statebackend.streaming.runtime.source_offsets import (
+    IDENTITIES,
+    SPLITS,
+    SplitOffset,
+    offset_of_splits,
+    positions_backend,
+)
 from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, StreamEdge, TimestampsNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
@@ -277,16 +283,17 @@ class ReplayedSource:
 class SplitPositions:
     """The positions of the splits of a source, and their state; for the thread of the run.
 
-    Raises `JobRestoreError` if a split has disappeared that may have more records.
+    Raises `JobRestoreError` if a split has disappeared that may have more records, and `StreamJobError` if a split was
+    created again.
     """
 
     def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
-        self._source = source
+        self._source, self._uid = source, uid
         self._backend = positions_backend(uid, restored, own, f"shared/{path_segment(uid)}/00000")
-        self._state = self._backend.get_state(SPLITS)
-        known = dict(self._state.get() or ())
-        if not known and restored is not None:
-            known = positions_of_splits(restored.metadata.source_positions, uid)
+        stored = SplitOffset.of_state(self._backend)
+        if not stored.positions and restored is not None:
+            stored = offset_of_splits(restored.metadata.source_positions, uid)
+        known = stored.positions
         try:
             given = source.splits()
         except Exception as error:
@@ -304,11 +311,21 @@ class SplitPositions:
             there = {**there, **_checked_splits(uid, new)}
         self.now: dict[str, int] = {**there, **known}
         """The position of each split after the records that were sent."""
+        self._identities = stored.identities
+        self._identify()
 
     def freeze(self, checkpoint_id: int) -> OperatorStateSnapshotTask:
-        """Freeze the positions, to be written on any thread."""
-        self._state.update(sorted(self.now.items()))
+        """Freeze the positions, to be written on any thread. Raises `StreamJobError` if a split was created again."""
+        self._identify()
+        self._backend.get_state(SPLITS).update(sorted(self.now.items()))
+        if self._identities:
+            self._backend.get_state(IDENTITIES).update(sorted(self._identities.items()))
         return self._backend.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
+
+    def _identify(self) -> None:
+        now, where = SplitOffset(self.now, self._identities), f"source {self._uid!r}"
+        option = "allow_non_restored_state=True to read all splits again"
+        self._identities = now.identified_by(self._source, where, option).identities
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Later checkpoints may refer to the files of this one."""

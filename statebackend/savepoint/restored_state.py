@@ -15,11 +15,14 @@ from statebackend.state.operator_state_handles import OperatorStateHandle, Opera
 from statebackend.state.operator_state_redistribution import operator_state_metas
 from statebackend.state.state_meta import KeyedStateMeta, distinct_metas
 
-__all__ = ["SOURCE_POSITIONS", "StoredSchemas"]
+__all__ = ["SOURCE_POSITIONS", "SPLIT_IDENTITIES", "StoredSchemas"]
 
 
 SOURCE_POSITIONS: Final = "splits"
-"""The operator state with the positions of a replayable source, the only state under the uid of the source."""
+"""The operator state with the positions of a replayable source."""
+
+SPLIT_IDENTITIES: Final = "identities"
+"""The operator state with the identities of its splits, if it has any. A source has no other state under its uid."""
 
 
 class StoredSchemas(Protocol):
@@ -75,7 +78,8 @@ class RestoredState:
             operator.uid
             for operator in self.metadata.operators
             if not operator.keyed_handles
-            and [state.name for state in self.operator_state_metas_of(operator.uid)] == [SOURCE_POSITIONS]
+            and {state.name for state in self.operator_state_metas_of(operator.uid)}
+            in ({SOURCE_POSITIONS}, {SOURCE_POSITIONS, SPLIT_IDENTITIES})
         ]
 
     def operator(self, uid: str) -> OperatorState | None:

@@ -76,8 +76,13 @@ class ReplayableSource(Protocol):
     """A source that can be read again from a position. An exception ends the run.
 
     It may also have ``position_of_new_split(split)``. A run that restores positions calls it for each split without
-    one, in place of the start position of `splits`, which may be the end of the split. ``close()`` is called when a run
-    ends.
+    one, in place of the start position of `splits`, which may be the end of the split.
+
+    It may also have ``split_identities()``. It returns a text for splits that exist now. The text changes if the split
+    is deleted and created again. Checkpoints store it beside the position, and another text is an error. It is called
+    after `splits` and before each checkpoint.
+
+    ``close()`` is called when a run ends.
     """
 
     def splits(self) -> Mapping[str, int]:

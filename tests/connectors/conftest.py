@@ -36,3 +36,13 @@ def kafka_server() -> Iterator[KafkaServer]:
 
     with running_broker() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_with_topic_ids() -> Iterator[KafkaServer]:
+    """A broker that gives each topic an id."""
+    _need_servers()
+    from kafka_server import running_broker
+
+    with running_broker(has_topic_ids=True) as server:
+        yield server

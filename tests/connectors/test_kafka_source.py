@@ -390,6 +390,54 @@ def test_a_partition_without_an_offset_for_a_time_is_an_error(monkeypatch: pytes
         source.splits()
 
 
+def test_topic_ids_identify_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import Future
+
+    from confluent_kafka import KafkaError, KafkaException, Uuid
+
+    def answered(topic_id: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(SimpleNamespace(topic_id=topic_id, partitions=[SimpleNamespace(id=0), SimpleNamespace(id=1)]))
+        return future
+
+    deleted: Future[Any] = Future()
+    deleted.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    answers = {"t": answered(Uuid(1, 2)), "old": answered(Uuid(0, 0)), "deleted": deleted}
+
+    class Admin:
+        def __init__(self, settings: Mapping[str, Any]) -> None:
+            assert "error_cb" not in settings
+
+        def describe_topics(self, topics: Any, request_timeout: float) -> Mapping[str, Future[Any]]:
+            return answers
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin)
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, list(answers))
+    name = str(Uuid(1, 2))
+    assert source.split_identities() == {"t-0": name, "t-1": name}, "version 2 of the metadata has ids of zeros"
+
+
+def test_a_topic_that_was_created_again_is_an_error(kafka_with_topic_ids: KafkaServer, tmp_path: Path) -> None:
+    server, out = kafka_with_topic_ids, []
+    topic = server.new_topic()
+    source = KafkaSource(server.settings, topic, until="latest", decode=decoded)
+    server.produce_each(topic, values(1, 2))
+    run(source, tmp_path / "job", out).savepoint(tmp_path / "savepoint")
+    server.produce_each(topic, values(3))
+    run(source, tmp_path / "job", out)
+    server.delete_topic(topic)
+    server.new_topic(name=topic)
+    # It has more records than were read.
+    server.produce_each(topic, values(*range(9), key="b"))
+    error = rf"split '{topic}-0', which was read up to position 3, was deleted and created again"
+    with pytest.raises(StreamJobError, match=error):
+        run(source, tmp_path / "job", out)
+    with pytest.raises(StreamJobError, match=error.replace("3", "2")):
+        run(source, tmp_path / "second", out, from_savepoint=str(tmp_path / "savepoint"))
+
+    assert out == [("a", 1), ("a", 2), ("a", 3)]
+
+
 def test_a_record_that_cannot_be_read_is_named() -> None:
     class Message:
         def __getattr__(self, name: str) -> Any:

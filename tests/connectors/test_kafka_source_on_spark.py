@@ -148,6 +148,23 @@ def test_deleted_topics_are_errors(job: Job, kafka_server: KafkaServer) -> None:
 
 
 @pytest.mark.spark
+def test_a_topic_that_was_created_again_is_an_error(
+    spark: Any, tmp_path: Path, kafka_with_topic_ids: KafkaServer
+) -> None:
+    server, job = kafka_with_topic_ids, Job(spark, kafka_with_topic_ids, tmp_path)
+    topic = server.new_topic()
+    server.produce_each(topic, [b"%d" % n for n in range(10)], key=b"k0")
+    job.run(topic)
+    server.delete_topic(topic)
+    server.new_topic(name=topic)
+    server.produce_each(topic, [b"%d" % n for n in range(20)], key=b"k0")
+    with pytest.raises(Exception, match=rf"'{topic}-0', which was read up to position 10, was deleted and created ag"):
+        job.run(topic)
+
+    assert job.rows() == [("k0", n, n + 1) for n in range(10)]
+
+
+@pytest.mark.spark
 def test_an_invalid_source_is_rejected(spark: Any, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 

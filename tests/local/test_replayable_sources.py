@@ -81,6 +81,43 @@ def test_a_failed_job_continues_after_its_position_and_emits_each_record_once(
     assert read_before >= reported if how == "unaligned" else read_before == reported
 
 
+class IdentifiedLists(Lists):
+    """A source whose splits have an identity, which changes after some questions."""
+
+    def __init__(self, lists: Mapping[str, Sequence[Any]], *identities: str) -> None:
+        super().__init__(lists)
+        self.identities = list(identities)
+
+    def split_identities(self) -> Mapping[str, str]:
+        identity = self.identities.pop(0) if len(self.identities) > 1 else self.identities[0]
+        return dict.fromkeys(self.lists, identity)
+
+
+RECREATED = r"source 'lists': split 'split-0', which was read up to position \d+, was deleted and created again"
+
+
+def test_a_start_with_a_split_that_was_created_again_is_an_error(tmp_path: Path) -> None:
+    # The first checkpoint has no identities, as before they were stored.
+    run(Lists(splits_of(10)), [], tmp_path / "job")
+    run(IdentifiedLists(splits_of(20), "first"), [], tmp_path / "job").savepoint(tmp_path / "savepoint")
+    out: list[Any] = []
+    with pytest.raises(StreamJobError, match=RECREATED):
+        run(IdentifiedLists(splits_of(30), "second"), out, tmp_path / "job")
+    with pytest.raises(StreamJobError, match=RECREATED):
+        run(IdentifiedLists(splits_of(30), "second"), out, tmp_path / "new", from_savepoint=tmp_path / "savepoint")
+    assert not out
+    run(IdentifiedLists(splits_of(30), "first"), out, tmp_path / "job")
+    assert len(out) == 30
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_split_that_is_created_again_during_a_run_fails_the_checkpoint(tmp_path: Path, how: str) -> None:
+    out: list[Any] = []
+    with pytest.raises(StreamJobError, match=RECREATED):
+        run(IdentifiedLists(splits_of(10), "first", "second"), out, tmp_path / "job", **HOW[how])
+    assert not out
+
+
 class GrowingUntil(Lists):
     """A source whose split grows until a condition holds; then comes one more, poisonous record."""
 

@@ -4,7 +4,7 @@ The driver plans each micro-batch: it asks the source for the ends of its splits
 planned positions before the batch runs. Each task then reads one split between two positions. So a batch that runs
 again reads the same records.
 
-    {"payments-0": 17, "payments-1": 4}      an offset: the position of each split
+    {"payments-0": 17, "payments-1": 4}      an offset: the position of each split; see `SplitOffset`
 
 A new split gets its first position in one batch, and its first records in the next. So the log has the positions
 between which each record was read, although the first position of a split may change later.
@@ -27,7 +27,7 @@ from statebackend.spark.columns import nullable_type, struct_type_of, to_arrow_s
 from statebackend.streaming.errors import JobDefinitionError, StreamJobError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_writer import RowWriter
-from statebackend.streaming.runtime.source_offsets import SOURCE_FORMAT
+from statebackend.streaming.runtime.source_offsets import SOURCE_FORMAT, SplitOffset
 from statebackend.streaming.stream_graph import MicroBatchSource
 
 __all__ = ["frame_of", "limited_ends"]
@@ -86,12 +86,13 @@ class _Reader(DataSourceStreamReader):
         self._schema = schema
         self._ends: dict[str, int] = {}
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return dict(self.source.splits())
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._identified(SplitOffset(dict(self.source.splits()))).to_json()
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         ends = self._ends = dict(self.source.end_positions()) if self.last is None else self.last
-        for split, position in start.items():
+        stored = self._identified(SplitOffset.of_json(start))
+        for split, position in stored.positions.items():
             if split not in ends:
                 raise StreamJobError(
                     f"{self.source!r}: split {split!r}, which was read up to position {position}, no longer exists, so "
@@ -104,16 +105,21 @@ class _Reader(DataSourceStreamReader):
                     f"{ends[split]}: it was deleted and created again. Give the source another uid, and pass "
                     f"allow_dropped_sources="
                 )
-        known = {split: ends[split] for split in start}
-        planned = limited_ends(start, known, getattr(limit, "max_rows", None))
-        new = {split: self.source.position_of_new_split(split) for split in ends if split not in start}
-        return {**planned, **new}
+        known = {split: ends[split] for split in stored.positions}
+        planned = limited_ends(stored.positions, known, getattr(limit, "max_rows", None))
+        new = {split: self.source.position_of_new_split(split) for split in ends if split not in known}
+        offset = SplitOffset({**planned, **new}, stored.identities)
+        return (self._identified(offset) if new else offset).to_json()
+
+    def _identified(self, offset: SplitOffset) -> SplitOffset:
+        return offset.identified_by(self.source, repr(self.source), "allow_dropped_sources=")
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
         return self._ends or None
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Range]:
-        return [_Range(split, first, end[split]) for split, first in sorted(start.items()) if first < end[split]]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[_Range]:
+        first = SplitOffset.of_json(start).positions
+        return [_Range(split, first[split], end[split]) for split in sorted(first) if first[split] < end[split]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Range)

@@ -5,7 +5,10 @@ The local runtime stores the positions of a replayable source as operator state,
     local runtime    operator state of the uid: the split list ("payments-0", 17), ("payments-1", 4)
     Spark            a line of the offsets of a batch: {"payments-0": 17, "payments-1": 4}
 
-Each runtime reads the form of the other one.
+Each runtime reads the form of the other one. If the source identifies its splits, there is also:
+
+    local runtime    the split list "identities": ("payments-0", "Vd0..."), ("payments-1", "Vd0...")
+    Spark            a key of the line: "identities": {"payments-0": "Vd0...", "payments-1": "Vd0..."}
 """
 
 from __future__ import annotations
@@ -15,24 +18,26 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import ReadSource, SourcePositions
-from statebackend.savepoint.restored_state import SOURCE_POSITIONS, RestoredState
+from statebackend.savepoint.restored_state import SOURCE_POSITIONS, SPLIT_IDENTITIES, RestoredState
 from statebackend.state.operator_state_backend import OperatorStateBackend, OperatorStateBackendParameters
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.operator_state_redistribution import restored_operator_state
-from statebackend.streaming.errors import format_value
+from statebackend.streaming.errors import StreamJobError, format_value
+from statebackend.streaming.stream_graph import ReplayableSource
 
 __all__ = [
     "NO_OFFSET",
     "SOURCE_FORMAT",
     "OffsetLines",
+    "SplitOffset",
     "are_of_splits",
     "is_json_object",
+    "offset_of_splits",
     "positions_backend",
-    "positions_of_splits",
     "with_source_positions",
 ]
 
@@ -41,11 +46,59 @@ SOURCE_FORMAT: Final = "statebackend-source"
 
 SPLITS: Final = SplitListStateDescriptor(SOURCE_POSITIONS, tuple[str, int])
 
+IDENTITIES: Final = SplitListStateDescriptor(SPLIT_IDENTITIES, tuple[str, str])
+
 _BATCH: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 """What Spark stores of a batch before its offsets."""
 
 NO_OFFSET: Final = "-"
 """The line of a source that has no offset yet."""
+
+
+@frozen
+class SplitOffset:
+    """The positions of the splits of a source, and the identities of those that have one."""
+
+    positions: Mapping[str, int] = field(factory=dict)
+    identities: Mapping[str, str] = field(factory=dict)
+
+    @classmethod
+    def of_json(cls, offset: Mapping[str, Any]) -> SplitOffset:
+        """Parse the offset of Spark."""
+        identities = offset.get(SPLIT_IDENTITIES)
+        return cls(
+            {split: position for split, position in offset.items() if type(position) is int},
+            identities if isinstance(identities, dict) else {},
+        )
+
+    @classmethod
+    def of_state(cls, backend: OperatorStateBackend) -> SplitOffset:
+        """Read the state of the local runtime. Sources without identities do not have that state."""
+        has_identities = SPLIT_IDENTITIES in backend.state_names()
+        return cls(
+            dict(backend.get_state(SPLITS).get() or ()),
+            dict(backend.get_state(IDENTITIES).get() or ()) if has_identities else {},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset of Spark."""
+        return {**self.positions, **({SPLIT_IDENTITIES: dict(self.identities)} if self.identities else {})}
+
+    def identified_by(self, source: ReplayableSource, where: str, option: str) -> SplitOffset:
+        """Return the offset with the present identities. Raises `StreamJobError` if a split was created again.
+
+        ``option`` is that of the program for a source whose uid has changed.
+        """
+        identify = getattr(source, "split_identities", None)
+        found: Mapping[str, str] = {} if identify is None else identify()
+        for split, position in sorted(self.positions.items()):
+            if split in found and self.identities.get(split, found[split]) != found[split]:
+                raise StreamJobError(
+                    f"{where}: split {split!r}, which was read up to position {position}, was deleted and created "
+                    f"again, so the position is not valid. Give the source another uid, and pass {option}"
+                )
+        known = {split: found[split] for split in self.positions if split in found}
+        return evolve(self, identities={**self.identities, **known})
 
 
 @frozen
@@ -122,18 +175,17 @@ def positions_backend(
     return OperatorStateBackend(parameters)
 
 
-def positions_of_splits(metadata_positions: SourcePositions | None, uid: str) -> dict[str, int]:
+def offset_of_splits(metadata_positions: SourcePositions | None, uid: str) -> SplitOffset:
     """Return the positions of a source by split, from Spark's offsets; empty without them."""
     if metadata_positions is None or metadata_positions.sources is None:
-        return {}
+        return SplitOffset()
     sources = metadata_positions.sources
     logs = [str(place) if one.log is None else one.log for place, one in enumerate(sources)]
     lines = OffsetLines.of(metadata_positions.offsets).by_log(logs)
     for source, line in zip(sources, lines, strict=False):
         if source.uid == uid and source.name == SOURCE_FORMAT and is_json_object(line):
-            found: dict[str, Any] = json.loads(line)
-            return {split: position for split, position in found.items() if type(position) is int}
-    return {}
+            return SplitOffset.of_json(json.loads(line))
+    return SplitOffset()
 
 
 def are_of_splits(positions: SourcePositions | None) -> bool:
@@ -146,15 +198,15 @@ def with_source_positions(state: RestoredState, uids: Collection[str]) -> Restor
     """Return the state of a local job with the positions of these sources in the form of Spark, if it has any."""
     if state.metadata.source_positions is not None:
         return state
-    found: dict[str, Mapping[str, int]] = {}
+    found: dict[str, SplitOffset] = {}
     for uid in sorted(uids):
         with positions_backend(uid, state, state.file_system, "unused") as backend:
-            splits = dict(backend.get_state(SPLITS).get() or ())
-        if splits:
+            splits = SplitOffset.of_state(backend)
+        if splits.positions:
             found[uid] = splits
     if not found:
         return state
-    lines = [json.dumps(splits, sort_keys=True, separators=(",", ":")) for splits in found.values()]
+    lines = [json.dumps(splits.to_json(), sort_keys=True, separators=(",", ":")) for splits in found.values()]
     positions = SourcePositions(
         batch_id=0,
         offsets="\n".join(("v1", _BATCH, *lines)).encode(),

@@ -89,6 +89,32 @@ def test_a_removed_or_shorter_split_is_an_error() -> None:
         reader(Numbers(a=2)).latestOffset({"a": 7}, ReadAllAvailable())
 
 
+class Identified(Numbers):
+    """A source that identifies its splits."""
+
+    identity = "first"
+
+    def split_identities(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.ends, self.identity)
+
+
+def test_a_split_that_was_created_again_is_an_error() -> None:
+    source = Identified(a=5)
+    start = reader(source).initialOffset()
+    assert start == {"a": 0, "identities": {"a": "first"}}
+    source.ends["b"] = 1
+    end = reader(source).latestOffset(start, ReadAllAvailable())
+    assert end == {"a": 5, "b": 0, "identities": {"a": "first", "b": "first"}}
+    assert numbers_read(source, start, end) == {"a": [0, 1, 2, 3, 4]}
+    source.ends["a"], source.identity = 9, "second"
+    with pytest.raises(StreamJobError, match=r"'a', which was read up to position 5, was deleted.*allow_dropped_sour"):
+        reader(source).latestOffset(end, ReadAllAvailable())
+
+
+def test_an_offset_without_identities_gets_them() -> None:
+    assert reader(Identified(a=5)).latestOffset({"a": 5}, ReadAllAvailable()) == {"a": 5, "identities": {"a": "first"}}
+
+
 def test_a_batch_has_at_most_the_maximal_number_of_records() -> None:
     planned = reader(Numbers(a=90, b=10)).latestOffset({"a": 0, "b": 0}, ReadMaxRows(20))
     assert planned == {"a": 18, "b": 2}

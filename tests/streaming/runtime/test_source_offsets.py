@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from attrs import evolve
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
@@ -14,10 +15,12 @@ from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.restored_state import RestoredState
+from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.runtime.source_offsets import (
     SOURCE_FORMAT,
+    SplitOffset,
     are_of_splits,
-    positions_of_splits,
+    offset_of_splits,
     with_source_positions,
 )
 from statebackend.streaming.stream_graph import SplitRead
@@ -42,9 +45,16 @@ class Count(KeyedProcessFunction[int, Any, Any]):
         return iter(())
 
 
-def savepoint(directory: Path) -> RestoredState:
+class IdentifiedNumbers(Numbers):
+    """The first split has an identity."""
+
+    def split_identities(self) -> Mapping[str, str]:
+        return {"a": "first"}
+
+
+def savepoint(directory: Path, source: Numbers | None = None) -> RestoredState:
     environment = LocalStreamEnvironment(job_dir=directory / "job")
-    numbers = environment.from_source(Numbers(), "number bigint", uid="numbers")
+    numbers = environment.from_source(source or Numbers(), "number bigint", uid="numbers")
     numbers.key_by("number").process(Count(), uid="count", schema="n bigint").sink_to([])
     environment.execute().savepoint(directory / "savepoint")
     file_system, metadata = read_savepoint(str(directory / "savepoint"))
@@ -59,8 +69,8 @@ def test_positions_of_a_local_job_become_spark_offsets(tmp_path: Path) -> None:
     assert (version, json.loads(batch)["batchWatermarkMs"], json.loads(line)) == ("v1", 0, {"a": 5, "b": 3})
     assert positions.sources == (ReadSource(SOURCE_FORMAT, "numbers", "0"),)
     assert are_of_splits(positions)
-    assert positions_of_splits(positions, "numbers") == {"a": 5, "b": 3}
-    assert positions_of_splits(positions, "other") == {}
+    assert offset_of_splits(positions, "numbers").positions == {"a": 5, "b": 3}
+    assert offset_of_splits(positions, "other").positions == {}
     assert with_source_positions(state, {"numbers"}) is state
 
 
@@ -74,9 +84,37 @@ def test_other_sources_of_spark_have_no_splits() -> None:
     files, splits = ReadSource("FileSource[/in]", "files", "0"), ReadSource(SOURCE_FORMAT, "numbers", "numbers")
     offsets = b'v2\n{}\n0:{"logOffset":4}\nnumbers:{"a":7}'
     positions = SourcePositions(batch_id=3, offsets=offsets, sources=(files, splits))
-    assert positions_of_splits(positions, "files") == {}
-    assert positions_of_splits(positions, "numbers") == {"a": 7}
-    assert positions_of_splits(evolve(positions, offsets=b"v1\n{}\n-\n-"), "numbers") == {}
-    assert positions_of_splits(None, "numbers") == {}
+    assert offset_of_splits(positions, "files").positions == {}
+    assert offset_of_splits(positions, "numbers").positions == {"a": 7}
+    assert offset_of_splits(evolve(positions, offsets=b"v1\n{}\n-\n-"), "numbers").positions == {}
+    assert offset_of_splits(None, "numbers").positions == {}
     assert not are_of_splits(positions)
     assert not are_of_splits(None)
+
+
+def test_identities_of_a_local_job_become_part_of_spark_offsets(tmp_path: Path) -> None:
+    stored = savepoint(tmp_path, IdentifiedNumbers())
+    assert stored.positioned_sources == ["numbers"]
+    positions = with_source_positions(stored, {"numbers"}).metadata.source_positions
+    assert positions is not None
+    line = positions.offsets.decode().split("\n")[2]
+    assert json.loads(line) == {"a": 5, "b": 3, "identities": {"a": "first"}}
+    assert offset_of_splits(positions, "numbers") == SplitOffset({"a": 5, "b": 3}, {"a": "first"})
+
+
+def test_an_offset_without_identities_is_as_in_earlier_versions(tmp_path: Path) -> None:
+    offset = {"a": 5, "b": 3}
+    assert SplitOffset.of_json(offset).to_json() == offset
+    names = [meta.name for meta in savepoint(tmp_path).operator_state_metas_of("numbers")]
+    assert names == ["splits"]
+
+
+def test_a_split_with_another_identity_is_an_error() -> None:
+    stored = SplitOffset({"a": 5, "b": 3}, {"a": "first", "b": "b"})
+    assert stored.identified_by(Numbers(), "here", "x=") == stored
+    # Split b did not say its identity, so the stored one is kept.
+    assert stored.identified_by(IdentifiedNumbers(), "here", "x=") == stored
+    assert SplitOffset({"a": 5}).identified_by(IdentifiedNumbers(), "here", "x=").identities == {"a": "first"}
+    other = evolve(stored, identities={"a": "other"})
+    with pytest.raises(StreamJobError, match="here: split 'a', which was read up to position 5, was deleted and creat"):
+        other.identified_by(IdentifiedNumbers(), "here", "x=")
