@@ -31,13 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processor: processor time of all threads, for a busy machine (default wall)",
     )
     parser.add_argument(
-        "--only", choices=("looking", "spark_count"), default="looking", help="spark_count: count on Spark"
+        "--only",
+        choices=("looking", "spark_count", "flink_import"),
+        default="looking",
+        help="spark_count: count on Spark; flink_import: import a savepoint of Flink",
     )
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Measure each operation on each state, ours and pyarrow's in alternation, or count on Spark."""
-    yield from _counting_on_spark(arguments) if arguments.only == "spark_count" else _looking(arguments)
+    """Measure each operation on each state, ours and pyarrow's in alternation, or what ``--only`` names."""
+    parts = {"looking": _looking, "spark_count": _counting_on_spark, "flink_import": _importing_from_flink}
+    yield from parts[arguments.only](arguments)
+
+
+def _importing_from_flink(arguments: argparse.Namespace) -> Iterator[Result]:
+    from benchmarks.savepoints.flink_import import ENTRIES_PER_KEY, REQUIRED_PER_SECOND, imported_per_second
+
+    speeds = imported_per_second(max(1, arguments.entries // ENTRIES_PER_KEY), arguments.rounds)
+    median = statistics.median(speeds)
+    yield Result("import from Flink", median, REQUIRED_PER_SECOND, "required", "entries per processor second", 1.0)
 
 
 def _counting_on_spark(arguments: argparse.Namespace) -> Iterator[Result]:

@@ -55,9 +55,13 @@ from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.state_kind import TableForm
 from statebackend.state.state_meta import StateMeta
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.times.timers import TimerSerializerSnapshot
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializer
+from typeserializers.times.timers import TimerSerializer, TimerSerializerSnapshot
 
 __all__ = [
     "CanonicalGroups",
@@ -73,6 +77,7 @@ _SHORT: Final = struct.Struct(">H")
 _INT: Final = struct.Struct(">i")
 _END: Final = 0xFFFF
 _LAST: Final = 0x80
+_MAX_BYTES: Final = (1 << 31) - 1
 _SEPARATOR: Final = b","
 _ONE: Final = b"\0\0\0\1"
 _VOID: Final = b"\0"
@@ -118,6 +123,34 @@ def _truncated(position: int) -> EndOfDataError:
     return EndOfDataError(f"the value at byte {position} is truncated")
 
 
+def _emit_step(function: GeneratedFunction, serializer: TypeSerializer[Any]) -> list[str]:
+    """Return the lines that move ``pos`` after a value. If ``data`` is too short, they raise or move it too far."""
+    if serializer.length >= 0:
+        return [f"pos += {serializer.length}"]
+    if isinstance(serializer, TtlSerializer):
+        return ["pos += 8", *_emit_step(function, serializer.value_serializer)]
+    if isinstance(serializer, TimerSerializer):
+        parts = (serializer.key_serializer, serializer.namespace_serializer)
+        return ["pos += 8", *(line for part in parts for line in _emit_step(function, part))]
+    step = f"pos = {function.bind('step', step_of(serializer))}(data, pos)"
+    if type(serializer) is StringSerializer:
+        # A short ASCII text has its length plus one, and its bytes.
+        return [
+            "n = data[pos]",
+            "e = pos + n",
+            "if 0 < n < 128 and data[pos + 1 : e].isascii(): pos = e",
+            f"else: {step}",
+        ]
+    if isinstance(serializer, ListSerializer):
+        element = serializer.element_serializer
+        lines = [f"count = {function.bind('read_count', _count)}(data, pos)", "pos += 4"]
+        if element.length >= 0:
+            return [*lines, f"pos += count * {element.length}"]
+        if not isinstance(element, ListSerializer):
+            return [*lines, "for _ in range(count):", *indented(_emit_step(function, element))]
+    return [step]
+
+
 class RowMaker:
     """Creates canonical rows from the composite keys and the values of one state.
 
@@ -132,9 +165,20 @@ class RowMaker:
             return
         keys = key_snapshot.restore_serializer()
         namespaces = state.namespace_snapshot.restore_serializer()
-        self._step_key, self._step_namespace = step_of(keys), step_of(namespaces)
-        self._has_lengths = keys.length < 0 and namespaces.length < 0
         self._key_length, self._namespace_length = keys.length, namespaces.length
+        function = GeneratedFunction("address", "data, pos")
+        step_keys, step_namespaces = _emit_step(function, keys), _emit_step(function, namespaces)
+        lines = ["key_start = pos", *step_keys, "key_end = start = pos", *step_namespaces, "end = pos"]
+        if keys.length < 0 and namespaces.length < 0:
+            after = function.bind("after_length", _after_length)
+            lines = [
+                "key_start = pos",
+                *step_keys,
+                "key_end = pos",
+                f"start = pos = {after}(data, pos, pos - key_start)",
+            ]
+            lines += [*step_namespaces, "end = pos", f"pos = {after}(data, pos, pos - start)"]
+        self._address_of = function.compile([*lines, "return key_end, start, end, pos"])
         self._step_element: Step | None = None
         self._element_length = -1
         if state.form is TableForm.LIST:
@@ -160,50 +204,65 @@ class RowMaker:
         if key_groups is not None and not groups.equals(pa.array(key_groups, pa.int32())):
             raise MalformedDataError("a key of another key group in this key group")
         if self._form is None:
-            address = self._fixed_addresses(raw_keys, 0)
+            address = self._fixed_addresses(raw, 0)
             address = [address[0], pa.repeat(pa.scalar(_VOID, pa.binary()), len(raw)), address[2]]
             values = [b""] * len(raw)
         elif self._form is not TableForm.MAP and self._namespace_length >= 0:
-            address = self._fixed_addresses(raw_keys, self._namespace_length)
+            address = self._fixed_addresses(raw, self._namespace_length)
         else:
             address = self._parsed_addresses(raw_keys)
-        if self._form is TableForm.LIST:
-            values = list(map(self._list, values))
-        elif self._form is TableForm.MAP:
+        column = pa.array(self._lists(values) if self._form is TableForm.LIST else values, pa.binary())
+        if self._form is TableForm.MAP:
             if b"" in values:
                 raise MalformedDataError("an entry of a map has no value")
-            # For a null value Flink writes the flag, with or without unused bytes.
-            values = [b"\1" if value[0] else value for value in values]
-        columns = [groups, *address, pa.array(values, pa.binary())]
+            is_null = pc.not_equal(pc.binary_slice(column, 0, 1), b"\0")
+            if pc.any(is_null).as_py():
+                # For a null value Flink writes the flag, with or without unused bytes.
+                column = pc.if_else(is_null, b"\1", column)
+        columns = [groups, *address, column]
         rows = pa.record_batch(columns, schema=SCHEMA)
         is_sorted = pc.all(pc.less_equal(raw.slice(0, len(raw) - 1), raw.slice(1)), min_count=0).as_py()
         return rows if is_sorted else rows.take(pc.sort_indices(raw))
 
-    def _fixed_addresses(self, raw_keys: Sequence[bytes], size: int) -> list[pa.Array]:
+    def _fixed_addresses(self, raw: pa.Array, size: int) -> list[pa.Array]:
         """Return the columns of keys before a namespace of ``size`` bytes."""
-        prefix = self._prefix_bytes
-        if min(map(len, raw_keys), default=prefix + size) < prefix + size:
+        if (pc.min(pc.binary_length(raw)).as_py() or 0) < self._prefix_bytes + size:
             raise EndOfDataError("a key is truncated")
-        # Arrow's slices with a negative stop fail for some lengths.
-        keys = pa.array([one[prefix : len(one) - size] for one in raw_keys], pa.binary())
+        # Arrow's `binary_slice` fails for some lengths.
+        keys = pc.binary_replace_slice(raw, 0, self._prefix_bytes, b"")
         if size:
-            spaces = pa.array([one[len(one) - size :] for one in raw_keys], pa.binary())
+            keys = pc.binary_replace_slice(keys, -size, _MAX_BYTES, b"")
+            spaces = pc.binary_replace_slice(raw, 0, -size, b"")
         else:
-            spaces = pa.repeat(pa.scalar(b"", pa.binary()), len(raw_keys))
-        return [keys, spaces, pa.nulls(len(raw_keys), pa.binary())]
+            spaces = pa.repeat(pa.scalar(b"", pa.binary()), len(raw))
+        return [keys, spaces, pa.nulls(len(raw), pa.binary())]
 
     def _parsed_addresses(self, raw_keys: Sequence[bytes]) -> list[pa.Array]:
         keys: list[bytes] = []
         namespaces: list[bytes] = []
         user_keys: list[bytes | None] = []
         is_map = self._form is TableForm.MAP
+        if not is_map and self._key_length >= 0:
+            # Nothing follows the namespace.
+            end = self._prefix_bytes + self._key_length
+            if min(map(len, raw_keys), default=end) < end:
+                raise EndOfDataError("a key is truncated")
+            keys = [raw_key[self._prefix_bytes : end] for raw_key in raw_keys]
+            namespaces = [raw_key[end:] for raw_key in raw_keys]
+            return [pa.array(keys, pa.binary()), pa.array(namespaces, pa.binary()), pa.nulls(len(keys), pa.binary())]
+        prefix, address_of = self._prefix_bytes, self._address_of
         key = namespace = last = b""
         end = 0
         for raw_key in raw_keys:
             # No serialized key is a prefix of another key, so a match is the same key. The entries of a map share it.
             if not end or not raw_key.startswith(last):
-                key, namespace, end = self._address(raw_key)
-                last = raw_key[:end]
+                try:
+                    key_end, start, stop, end = address_of(raw_key, prefix)
+                except IndexError as error:
+                    raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated") from error
+                if end > len(raw_key):
+                    raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated")
+                key, namespace, last = raw_key[prefix:key_end], raw_key[start:stop], raw_key[:end]
             keys.append(key)
             namespaces.append(namespace)
             user_keys.append(raw_key[end:])
@@ -214,54 +273,57 @@ class RowMaker:
             user_keys = [None] * len(keys)
         return [pa.array(one, pa.binary()) for one in (keys, namespaces, user_keys)]
 
-    def _address(self, raw_key: bytes) -> tuple[bytes, bytes, int]:
-        """Return key, namespace and the position after them."""
-        prefix = self._prefix_bytes
-        if self._form is not TableForm.MAP and self._key_length >= 0:
-            # Nothing follows the namespace.
-            end = prefix + self._key_length
-            if len(raw_key) < end:
-                raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated")
-            return raw_key[prefix:end], raw_key[end:], len(raw_key)
-        key_end = self._step_key(raw_key, prefix)
-        position = self._after_length(raw_key, key_end, key_end - prefix)
-        namespace_end = self._step_namespace(raw_key, position)
-        end = self._after_length(raw_key, namespace_end, namespace_end - position)
-        return raw_key[prefix:key_end], raw_key[position:namespace_end], end
-
-    def _after_length(self, raw_key: bytes, position: int, length: int) -> int:
-        if not self._has_lengths:
-            return position
-        size = max(1, (length.bit_length() + 7) // 8)
-        if raw_key[position : position + size] != length.to_bytes(size, "little"):
-            raise MalformedDataError(f"the length {length} is not at byte {position} of a key")
-        return position + size
-
-    def _list(self, value: bytes) -> bytes:
+    def _lists(self, values: Sequence[bytes]) -> list[bytes]:
+        """Return the values of lists with their counts instead of separators."""
         step, length = self._step_element, self._element_length
         if step is None:
-            return value
-        if length > 0:
-            count, rest = divmod(len(value) + 1, length + 1)
-            if rest or value[length :: length + 1].strip(_SEPARATOR):
-                raise MalformedDataError(f"a list of {len(value)} bytes has no elements of {length} bytes")
-            if count == 1:
+            return list(values)
+        if length <= 0:
+            return [_joined_list(step, value) for value in values]
+        stride = length + 1
+        known: dict[int, tuple[bytes, bytes]] = {}
+        lists: list[bytes] = []
+        for value in values:
+            size = len(value)
+            if size not in known:
+                count, rest = divmod(size + 1, stride)
+                if rest:
+                    raise MalformedDataError(f"a list of {size} bytes has no elements of {length} bytes")
+                known[size] = _INT.pack(count), _SEPARATOR * (count - 1)
+            count_bytes, separators = known[size]
+            if separators:
+                if value[length::stride] != separators:
+                    raise MalformedDataError(f"a list of {size} bytes has no separators of elements of {length} bytes")
+                elements = bytearray(value)
+                del elements[length::stride]
+                lists.append(count_bytes + elements)
+            else:
+                lists.append(count_bytes + value)
+        return lists
+
+
+def _after_length(data: bytes, position: int, length: int) -> int:
+    """Return the position after the length of a key or namespace, which must be at a position."""
+    size = max(1, (length.bit_length() + 7) // 8)
+    if data[position : position + size] != length.to_bytes(size, "little"):
+        raise MalformedDataError(f"the length {length} is not at byte {position} of a key")
+    return position + size
+
+
+def _joined_list(step: Step, value: bytes) -> bytes:
+    elements: list[bytes] = []
+    position = 0
+    while True:
+        end = step(value, position)
+        if end == len(value):
+            if not position:
                 return _ONE + value
-            starts = range(0, len(value), length + 1)
-            return _INT.pack(count) + b"".join([value[start : start + length] for start in starts])
-        elements: list[bytes] = []
-        position = 0
-        while True:
-            end = step(value, position)
-            if end == len(value):
-                if not position:
-                    return _ONE + value
-                elements.append(value[position:])
-                return _INT.pack(len(elements)) + b"".join(elements)
-            elements.append(value[position:end])
-            if value[end] != _SEPARATOR[0]:
-                raise MalformedDataError(f"no separator at byte {end} of a list")
-            position = end + 1
+            elements.append(value[position:])
+            return _INT.pack(len(elements)) + b"".join(elements)
+        elements.append(value[position:end])
+        if value[end] != _SEPARATOR[0]:
+            raise MalformedDataError(f"no separator at byte {end} of a list")
+        position = end + 1
 
 
 class CanonicalGroups:
@@ -271,35 +333,45 @@ class CanonicalGroups:
         self._state_count = state_count
         self._is_compressed = is_compressed
         self._blocks: dict[int, array[int]] = {}
-        """By key group: the id of each state with entries, and the positions of its first entry and after its last."""
+        """By key group: the ids and the starts of the states found so far, and where to search the next one or -1."""
 
     def read(self, state_id: int, data: bytes, key_group: int, batch: CanonicalBatch) -> None:
         """Append the composite keys and the values of one state."""
         data = decompress_frames(data) if self._is_compressed else data
-        blocks = self._blocks.get(key_group)
+        blocks = self._blocks.setdefault(key_group, array("q", [0]))
         try:
-            if blocks is None:
-                blocks = self._blocks[key_group] = self._found(data)
-            for index in range(0, len(blocks), 3):
+            for index in range(0, len(blocks) - 1, 2):
                 if blocks[index] == state_id:
                     _read_block(data, blocks[index + 1], batch)
+                    return
+            # States are mostly read in their order in the group, so the search continues after the last state.
+            while (position := blocks[-1]) >= 0:
+                found = self._next(data, position, blocks)
+                if found == state_id:
+                    blocks[-1] = _read_block(data, position + 2, batch)
+                    # Check the end of the last state too.
+                    if _short(data, blocks[-1]) == _END:
+                        self._next(data, blocks[-1], blocks)
+                    return
+                if found != _END:
+                    blocks[-1] = _block_end(data, position + 2)
         except (struct.error, IndexError) as error:
             raise EndOfDataError(f"the key group of {len(data)} bytes is truncated") from error
 
-    def _found(self, data: bytes) -> array[int]:
-        """Return the blocks of the group."""
-        blocks = array("q")
-        position, found = 0, _short(data, 0)
-        while found != _END:
-            if found >= self._state_count:
-                raise MalformedDataError(f"byte {position}: there is no state {found}")
-            start = position + 2
-            position = _block_end(data, start)
-            blocks.extend((found, start, position))
-            found = _short(data, position)
-        if position + 2 != len(data):
-            raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
-        return blocks
+    def _next(self, data: bytes, position: int, blocks: array[int]) -> int:
+        """Add the state at a position to the blocks, and return its id."""
+        found = _short(data, position)
+        if found == _END:
+            blocks[-1] = -1
+            if position + 2 != len(data):
+                raise MalformedDataError(
+                    f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}"
+                )
+        elif found >= self._state_count or found in blocks[:-1:2]:
+            raise MalformedDataError(f"byte {position}: state {found} does not exist or is there twice")
+        else:
+            blocks[-1:] = array("q", (found, position + 2, -1))
+        return found
 
 
 def _block_end(data: bytes, position: int) -> int:
@@ -311,26 +383,35 @@ def _block_end(data: bytes, position: int) -> int:
         (size,) = unpack(data, position)
         (value_size,) = unpack(data, start + size)
         if size < 1 or value_size < 0:
-            raise MalformedDataError(f"byte {position}: a key of {size} bytes, a value of {value_size} bytes")
+            raise _misplaced(position, size, value_size)
         is_last = data[start] & _LAST
         position = start + size + 4 + value_size
     return position
 
 
-def _read_block(data: bytes, position: int, batch: CanonicalBatch) -> None:
-    """Append the entries of a state, whose sizes `_block_end` has checked."""
+def _read_block(data: bytes, position: int, batch: CanonicalBatch) -> int:
+    """Append the entries of a state. Return the position after them."""
     unpack = _INT.unpack_from
-    keys, values = batch.keys, batch.values
+    append_key, append_value = batch.keys.append, batch.values.append
     is_last = 0
     while not is_last:
         start = position + 4
         end = start + unpack(data, position)[0]
         value_start = end + 4
-        position = value_start + unpack(data, end)[0]
+        next_position = value_start + unpack(data, end)[0]
+        if end <= start or next_position < value_start:
+            raise _misplaced(position, end - start, next_position - value_start)
+        position = next_position
         is_last = data[start] & _LAST
-        keys.append(data[start:end])
-        values.append(data[value_start:position])
+        append_key(data[start:end])
+        append_value(data[value_start:position])
+    keys = batch.keys
     keys[-1] = bytes((keys[-1][0] & ~_LAST,)) + keys[-1][1:]
+    return position
+
+
+def _misplaced(position: int, key_bytes: int, value_bytes: int) -> MalformedDataError:
+    return MalformedDataError(f"byte {position}: a key of {key_bytes} bytes, a value of {value_bytes} bytes")
 
 
 def _short(data: bytes, position: int) -> int:
@@ -353,16 +434,15 @@ class _HeapState:
             self._reason = error
 
     def _set_steps(self, key_snapshot: Snapshot, state: StateMeta) -> None:
+        serializers = [snapshot.restore_serializer() for snapshot in state.role_snapshots.values()]
         if state.form is None:
-            self._step_value = step_of(state.role_snapshots[ELEMENT_ROLE].restore_serializer())
-            return
-        self._step_namespace = step_of(state.namespace_snapshot.restore_serializer())
-        self._step_key = step_of(key_snapshot.restore_serializer())
-        values = [snapshot.restore_serializer() for snapshot in state.role_snapshots.values()]
-        if state.form is TableForm.MAP:
-            self._step_user_key, self._step_value = map(step_of, values)
+            address = []
         else:
-            self._step_value = step_of(ListSerializer(values[0]) if state.form is TableForm.LIST else values[0])
+            address = [state.namespace_snapshot.restore_serializer(), key_snapshot.restore_serializer()]
+        if state.form is TableForm.LIST:
+            serializers = [ListSerializer(serializers[0])]
+        self._skip = _entry_reader(state.form, address, serializers, is_appending=False)
+        self._append = _entry_reader(state.form, address, serializers, is_appending=True)
 
     @property
     def is_known(self) -> bool:
@@ -377,44 +457,72 @@ class _HeapState:
             raise self._reason
         if not count:
             return position
-        step_value = self._step_value
-        for _ in range(count):
-            start = position
-            if self._form is None:
-                position = step_value(data, position)
-                if batch is not None:
-                    batch.keys.append(data[start:position])
-                continue
-            key_start = self._step_namespace(data, position)
-            value_start = self._step_key(data, key_start)
-            if self._form is TableForm.MAP:
-                position = self._read_map(data, value_start, data[key_start:value_start], data[start:key_start], batch)
-                continue
-            position = step_value(data, value_start)
-            if batch is not None:
-                batch.keys.append(data[key_start:value_start])
-                batch.namespaces.append(data[start:key_start])
-                batch.values.append(data[value_start:position])
+        try:
+            if batch is None:
+                position = self._skip(data, position, count)
+            else:
+                columns = (batch.keys, batch.namespaces, batch.user_keys, batch.values)
+                position = self._append(data, position, count, *columns)
+        except (struct.error, IndexError) as error:
+            raise _truncated(position) from error
+        if position > len(data):
+            raise _truncated(position)
         return position
 
-    def _read_map(self, data: bytes, position: int, key: bytes, namespace: bytes, batch: CanonicalBatch | None) -> int:
-        count = _count(data, position)
-        position += 4
-        step_user_key, step_value = self._step_user_key, self._step_value
-        for _ in range(count):
-            key_end = step_user_key(data, position)
-            if key_end >= len(data):
-                raise _truncated(key_end)
-            is_null = data[key_end]
-            end = key_end + 1 if is_null else step_value(data, key_end + 1)
-            if batch is not None:
-                batch.user_keys.append(data[position:key_end])
-                batch.values.append(b"\1" if is_null else data[key_end:end])
-            position = end
-        if batch is not None:
-            batch.keys.extend([key] * count)
-            batch.namespaces.extend([namespace] * count)
-        return position
+
+def _entry_reader(
+    form: TableForm | None,
+    address: Sequence[TypeSerializer[Any]],
+    serializers: Sequence[TypeSerializer[Any]],
+    *,
+    is_appending: bool,
+) -> Callable[..., int]:
+    """Return the generated function that appends or skips entries, and returns the position after them.
+
+    ``address`` are the serializers of namespace and key, ``serializers`` those of the element, the value, or the user
+    key and the value.
+    """
+    columns = ("keys", "namespaces", "user_keys", "values") if is_appending else ()
+    function = GeneratedFunction("read", ", ".join(("data, pos, entries", *columns)))
+    appends = [f"append_{column} = {column}.append" for column in columns]
+
+    def append(column: str, start: str) -> list[str]:
+        return [f"append_{column}(data[{start}:pos])"] if is_appending else []
+
+    step_value = _emit_step(function, serializers[-1])
+    if form is None:
+        body = ["start = pos", *step_value, *append("keys", "start")]
+        return function.compile([*appends, "for _ in range(entries):", *indented(body), "return pos"])
+    namespaces, keys = address
+    body = ["start = pos", *_emit_step(function, namespaces), *append("namespaces", "start")]
+    if isinstance(namespaces, VoidNamespaceSerializer):
+        # A column without namespaces stands for this namespace.
+        body = [f"if data[pos]: {function.bind('reject', _reject_namespace)}(pos)", "pos += 1"]
+    body += ["start = pos", *_emit_step(function, keys)]
+    if form is not TableForm.MAP:
+        body += [*append("keys", "start"), "start = pos", *step_value, *append("values", "start")]
+        return function.compile([*appends, "for _ in range(entries):", *indented(body), "return pos"])
+    body += [f"size = {function.bind('read_count', _count)}(data, pos)"]
+    if is_appending:
+        repeat = function.bind("repeat", itertools.repeat)
+        body += [f"keys += {repeat}(data[start:pos], size)"]
+        if not isinstance(namespaces, VoidNamespaceSerializer):
+            body += [f"namespaces += {repeat}(namespaces.pop(), size)"]
+    entry = [
+        "start = pos",
+        *_emit_step(function, serializers[0]),
+        *append("user_keys", "start"),
+        "start = pos",
+        "pos += 1",
+    ]
+    entry += ["if data[start]:", *indented(["append_values(b'\\1')"] if is_appending else []), "else:"]
+    entry += indented([*step_value, *append("values", "start")])
+    body += ["pos += 4", "for _ in range(size):", *indented(entry)]
+    return function.compile([*appends, "for _ in range(entries):", *indented(body), "return pos"])
+
+
+def _reject_namespace(position: int) -> None:
+    raise MalformedDataError(f"byte {position}: a namespace in a state without namespaces")
 
 
 def _count(data: bytes, position: int) -> int:
@@ -439,6 +547,9 @@ class HeapGroups:
         self._is_compressed = is_compressed
         self._order: tuple[int, ...] | None = None
         """The state ids in the order of the streams of compressed groups."""
+        self._is_in_order = not is_compressed and all(state.is_known for state in self._states)
+        self._starts: dict[int, array[int]] = {}
+        """By key group: the starts of the states found so far, and where to search the next one."""
         self._spans: dict[int, array[int]] = {}
         """By key group: the position of each state and the position after it, by state id."""
 
@@ -449,6 +560,9 @@ class HeapGroups:
             if data[:4] != key_group.to_bytes(4, "big"):
                 raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
             data = data[4:]
+            if self._is_in_order:
+                self._read_next(state_id, data, key_group, batch)
+                return
             spans = self._spans.get(key_group)
             if spans is None:
                 found = self._streams(data) if self._is_compressed else self._found(data, 0, {})
@@ -463,6 +577,27 @@ class HeapGroups:
                 raise MalformedDataError(f"{len(part) - end} bytes follow the entries of {self._names[state_id]!r}")
 
         return read
+
+    def _read_next(self, state_id: int, data: bytes, key_group: int, batch: CanonicalBatch) -> None:
+        """Read one state of an uncompressed group without unknown states.
+
+        States are mostly read in their order in the group, so the search continues after the last state.
+        """
+        count = len(self._states)
+        starts = self._starts.setdefault(key_group, array("q", [-1] * count + [0]))
+        if starts[state_id] >= 0:
+            self._states[state_id].read(data, starts[state_id] + 2, batch)
+            return
+        number = -1
+        while number != state_id:
+            position = starts[count]
+            number = _short(data, position)
+            if number >= count or starts[number] >= 0:
+                raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
+            starts[count] = self._states[number].read(data, position + 2, batch if number == state_id else None)
+            starts[number] = position
+        if min(starts) >= 0 and starts[count] != len(data):
+            raise MalformedDataError(f"{len(data) - starts[count]} bytes follow the states at byte {starts[count]}")
 
     def _streams(self, data: bytes) -> dict[int, tuple[int, int]]:
         """Return the places of the states in a compressed group, which has one stream for each state."""
