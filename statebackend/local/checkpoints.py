@@ -1,10 +1,8 @@
 """The checkpoints of a run. The coordinator decides; this module carries its actions out on the network.
 
-`RunCheckpoints` has the timers, ids and messages of the coordinator. A message to or from a task, the writing of a
-snapshot and the storing of a checkpoint are *mails* of the network: each is one move, which the scheduler orders among
-all others. So messages may be late or overtake each other; `CheckpointSettings.post` may also lose or duplicate them.
-
-`RunSnapshots` has what happens at barriers and when a checkpoint completes or fails:
+A message to or from a task, the writing of a snapshot and the storing of a checkpoint are *mails* of the network: each
+is one move, which the scheduler orders among all others. So messages may be late or overtake each other;
+`CheckpointSettings.post` may also lose or duplicate them.
 
     barrier at a source      the source acknowledges; its event time and positions belong to the checkpoint
     barrier at a subtask     the frozen state is written, then acknowledged
@@ -31,8 +29,9 @@ import contextlib
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
@@ -79,13 +78,13 @@ from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
 from statebackend.local.channel_state import ChannelStateParts, RecordForms, forms_of_operators, write_channel_state
-from statebackend.local.job_network import JobNetwork
-from statebackend.local.job_parts import CurrentEpoch, LocalJobParts
+from statebackend.local.job_parts import LocalJobParts
 from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture
+from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import LastBarrier, Mail
 from statebackend.local.network_watermarks import BarrierTimes
-from statebackend.local.sinks import SinkRecords, StagedSinks, give_to_sinks
+from statebackend.local.sinks import LocalSinks
 from statebackend.local.source import SplitPositions
 from statebackend.local.subtask import LocalSubtask
 from statebackend.state.operator_state_handles import encode_operator_state
@@ -99,9 +98,9 @@ from statebackend.streaming.metrics import (
 )
 from statebackend.streaming.observing.job_recorder import JobRecorder
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
-from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.runtime.subtask import FrozenSubtask
 from statebackend.streaming.runtime.worker_functions import check_broadcast_copies
+from statebackend.streaming.sink import SinkEpoch, SinkLineage
 from statebackend.streaming.time.job_watermarks import watermark_state
 
 
@@ -118,243 +117,6 @@ class CheckpointAnswer:
     detail: str = ""
     error: BaseException | None = field(default=None, eq=False)
     """The exception that made it fail, if any."""
-
-
-class RunCheckpoints:
-    """Carries out the actions of the coordinator. ``send`` adds a mail to the moves of the run.
-
-    Times are milliseconds of the clock ``now_ms``. Timers fire in `fire_due`.
-    """
-
-    def __init__(
-        self,
-        coordinator: JobCheckpoints,
-        run: RunSnapshots,
-        *,
-        identity: tuple[str, str],
-        now_ms: Callable[[], int],
-        send: Callable[[Mail], None],
-    ) -> None:
-        self.coordinator = coordinator
-        self.failure: BaseException | None = None
-        """Why the job fails, after more failures than it tolerates."""
-        self._run = run
-        self._job_id, self._run_id = identity
-        self._now_ms = now_ms
-        self._send = send
-        self._last_request_id = 0
-        self._events: deque[CoordinatorEvent] = deque()
-        self._is_handling = False
-        self._interval_ms = 0
-        self._asked: set[int] = set()
-        self._answers: dict[int, CheckpointAnswer] = {}
-        self._errors: dict[int, BaseException] = {}
-        self._last_error: BaseException | None = None
-        self._timeouts: dict[int, int] = {}
-        self._periodic_ms: int | None = None
-
-    @property
-    def due_ms(self) -> int | None:
-        """When the next timer is due; None if there is none."""
-        periodic = () if self._periodic_ms is None else (self._periodic_ms,)
-        return min((*self._timeouts.values(), *periodic), default=None)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no checkpoint is pending and no request waits."""
-        return not self.coordinator.pending_ids and not self.coordinator.waiting_requests
-
-    def start(self, interval_ms: int) -> None:
-        """Take checkpoints periodically."""
-        self._interval_ms = interval_ms
-        self._handle(SchedulerStarted(interval_ms, self._now_ms()))
-
-    def stop(self) -> None:
-        """Take no more periodic checkpoints."""
-        self._handle(SchedulerStopped())
-
-    def shut_down(self) -> None:
-        """Abort pending checkpoints, except those that are being stored, and start no more."""
-        self._handle(Shutdown(self._now_ms()))
-
-    def request(self, kind: CheckpointRequestKind) -> int:
-        """Request a checkpoint; returns the number for `take_answer`.
-
-        A savepoint is requested as a checkpoint without in-flight data, from which `LocalJob.savepoint` is written. The
-        run continues from it as from any other.
-        """
-        self._last_request_id += 1
-        request_id = self._last_request_id
-        self._handle(TasksChanged(self._run.checkpoint_tasks()))
-        self._asked.add(request_id)
-        self._handle(CheckpointRequested(request_id, kind, self._now_ms()))
-        return request_id
-
-    def take_answer(self, request_id: int) -> CheckpointAnswer | None:
-        """The result of a request, once; None as long as there is none."""
-        return self._answers.pop(request_id, None)
-
-    def acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Send the acknowledgement of a task to the coordinator."""
-
-        def deliver() -> None:
-            self._handle(Acknowledged(acknowledgement, self._now_ms()))
-
-        self._send(Mail("acknowledge", acknowledgement.checkpoint_id, acknowledgement.task, deliver))
-
-    def decline(
-        self,
-        checkpoint_id: int,
-        task: TaskId,
-        reason: CheckpointFailureReason,
-        detail: str,
-        error: BaseException | None = None,
-    ) -> None:
-        """Send to the coordinator that a task cannot take part in a checkpoint."""
-
-        def deliver() -> None:
-            # The error of a checkpoint that is over is not needed.
-            if error is not None and checkpoint_id in self.coordinator.pending_ids:
-                self._errors.setdefault(checkpoint_id, error)
-            declined = Declined(self._job_id, self._run_id, checkpoint_id, task, reason, detail, self._now_ms())
-            self._handle(declined)
-
-        self._send(Mail("decline", checkpoint_id, task, deliver))
-
-    def fire_due(self) -> bool:
-        """Fire the timers that are due; returns whether there were any."""
-        now_ms = self._now_ms()
-        late = [checkpoint_id for checkpoint_id, at_ms in self._timeouts.items() if at_ms <= now_ms]
-        for checkpoint_id in late:
-            if self._timeouts.pop(checkpoint_id, None) is not None:
-                self._handle(TimedOut(checkpoint_id, now_ms))
-        if self._periodic_ms is None or self._periodic_ms > now_ms:
-            return bool(late)
-        if any(one.kind.is_periodic for one in self.coordinator.waiting_requests):
-            # One waiting request is enough: more would follow it without a pause.
-            self._periodic_ms = now_ms + self._interval_ms
-            return True
-        self._periodic_ms = None
-        self._last_request_id += 1
-        self._handle(TasksChanged(self._run.checkpoint_tasks()))
-        self._handle(PeriodicTimerFired(self._last_request_id, now_ms))
-        return True
-
-    def _handle(self, event: CoordinatorEvent) -> None:
-        """Pass an event to the coordinator and carry out its actions; events of those follow after them."""
-        self._events.append(event)
-        if self._is_handling:
-            return
-        self._is_handling = True
-        try:
-            while self._events:
-                for action in self.coordinator.handle(self._events.popleft()):
-                    _ACTIONS[type(action)](self, action)
-        finally:
-            self._is_handling = False
-
-    def _assign_id(self, action: AssignId) -> None:
-        request_id = action.request.request_id
-        try:
-            checkpoint_id = self._run.next_checkpoint_id()
-        except Exception as error:
-            reason = CheckpointFailureReason.IO_ERROR
-            self._handle(CheckpointFailed(reason, str(error), self._now_ms(), request_id=request_id))
-            return
-        self._handle(CheckpointNumbered(request_id, checkpoint_id, self._now_ms()))
-
-    def _progress(self, action: InitializeLocation | SnapshotOperatorCoordinators | RunMasterHooks) -> None:
-        # The store creates the location of a checkpoint, and no operator has a part outside of its tasks.
-        self._handle(CheckpointProgressed(action.checkpoint_id, self._now_ms()))
-
-    def _trigger(self, action: TriggerTasks) -> None:
-        for task in action.tasks:
-            self._send_to("trigger", action.checkpoint_id, task, self._run.trigger, action.kind)
-
-    def _start_timeout(self, action: StartTimeout) -> None:
-        self._timeouts[action.checkpoint_id] = action.at_ms
-
-    def _stop_timeout(self, action: StopTimeout) -> None:
-        self._timeouts.pop(action.checkpoint_id, None)
-
-    def _start_periodic(self, action: StartPeriodicTimer) -> None:
-        self._periodic_ms = action.at_ms
-
-    def _stop_periodic(self, action: StopPeriodicTimer) -> None:
-        self._periodic_ms = None
-
-    def _store(self, action: StoreCheckpoint) -> None:
-        checkpoint_id = action.completed.checkpoint_id
-
-        def store() -> None:
-            try:
-                self._run.store_checkpoint(action.completed)
-            except Exception as error:
-                self._errors[checkpoint_id] = error
-                reason = CheckpointFailureReason.FINALIZE_FAILED
-                self._handle(CheckpointFailed(reason, str(error), self._now_ms(), checkpoint_id))
-                return
-            self._handle(CheckpointProgressed(checkpoint_id, self._now_ms()))
-            if action.kind.is_savepoint and not action.kind.stops_job:
-                # The coordinator notifies no task of a savepoint, but here a start would continue from it.
-                self._run.checkpoint_completed(checkpoint_id)
-
-        self._send(Mail("store", checkpoint_id, None, store))
-
-    def _notify_complete(self, action: NotifyComplete) -> None:
-        self._run.checkpoint_completed(action.checkpoint_id)
-        for task in action.tasks:
-            self._send_to("notify complete", action.checkpoint_id, task, self._run.notify_complete)
-
-    def _notify_aborted(self, action: NotifyAborted) -> None:
-        self._run.checkpoint_failed(action.checkpoint_id)
-        for task in action.tasks:
-            self._send_to("notify aborted", action.checkpoint_id, task, self._run.notify_aborted)
-
-    def _discard(self, action: DiscardStates) -> None:
-        self._run.discard_states(action.states)
-
-    def _nothing(self, action: RemoveLocation) -> None:
-        """A store that failed leaves nothing."""
-
-    def _answer(self, action: AnswerRequest) -> None:
-        checkpoint_id = action.checkpoint_id
-        error = self._last_error = None if checkpoint_id is None else self._errors.pop(checkpoint_id, None)
-        answer = CheckpointAnswer(checkpoint_id, action.failure, action.detail, error)
-        if action.request_id in self._asked:
-            # Nobody takes the answers to periodic requests.
-            self._asked.remove(action.request_id)
-            self._answers[action.request_id] = answer
-        self._run.answered(answer)
-
-    def _fail_job(self, action: FailJob) -> None:
-        # The exception itself helps more than the report that there was one.
-        self.failure = self._last_error or CheckpointFailedError(action.detail)
-
-    def _send_to(
-        self, name: str, checkpoint_id: int, task: TaskId, deliver: Callable[..., None], *arguments: Any
-    ) -> None:
-        self._send(Mail(name, checkpoint_id, task, lambda: deliver(task, checkpoint_id, *arguments)))
-
-
-_ACTIONS: Final[Mapping[type, Callable[[RunCheckpoints, Any], None]]] = {
-    AssignId: RunCheckpoints._assign_id,
-    InitializeLocation: RunCheckpoints._progress,
-    SnapshotOperatorCoordinators: RunCheckpoints._progress,
-    RunMasterHooks: RunCheckpoints._progress,
-    TriggerTasks: RunCheckpoints._trigger,
-    StartTimeout: RunCheckpoints._start_timeout,
-    StopTimeout: RunCheckpoints._stop_timeout,
-    StartPeriodicTimer: RunCheckpoints._start_periodic,
-    StopPeriodicTimer: RunCheckpoints._stop_periodic,
-    StoreCheckpoint: RunCheckpoints._store,
-    NotifyComplete: RunCheckpoints._notify_complete,
-    NotifyAborted: RunCheckpoints._notify_aborted,
-    DiscardStates: RunCheckpoints._discard,
-    RemoveLocation: RunCheckpoints._nothing,
-    AnswerRequest: RunCheckpoints._answer,
-    FailJob: RunCheckpoints._fail_job,
-}
 
 
 class CheckpointMetrics:
@@ -402,56 +164,70 @@ class SnapshotWork:
 
     checkpoint_id: int
     task: TaskId
-    _write: Callable[[], None]
+    write: Callable[[], None]
+    """Writes the files; after the return they are durable."""
     cancel: Callable[[], object]
     acknowledgement: Callable[[], Acknowledgement]
     written_state: Callable[[], Sequence[SubtaskState]] = tuple
     """The durable part of a snapshot that could not be written whole."""
-
-    def write(self) -> None:
-        """Write the files; after the return they are durable."""
-        self._write()
 
 
 Finished = Callable[[SnapshotWork, BaseException | None], None]
 """Is called on the thread of the run when a snapshot is written, or with the exception."""
 
 
-class InlineWriter:
-    """Writes snapshots on the thread of the run, as moves."""
+class SnapshotWriter:
+    """Writes snapshots as moves of the run, or on ``threads``. `collect` takes what threads have written."""
 
-    def __init__(self, send: Callable[[Mail], None], finished: Finished) -> None:
+    def __init__(self, send: Callable[[Mail], None], finished: Finished, threads: int = 0) -> None:
         self._send = send
         self._finished = finished
-        self._under_way: list[SnapshotWork] = []
+        self._in_progress: list[SnapshotWork] = []
+        self._written: queue.SimpleQueue[tuple[SnapshotWork, BaseException | None]] = queue.SimpleQueue()
+        self._executor: ThreadPoolExecutor | None = None
+        if threads:
+            self._executor = ThreadPoolExecutor(threads, thread_name_prefix="statebackend-snapshot")
 
     @property
     def is_writing(self) -> bool:
-        """Whether anything is written outside of the moves of the run."""
-        return False
+        """Whether threads write anything."""
+        return self._executor is not None and bool(self._in_progress)
 
     def submit(self, work: SnapshotWork) -> None:
         """Write a snapshot."""
-        self._under_way.append(work)
-        self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._write(work)))
+        self._in_progress.append(work)
+        if self._executor is None:
+            self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._write(work)))
+        else:
+            self._executor.submit(self._write_on_thread, work)
 
-    def collect(self, wait_s: float | None = 0.0) -> bool:
-        """Wait for a written snapshot (None: without limit) and make a mail of it; returns whether there is one."""
-        return False
+    def collect(self, wait_s: float | None = 0.0) -> None:
+        """Wait for a snapshot that a thread writes (None: without limit), and make a mail of it."""
+        if not self.is_writing:
+            return
+        with contextlib.suppress(queue.Empty):
+            work, error = self._written.get(wait_s is None or wait_s > 0, wait_s)
+            self._in_progress.remove(work)
+            self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._finished(work, error)))
 
     def cancel(self, checkpoint_id: int) -> None:
         """Cancel the snapshots of a checkpoint."""
-        for work in [one for one in self._under_way if one.checkpoint_id == checkpoint_id]:
-            self._under_way.remove(work)
+        for work in [one for one in self._in_progress if one.checkpoint_id == checkpoint_id]:
+            if self._executor is None:
+                self._in_progress.remove(work)
             work.cancel()
 
     def close(self) -> None:
-        """Cancel what is being written, and wait for it. The backends cancel what was not started."""
+        """Cancel what threads write, and wait for it. The backends cancel what was not started."""
+        if self._executor is not None:
+            for work in self._in_progress:
+                work.cancel()
+            self._executor.shutdown(wait=True)
 
     def _write(self, work: SnapshotWork) -> None:
-        if work not in self._under_way:
+        if work not in self._in_progress:
             return
-        self._under_way.remove(work)
+        self._in_progress.remove(work)
         try:
             work.write()
         except Exception as error:
@@ -459,45 +235,7 @@ class InlineWriter:
         else:
             self._finished(work, None)
 
-
-class ThreadedWriter(InlineWriter):
-    """Writes snapshots on threads; what is written waits for `collect`."""
-
-    def __init__(self, send: Callable[[Mail], None], finished: Finished, threads: int = 2) -> None:
-        super().__init__(send, finished)
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="statebackend-snapshot")
-        self._written: queue.SimpleQueue[tuple[SnapshotWork, BaseException | None]] = queue.SimpleQueue()
-
-    @property
-    def is_writing(self) -> bool:
-        return bool(self._under_way)
-
-    def submit(self, work: SnapshotWork) -> None:
-        self._under_way.append(work)
-        self._executor.submit(self._write, work)
-
-    def collect(self, wait_s: float | None = 0.0) -> bool:
-        if not self._under_way:
-            return False
-        try:
-            work, error = self._written.get(wait_s is None or wait_s > 0, wait_s)
-        except queue.Empty:
-            return False
-        self._under_way.remove(work)
-        self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._finished(work, error)))
-        return True
-
-    def cancel(self, checkpoint_id: int) -> None:
-        for work in self._under_way:
-            if work.checkpoint_id == checkpoint_id:
-                work.cancel()
-
-    def close(self) -> None:
-        for work in self._under_way:
-            work.cancel()
-        self._executor.shutdown(wait=True)
-
-    def _write(self, work: SnapshotWork) -> None:
+    def _write_on_thread(self, work: SnapshotWork) -> None:
         error: BaseException | None = None
         try:
             work.write()
@@ -507,88 +245,100 @@ class ThreadedWriter(InlineWriter):
         self._written.put((work, error))
 
 
-class RunSnapshots:
-    """What a run does at barriers and when a checkpoint completes or fails. `begin` comes first."""
+class RunCheckpoints:
+    """The checkpoints of a run, by the clock and on request. `begin` comes first.
 
-    def __init__(
-        self,
-        parts: LocalJobParts,
-        point: StartingPoint,
-        staged: StagedSinks,
-        positions: Mapping[str, SplitPositions],
-        recorder: JobRecorder,
-        output: SinkRecords,
-        epoch: CurrentEpoch,
-    ) -> None:
-        self._restored_id = None if point.state is None else point.state.metadata.checkpoint_id
-        self.last_id = -1 if self._restored_id is None else self._restored_id
+    Times are milliseconds of the clock of `CheckpointSettings`. Timers fire in `fire_due`.
+    """
+
+    def __init__(self, parts: LocalJobParts, sinks: LocalSinks, positions: Mapping[str, SplitPositions]) -> None:
+        identity, latest, program = parts.directory.identity, parts.store.latest(), parts.program
+        settings = self._settings = program.checkpoints
+        self.coordinator = JobCheckpoints(
+            CheckpointCoordinator(
+                identity.job_id,
+                parts.directory.run_id,
+                settings.timeout_ms,
+                max_parallelism=identity.max_parallelism,
+                operator_names={uid: one.node.name for uid, one in program.prepared.operators.items()},
+                last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
+                max_concurrent_checkpoints=None,
+            ),
+            limits=settings.limits,
+            failures=FailurePolicy(settings.tolerable_failures),
+            are_checkpoints_unaligned=settings.mode.may_be_unaligned,
+            last_completed_id=parts.restored_id,
+        )
+        self.failure: BaseException | None = None
+        """Why the job fails, after more failures than it tolerates."""
+        self.last_id = -1 if parts.restored_id is None else parts.restored_id
         """The newest checkpoint that was triggered, or that the run continues from."""
         self.completed_count = 0
         """How many checkpoints completed, including those without any state, which are not stored."""
         self.newest: CheckpointMetadata | None = None
         """The newest checkpoint that the run has stored."""
-        self.metrics = CheckpointMetrics(recorder)
+        self.metrics = CheckpointMetrics(parts.recorder)
         self.forms: RecordForms = {}
         """How overtaken records are written; empty if no barrier overtakes."""
-        if parts.checkpoints.mode.may_be_unaligned:
-            self.forms = forms_of_operators({uid: one.row_schemas for uid, one in parts.prepared.operators.items()})
+        if settings.mode.may_be_unaligned:
+            self.forms = forms_of_operators({uid: one.row_schemas for uid, one in program.prepared.operators.items()})
+        self.writer = SnapshotWriter(self._send, self._written, threads=2 if settings.has_threads else 0)
         self._parts = parts
-        self._restored_from = point.restored_from
-        self._staged = staged
+        self._sinks = sinks
         self._positions = positions
-        self._recorder = recorder
-        self._output = output
-        self._epoch = epoch
+        self._last_request_id = 0
+        self._events: deque[CoordinatorEvent] = deque()
+        self._is_handling = False
+        self._interval_ms = 0
+        self._asked: set[int] = set()
+        self._answers: dict[int, CheckpointAnswer] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._last_error: BaseException | None = None
+        self._timeouts: dict[int, int] = {}
+        self._periodic_ms: int | None = None
         self._acknowledgements: dict[int, list[Acknowledgement]] = {}
         self._without_state: dict[int, set[str]] = {}
         self._times: dict[int, BarrierTimes] = {}
         self._triggered: dict[TaskId, set[int]] = {}
         self._abandoned: list[SubtaskState] = []
-        writer = ThreadedWriter if parts.checkpoints.has_threads else InlineWriter
-        self.writer: InlineWriter = writer(self._send, self._written)
 
-    def begin(self, job_network: JobNetwork) -> RunCheckpoints:
-        """Start with the network of the run."""
-        network = self._network = job_network.network
+    def begin(self, network: Network, subtasks: Iterable[LocalSubtask]) -> None:
+        """Start with the network of the run, and its open subtasks."""
+        self._network = network
         self._sources = {one.subtask_id.node: one for one in network.sources}
-        self._subtasks = {one.task: one for one in job_network.subtasks}
-        self._tasks = [CheckpointTask(_task(one.subtask_id), TaskStatus.RUNNING) for one in network.sources]
+        self._subtasks = {one.task: one for one in subtasks}
+        tasks = [CheckpointTask(_task(one.subtask_id), TaskStatus.RUNNING) for one in network.sources]
         for reader in (*network.operators, network.output):
             senders = frozenset(_task(channel.sender) for channel in reader.channels)
-            self._tasks.append(CheckpointTask(_task(reader.subtask_id), TaskStatus.RUNNING, senders))
-        parts, settings = self._parts, self._parts.checkpoints
+            tasks.append(CheckpointTask(_task(reader.subtask_id), TaskStatus.RUNNING, senders))
+        self._tasks_changed = TasksChanged(tasks)
         positions = (_task(one.subtask_id) for one in network.sources if one.subtask_id.node in self._positions)
-        self._pinned = PinnedCheckpoints(parts.store, [*self._subtasks, *positions])
-        identity, latest = parts.directory.identity, parts.store.latest()
-        coordinator = CheckpointCoordinator(
-            identity.job_id,
-            parts.directory.run_id,
-            settings.timeout_ms,
-            max_parallelism=identity.max_parallelism,
-            operator_names={uid: operator.node.name for uid, operator in parts.prepared.operators.items()},
-            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
-            max_concurrent_checkpoints=None,
-        )
-        checkpoints = JobCheckpoints(
-            coordinator,
-            limits=settings.limits,
-            failures=FailurePolicy(settings.tolerable_failures),
-            are_checkpoints_unaligned=settings.mode.may_be_unaligned,
-            last_completed_id=self._restored_id,
-        )
-        self._checkpoints = RunCheckpoints(
-            checkpoints,
-            self,
-            identity=(identity.job_id, parts.directory.run_id),
-            now_ms=settings.now_ms,
-            send=self._send,
-        )
-        return self._checkpoints
+        self._pinned = PinnedCheckpoints(self._parts.store, [*self._subtasks, *positions])
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the next timer is due; None if there is none."""
+        periodic = () if self._periodic_ms is None else (self._periodic_ms,)
+        return min((*self._timeouts.values(), *periodic), default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no checkpoint is pending and no request waits."""
+        return not self.coordinator.pending_ids and not self.coordinator.waiting_requests
+
+    def start(self, interval_ms: int) -> None:
+        """Take checkpoints periodically."""
+        self._interval_ms = interval_ms
+        self._handle(SchedulerStarted(interval_ms, self._now_ms()))
+
+    def stop(self) -> None:
+        """Take no more periodic checkpoints."""
+        self._handle(SchedulerStopped())
 
     def close(self) -> None:
-        """Abort what is pending; no more checkpoints are triggered."""
+        """Abort what is pending, except checkpoints that are being stored; no more checkpoints are triggered."""
         with contextlib.suppress(Exception):
-            self._checkpoints.shut_down()
+            self._handle(Shutdown(self._now_ms()))
         self.writer.close()
         # A later run drops what cannot be dropped now.
         with contextlib.suppress(Exception):
@@ -600,6 +350,51 @@ class RunSnapshots:
         with contextlib.suppress(Exception):
             self._parts.store.discard(abandoned)
 
+    def request(self, kind: CheckpointRequestKind) -> int:
+        """Request a checkpoint; returns the number for `take_answer`.
+
+        A savepoint is requested as a checkpoint without in-flight data, from which `LocalJob.savepoint` is written. The
+        run continues from it as from any other.
+        """
+        self._last_request_id += 1
+        request_id = self._last_request_id
+        self._handle(self._tasks_changed)
+        self._asked.add(request_id)
+        self._handle(CheckpointRequested(request_id, kind, self._now_ms()))
+        return request_id
+
+    def take_answer(self, request_id: int) -> CheckpointAnswer | None:
+        """The result of a request, once; None as long as there is none."""
+        return self._answers.pop(request_id, None)
+
+    def fire_due(self) -> bool:
+        """Fire the timers that are due; returns whether there were any."""
+        now_ms = self._now_ms()
+        late = [checkpoint_id for checkpoint_id, at_ms in self._timeouts.items() if at_ms <= now_ms]
+        for checkpoint_id in late:
+            if self._timeouts.pop(checkpoint_id, None) is not None:
+                self._handle(TimedOut(checkpoint_id, now_ms))
+        if self._periodic_ms is None or self._periodic_ms > now_ms:
+            return bool(late)
+        if any(one.kind.is_periodic for one in self.coordinator.waiting_requests):
+            # One waiting request is enough: more would follow it without a pause.
+            self._periodic_ms = now_ms + self._interval_ms
+            return True
+        self._periodic_ms = None
+        self._last_request_id += 1
+        self._handle(self._tasks_changed)
+        self._handle(PeriodicTimerFired(self._last_request_id, now_ms))
+        return True
+
+    def barrier_at_source(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
+        """A source sends a barrier."""
+        self._times_of(checkpoint_id).note_source(self._sources[subtask_id.node])
+        task, positions = _task(subtask_id), self._positions.get(subtask_id.node)
+        if positions is None:
+            self._acknowledge(self._stateless(task, checkpoint_id))
+        else:
+            self.writer.submit(self._work_of_positions(task, checkpoint_id, positions))
+
     def barrier_at_operator(self, subtask: LocalSubtask, capture: SubtaskCapture, frozen: FrozenSubtask | None) -> None:
         """Barriers have arrived at a subtask; ``frozen`` is None without state."""
         checkpoint_id, uid = capture.checkpoint_id, subtask.operator.uid
@@ -608,94 +403,187 @@ class RunSnapshots:
         not_ready = CheckpointFailureReason.DECLINED_NOT_READY
         if frozen is None and subtask.holds_back_records:
             reason = "records wait until a record gives the types of its keys"
-            self._checkpoints.decline(checkpoint_id, subtask.task, not_ready, reason)
+            self._decline(checkpoint_id, subtask.task, not_ready, reason)
         elif frozen is not None and uid in without_state:
             frozen.cancel()
             reason = "the types of its keys became known after the first barrier"
-            self._checkpoints.decline(checkpoint_id, subtask.task, not_ready, reason)
+            self._decline(checkpoint_id, subtask.task, not_ready, reason)
         else:
             if frozen is None:
                 without_state.add(uid)
             self.writer.submit(self._work_of_subtask(subtask, capture, frozen))
 
-    def aborted(self, task: TaskId, checkpoint_id: int, reason: AbortReason) -> None:
-        """Barriers abort a checkpoint at a task."""
-        self._checkpoints.decline(checkpoint_id, task, _DECLINED[reason], reason.value)
-
-    def barrier_at_source(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
-        """A source sends a barrier."""
-        self._times_of(checkpoint_id).note_source(self._sources[subtask_id.node])
-        task, positions = _task(subtask_id), self._positions.get(subtask_id.node)
-        if positions is None:
-            self._checkpoints.acknowledge(self._stateless(task, checkpoint_id))
-        else:
-            self.writer.submit(self._work_of_positions(task, checkpoint_id, positions))
-
     def barrier_at_output(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
         """A barrier has arrived at the output."""
-        self._output.cut(checkpoint_id)
-        self._checkpoints.acknowledge(self._stateless(_task(subtask_id), checkpoint_id))
+        directory, parent = self._parts.directory, self._parts.point.restored_from
 
-    def checkpoint_tasks(self) -> Collection[CheckpointTask]:
-        """All tasks: sources, the subtasks of operators, and the output."""
-        return self._tasks
+        def epoch_of(uid: str) -> SinkEpoch:
+            return SinkEpoch(SinkLineage(uid, directory.identity.job_id, parent), checkpoint_id, directory.run_id)
 
-    def next_checkpoint_id(self) -> int:
-        """An id greater than all before, and than that of the checkpoint or savepoint that the run started from."""
-        self.last_id = max(self.last_id + 1, self._parts.store.next_checkpoint_id())
-        self._pinned.triggered(self.last_id)
-        self.metrics.triggered(self.last_id, self._checkpoints.coordinator.pending_ids)
-        return self.last_id
+        self._sinks.end_epoch(checkpoint_id, epoch_of)
+        self._acknowledge(self._stateless(_task(subtask_id), checkpoint_id))
 
-    def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
+    def aborted(self, task: TaskId, checkpoint_id: int, reason: AbortReason) -> None:
+        """Barriers abort a checkpoint at a task."""
+        self._decline(checkpoint_id, task, _DECLINED[reason], reason.value)
+
+    def _now_ms(self) -> int:
+        return self._settings.now_ms()
+
+    def _handle(self, event: CoordinatorEvent) -> None:
+        """Pass an event to the coordinator and carry out its actions; events of those follow after them."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                for action in self.coordinator.handle(self._events.popleft()):
+                    _ACTIONS[type(action)](self, action)
+        finally:
+            self._is_handling = False
+
+    def _send(self, mail: Mail) -> None:
+        # Only messages can be lost: storing and writing happen here.
+        is_message = mail.task is not None and mail.name != "write"
+        for one in self._settings.post(mail) if is_message else (mail,):
+            self._network.send(one)
+
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
+        """Send the acknowledgement of a task to the coordinator."""
+
+        def deliver() -> None:
+            self._handle(Acknowledged(acknowledgement, self._now_ms()))
+
+        self._send(Mail("acknowledge", acknowledgement.checkpoint_id, acknowledgement.task, deliver))
+
+    def _decline(
+        self,
+        checkpoint_id: int,
+        task: TaskId,
+        reason: CheckpointFailureReason,
+        detail: str,
+        error: BaseException | None = None,
+    ) -> None:
+        """Send to the coordinator that a task cannot take part in a checkpoint."""
+        job_id, run_id = self._parts.directory.identity.job_id, self._parts.directory.run_id
+
+        def deliver() -> None:
+            # The error of a checkpoint that is over is not needed.
+            if error is not None and checkpoint_id in self.coordinator.pending_ids:
+                self._errors.setdefault(checkpoint_id, error)
+            self._handle(Declined(job_id, run_id, checkpoint_id, task, reason, detail, self._now_ms()))
+
+        self._send(Mail("decline", checkpoint_id, task, deliver))
+
+    def _assign_id(self, action: AssignId) -> None:
+        """Assign an id greater than all before, and than that of the checkpoint or savepoint of the start."""
+        request_id = action.request.request_id
+        try:
+            checkpoint_id = max(self.last_id + 1, self._parts.store.next_checkpoint_id())
+        except Exception as error:
+            reason = CheckpointFailureReason.IO_ERROR
+            self._handle(CheckpointFailed(reason, str(error), self._now_ms(), request_id=request_id))
+            return
+        self.last_id = checkpoint_id
+        self._pinned.triggered(checkpoint_id)
+        self.metrics.triggered(checkpoint_id, self.coordinator.pending_ids)
+        self._handle(CheckpointNumbered(request_id, checkpoint_id, self._now_ms()))
+
+    def _progress(self, action: InitializeLocation | SnapshotOperatorCoordinators | RunMasterHooks) -> None:
+        # The store creates the location of a checkpoint, and no operator has a part outside of its tasks.
+        self._handle(CheckpointProgressed(action.checkpoint_id, self._now_ms()))
+
+    def _trigger(self, action: TriggerTasks) -> None:
+        for task in action.tasks:
+            trigger = partial(self._trigger_source, task, action.checkpoint_id, action.kind)
+            self._send(Mail("trigger", action.checkpoint_id, task, trigger))
+
+    def _trigger_source(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
         """Let a source send a barrier before it reads on. A source declines a barrier that follows a newer one."""
-        settings = self._parts.checkpoints
-        pending = self._checkpoints.coordinator.pending_ids
+        pending = self.coordinator.pending_ids
         sent = self._triggered[task] = {one for one in self._triggered.get(task, ()) if one in pending}
         if checkpoint_id not in sent and any(one > checkpoint_id for one in sent):
             self.aborted(task, checkpoint_id, AbortReason.SUBSUMED)
             return
         sent.add(checkpoint_id)
-        barrier = settings.mode.barrier(checkpoint_id, settings.now_ms(), is_savepoint=kind.is_savepoint)
+        barrier = self._settings.mode.barrier(checkpoint_id, self._now_ms(), is_savepoint=kind.is_savepoint)
         self._sources[task.operator_uid].trigger(barrier, _LAST.get(kind))
 
-    def store_checkpoint(self, completed: CompletedCheckpoint) -> None:
+    def _start_timeout(self, action: StartTimeout) -> None:
+        self._timeouts[action.checkpoint_id] = action.at_ms
+
+    def _stop_timeout(self, action: StopTimeout) -> None:
+        self._timeouts.pop(action.checkpoint_id, None)
+
+    def _start_periodic(self, action: StartPeriodicTimer) -> None:
+        self._periodic_ms = action.at_ms
+
+    def _stop_periodic(self, action: StopPeriodicTimer) -> None:
+        self._periodic_ms = None
+
+    def _store(self, action: StoreCheckpoint) -> None:
+        checkpoint_id = action.completed.checkpoint_id
+
+        def store() -> None:
+            try:
+                self._store_completed(action.completed)
+            except Exception as error:
+                self._errors[checkpoint_id] = error
+                reason = CheckpointFailureReason.FINALIZE_FAILED
+                self._handle(CheckpointFailed(reason, str(error), self._now_ms(), checkpoint_id))
+                return
+            self._handle(CheckpointProgressed(checkpoint_id, self._now_ms()))
+            if action.kind.is_savepoint and not action.kind.stops_job:
+                # The coordinator notifies no task of a savepoint, but here a start would continue from it.
+                self._completed(checkpoint_id)
+
+        self._send(Mail("store", checkpoint_id, None, store))
+
+    def _store_completed(self, completed: CompletedCheckpoint) -> None:
         """Store a checkpoint, unless no task has state and no sink has staged anything."""
         check_broadcast_copies(completed)
-        newest = self._parts.store.latest()
+        parts, newest = self._parts, self._parts.store.latest()
         if newest is not None and newest.checkpoint_id > completed.checkpoint_id:
             # A savepoint does not subsume older checkpoints, and may be stored first. It contains all of this one.
             return
         operators = tuple(one for one in completed.operators if any(state != _NO_STATE for state in one.subtasks))
-        committables = self._staged.committables(completed.checkpoint_id)
+        committables = self._sinks.committables(completed.checkpoint_id)
         if not operators and not committables:
             return
-        event_time = self._parts.event_time
+        event_time = parts.program.event_time
         watermarks = None
         if event_time is not None:
             times = self._times[completed.checkpoint_id]
             watermarks = watermark_state(event_time.nodes or event_time.source_names, times.channels(), times.nodes())
         self.newest = store_checkpoint(
-            self._parts.store,
-            self._parts.directory.identity,
+            parts.store,
+            parts.directory.identity,
             CompletedCheckpoint(
                 checkpoint_id=completed.checkpoint_id,
                 operators=operators,
                 channel_timestamps=completed.channel_timestamps,
                 timers_due=completed.timers_due,
             ),
-            processing_time_ms=self._epoch.processing_time_ms,
-            restored_from=self._restored_from,
+            processing_time_ms=parts.epoch.processing_time_ms,
+            restored_from=parts.point.restored_from,
             sink_committables=committables,
-            sink_identities={uid: one for uid, one in self._staged.identities.items() if uid in committables},
+            sink_identities={uid: one for uid, one in self._sinks.identities.items() if uid in committables},
             watermarks=watermarks,
         )
         self._pinned.completed(completed.checkpoint_id)
 
-    def checkpoint_completed(self, checkpoint_id: int) -> None:
+    def _notify_complete(self, action: NotifyComplete) -> None:
+        self._completed(action.checkpoint_id)
+        for task in action.tasks:
+            notify = partial(self._notify_task, task, action.checkpoint_id)
+            self._send(Mail("notify complete", action.checkpoint_id, task, notify))
+
+    def _completed(self, checkpoint_id: int) -> None:
         """Give the sinks the results before its barrier, unless another driver leads the job and has done so."""
         self.completed_count += 1
-        self._epoch.epoch_id = max(self._epoch.epoch_id, checkpoint_id + 1)
+        epoch = self._parts.epoch
+        epoch.epoch_id = max(epoch.epoch_id, checkpoint_id + 1)
         acknowledgements = self._acknowledgements.get(checkpoint_id, ())
         self._forget(checkpoint_id)
         is_quiet = not self.writer.is_writing and not any(one.name == "write" for one in self._network.mails)
@@ -703,45 +591,50 @@ class RunSnapshots:
             abandoned, self._abandoned = self._abandoned, []
             self._parts.store.discard(abandoned, frozenset())
         self._parts.directory.leadership.check()
-        with contextlib.ExitStack() as stack:
-            # An exception of a function or a list does not affect the other sinks.
-            stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
-            self._staged.commit_staged(checkpoint_id)
-        self.metrics.completed(checkpoint_id, acknowledgements, self._output.sink_metrics(checkpoint_id))
+        self._sinks.complete(checkpoint_id)
+        self.metrics.completed(checkpoint_id, acknowledgements, self._sinks.take_metrics(checkpoint_id))
 
-    def checkpoint_failed(self, checkpoint_id: int) -> None:
-        """Cancel what is being written for a checkpoint."""
-        self.writer.cancel(checkpoint_id)
-        self._forget(checkpoint_id)
-
-    def answered(self, answer: CheckpointAnswer) -> None:
-        """A request is over. What is aborted at the end of the run has not failed."""
-        if answer.failure not in (None, CheckpointFailureReason.SHUTDOWN) and answer.checkpoint_id is not None:
-            self._recorder.checkpoint_failed(answer.checkpoint_id, answer.detail)
-
-    def notify_complete(self, task: TaskId, checkpoint_id: int) -> None:
-        """Notify a task that a checkpoint is complete."""
+    def _notify_task(self, task: TaskId, checkpoint_id: int) -> None:
         if task.operator_uid in self._positions:
             self._positions[task.operator_uid].notify_checkpoint_complete(checkpoint_id)
         if task in self._subtasks:
             self._subtasks[task].notify_checkpoint_complete(checkpoint_id)
         self._pinned.notified(task, checkpoint_id)
-        self._release()
+        self._pinned.release(self.coordinator.pending_ids)
 
-    def notify_aborted(self, task: TaskId, checkpoint_id: int) -> None:
-        """Let a subtask discard what it has frozen."""
+    def _notify_aborted(self, action: NotifyAborted) -> None:
+        self.writer.cancel(action.checkpoint_id)
+        self._forget(action.checkpoint_id)
+        for task in action.tasks:
+            cancel = partial(self._cancel_task, task, action.checkpoint_id)
+            self._send(Mail("notify aborted", action.checkpoint_id, task, cancel))
+
+    def _cancel_task(self, task: TaskId, checkpoint_id: int) -> None:
         if task in self._subtasks:
             self._subtasks[task].cancel_snapshot(checkpoint_id)
 
-    def discard_states(self, states: Sequence[SubtaskState]) -> None:
-        """Abandon states; subtasks may build upon their files."""
-        self._abandoned += states
+    def _discard(self, action: DiscardStates) -> None:
+        # Subtasks may build upon their files.
+        self._abandoned += (one for one in action.states if one.files)
 
-    def _send(self, mail: Mail) -> None:
-        # Only messages can be lost: storing and writing happen here.
-        is_message = mail.task is not None and mail.name != "write"
-        for one in self._parts.checkpoints.post(mail) if is_message else (mail,):
-            self._network.send(one)
+    def _nothing(self, action: RemoveLocation) -> None:
+        """A store that failed leaves nothing."""
+
+    def _answer(self, action: AnswerRequest) -> None:
+        checkpoint_id = action.checkpoint_id
+        error = self._last_error = None if checkpoint_id is None else self._errors.pop(checkpoint_id, None)
+        if action.request_id in self._asked:
+            # Nobody takes the answers to periodic requests.
+            self._asked.remove(action.request_id)
+            answer = CheckpointAnswer(checkpoint_id, action.failure, action.detail, error)
+            self._answers[action.request_id] = answer
+        # What is aborted at the end of the run has not failed.
+        if action.failure not in (None, CheckpointFailureReason.SHUTDOWN) and checkpoint_id is not None:
+            self._parts.recorder.checkpoint_failed(checkpoint_id, action.detail)
+
+    def _fail_job(self, action: FailJob) -> None:
+        # The exception itself helps more than the report that there was one.
+        self.failure = self._last_error or CheckpointFailedError(action.detail)
 
     def _work_of_subtask(
         self, subtask: LocalSubtask, capture: SubtaskCapture, frozen: FrozenSubtask | None
@@ -752,7 +645,7 @@ class RunSnapshots:
             nonlocal channels
             if frozen is not None:
                 frozen.write()
-            if self._parts.checkpoints.mode.may_be_unaligned:
+            if self._settings.mode.may_be_unaligned:
                 directory, name = self._parts.directory, SubtaskId(task.operator_uid, task.subtask_index)
                 # A later run may use the id of a failed checkpoint again, so the run is part of the name.
                 prefix = f"shared/{path_segment(name.node)}/{name.index:05d}-{directory.run_id}"
@@ -812,28 +705,45 @@ class RunSnapshots:
         if error is not None:
             self._abandoned += work.written_state()
             reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
-            self._checkpoints.decline(work.checkpoint_id, work.task, reason, str(error), error)
+            self._decline(work.checkpoint_id, work.task, reason, str(error), error)
             return
         acknowledgement = work.acknowledgement()
         self._acknowledgements.setdefault(work.checkpoint_id, []).append(acknowledgement)
         self.metrics.acknowledged(acknowledgement)
-        self._checkpoints.acknowledge(acknowledgement)
+        self._acknowledge(acknowledgement)
 
     def _times_of(self, checkpoint_id: int) -> BarrierTimes:
         source_order = [one.subtask_id for one in self._sources.values()]
         return self._times.setdefault(checkpoint_id, BarrierTimes(source_order))
 
-    def _release(self) -> None:
-        self._pinned.release(self._checkpoints.coordinator.pending_ids)
-
     def _forget(self, checkpoint_id: int) -> None:
         """Forget what was noted of checkpoints up to this one that are over."""
-        pending = self._checkpoints.coordinator.pending_ids
+        pending = self.coordinator.pending_ids
         noted: tuple[dict[int, Any], ...] = (self._acknowledgements, self._without_state, self._times)
         for by_id in noted:
             for known in [one for one in by_id if one <= checkpoint_id and one not in pending]:
                 del by_id[known]
-        self._release()
+        self._pinned.release(pending)
+
+
+_ACTIONS: Final[Mapping[type, Callable[[RunCheckpoints, Any], None]]] = {
+    AssignId: RunCheckpoints._assign_id,
+    InitializeLocation: RunCheckpoints._progress,
+    SnapshotOperatorCoordinators: RunCheckpoints._progress,
+    RunMasterHooks: RunCheckpoints._progress,
+    TriggerTasks: RunCheckpoints._trigger,
+    StartTimeout: RunCheckpoints._start_timeout,
+    StopTimeout: RunCheckpoints._stop_timeout,
+    StartPeriodicTimer: RunCheckpoints._start_periodic,
+    StopPeriodicTimer: RunCheckpoints._stop_periodic,
+    StoreCheckpoint: RunCheckpoints._store,
+    NotifyComplete: RunCheckpoints._notify_complete,
+    NotifyAborted: RunCheckpoints._notify_aborted,
+    DiscardStates: RunCheckpoints._discard,
+    RemoveLocation: RunCheckpoints._nothing,
+    AnswerRequest: RunCheckpoints._answer,
+    FailJob: RunCheckpoints._fail_job,
+}
 
 
 def _task(subtask_id: SubtaskId) -> TaskId:

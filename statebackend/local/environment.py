@@ -23,11 +23,8 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
-
-from attrs import frozen
 
 from migration import EvolutionRules
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
@@ -50,12 +47,12 @@ from statebackend.checkpoint.store.job_files import (
     write_roll_back,
 )
 from statebackend.local.graph import ElementSource, PreparedGraph, rows_of
-from statebackend.local.job_parts import CheckpointSettings, LocalJobParts
+from statebackend.local.job_parts import CheckpointSettings, LocalProgram
 from statebackend.local.network.channel import DEFAULT_CAPACITY
 from statebackend.local.network.network import DownstreamFirst, Scheduler
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.local.run import LocalJob, LocalRun
-from statebackend.local.sinks import StagedSinks, check_sinks
+from statebackend.local.sinks import LocalSinks, check_sinks
 from statebackend.local.source import ReplayedSource
 from statebackend.local.source_reading import read_all
 from statebackend.savepoint.restored_state import RestoredState
@@ -86,28 +83,8 @@ from statebackend.streaming.runtime.settings import (
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError, SinkLineage
 from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
-from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode
+from statebackend.streaming.stream_graph import DataFrameNode, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
-
-
-@frozen(kw_only=True)
-class _Job:
-    """A checked program, and how it is started; ``parts`` makes the parts of its run in a directory with a store."""
-
-    graph: JobGraph
-    event_time: EventTime | None
-    prepared: PreparedGraph
-    name: str
-    from_savepoint: str | os.PathLike[str] | None
-    allow_non_restored_state: bool
-    roll_back_to: int | str | None
-    parts: Callable[..., LocalJobParts]
-
-    @property
-    def replayed(self) -> list[str]:
-        """The uids of the replayable sources."""
-        sources = zip(self.graph.source_uids, self.graph.sources, strict=True)
-        return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
 
 
 class LocalStreamEnvironment(StreamEnvironment):
@@ -317,7 +294,7 @@ class LocalStreamEnvironment(StreamEnvironment):
         state = None if latest is None else RestoredState(latest, directory.file_system)
         point = StartingPoint(state, is_own=state is not None)
         reports = self._checked(point, job)
-        with LocalRun(job.parts(directory=directory, store=store), point, reports) as run:
+        with LocalRun(job, directory, store, point, reports) as run:
             yield run
 
     def described(self) -> DescribedJob:
@@ -337,7 +314,7 @@ class LocalStreamEnvironment(StreamEnvironment):
         """Remove the temporary directory."""
         self._temporary.cleanup()
 
-    def _runnable(self, **options: Any) -> _Job:
+    def _runnable(self, **options: Any) -> LocalProgram:
         """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
         job = self._job(**options)
         if any(isinstance(node, DataFrameNode) for node in job.graph.nodes):
@@ -359,17 +336,19 @@ class LocalStreamEnvironment(StreamEnvironment):
         capacity: int = DEFAULT_CAPACITY,
         listener: OutputListener | None = None,
         checkpoints: CheckpointSettings | None = None,
-    ) -> _Job:
+    ) -> LocalProgram:
         graph = self._graph.job()
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
         prepared = PreparedGraph(graph, self.parallelism, self.max_parallelism)
         _check_timestamp_columns(event_time)
         check_sinks(graph)
-        parts = partial(
-            LocalJobParts,
+        return LocalProgram(
             graph=graph,
             prepared=prepared,
             event_time=event_time,
+            name=name,
+            from_savepoint=from_savepoint,
+            roll_back_to=roll_back_to,
             backend=self.backend,
             parallelism=self.parallelism,
             clock=self.clock,
@@ -382,19 +361,9 @@ class LocalStreamEnvironment(StreamEnvironment):
             listener=listener,
             listeners=self._listeners.of_job(LoggedProgress()),
         )
-        return _Job(
-            graph=graph,
-            event_time=event_time,
-            prepared=prepared,
-            name=name,
-            from_savepoint=from_savepoint,
-            allow_non_restored_state=allow_non_restored_state,
-            roll_back_to=roll_back_to,
-            parts=parts,
-        )
 
     @contextlib.contextmanager
-    def _opened(self, job: _Job) -> Iterator[LocalRun]:
+    def _opened(self, job: LocalProgram) -> Iterator[LocalRun]:
         start = locked_start(
             self._job_dir,
             job.name,
@@ -412,15 +381,15 @@ class LocalStreamEnvironment(StreamEnvironment):
             if target is None:
                 store.recover()
             else:
-                sinks, job_id = StagedSinks(job.graph), directory.identity.job_id
+                sinks, job_id = LocalSinks(job.graph), directory.identity.job_id
                 _roll_back(start.records, store, sinks, target.checkpoint_id, job_id)
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
-            with LocalRun(job.parts(directory=directory, store=store), point, start.compatibility) as run:
+            with LocalRun(job, directory, store, point, start.compatibility) as run:
                 yield run
 
-    def _starting_point(self, records: JobRecords, job: _Job) -> StartingPoint:
+    def _starting_point(self, records: JobRecords, job: LocalProgram) -> StartingPoint:
         # The log of a Spark job identifies its directory, whatever the state of its checkpoints.
         check_written_by(None, Engine.IN_PROCESS, records.driver_files)
         newest = _checkpoint_to_continue(records, job.roll_back_to)
@@ -428,9 +397,9 @@ class LocalStreamEnvironment(StreamEnvironment):
         # The source progress of a Spark savepoint has no meaning for elements.
         return starting_point(records.file_system, newest, job.from_savepoint, False)
 
-    def _checked(self, point: StartingPoint, job: _Job) -> Mapping[str, SchemaReport]:
+    def _checked(self, point: StartingPoint, job: LocalProgram) -> Mapping[str, SchemaReport]:
         if point.own_checkpoint is not None:
-            StagedSinks(job.graph).check_commits(point.own_checkpoint)
+            LocalSinks(job.graph).check_commits(point.own_checkpoint)
         reports = self._reports(point, job)
         require_compatible(reports, job.name)
         return reports
@@ -438,14 +407,14 @@ class LocalStreamEnvironment(StreamEnvironment):
     def _operators(self) -> Mapping[str, ExplainedOperator]:
         return self._job().prepared.operators
 
-    def _reports(self, point: StartingPoint, job: _Job) -> SchemaReports:
+    def _reports(self, point: StartingPoint, job: LocalProgram) -> SchemaReports:
         allows = job.allow_non_restored_state
         described = self._described(job)
         return self._compatibilities(
             described, point.state, allow_non_restored_state=allows, restores_channel_state=True
         )
 
-    def _described(self, job: _Job) -> DescribedJob:
+    def _described(self, job: LocalProgram) -> DescribedJob:
         return DescribedJob(job.prepared.operators, self.max_parallelism, self.rules.compatibilities, job.replayed)
 
 
@@ -520,7 +489,7 @@ def _checkpoint_to_continue(records: JobRecords, roll_back_to: int | str | None)
 
 
 def _roll_back(
-    records: JobRecords, store: CompletedCheckpointStore, sinks: StagedSinks, checkpoint_id: int, job_id: str
+    records: JobRecords, store: CompletedCheckpointStore, sinks: LocalSinks, checkpoint_id: int, job_id: str
 ) -> None:
     """Make a checkpoint the newest again, and let the sinks hide later output. The caller leads the job.
 

@@ -14,20 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from attrs import frozen
-
-from statebackend.checkpoint.barriers.elements import AbortReason
 from statebackend.checkpoint.coordinator.acknowledgement import TaskId
-from statebackend.local.channel_state import RecordForms
+from statebackend.local.checkpoints import RunCheckpoints
 from statebackend.local.graph import LocalStream
-from statebackend.local.job_parts import LocalJobParts
+from statebackend.local.job_parts import LocalProgram
 from statebackend.local.network.channel import Channel, RecordBatch, SubtaskId, SubtaskOutput
-from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import OperatorSubtask, OutputListener, OutputSubtask, SourceSubtask
 from statebackend.local.source import LocalSource
 from statebackend.local.subtask import LocalSubtask, RunOperators
-from statebackend.streaming.runtime.subtask import FrozenSubtask
 from statebackend.streaming.stream_graph import (
     BroadcastInput,
     JobGraph,
@@ -49,16 +44,6 @@ _OUTPUT: Final = SubtaskId("\0output", 0)
 
 _Following = Sequence[tuple[Any, int, LocalStream]]
 """The next readers: nodes with their inputs and records."""
-
-
-@frozen(kw_only=True)
-class BarrierCallbacks:
-    """What a run does at barriers."""
-
-    on_source: Callable[[SubtaskId, int], None]
-    on_snapshot: Callable[[LocalSubtask, SubtaskCapture, FrozenSubtask | None], None]
-    on_output: Callable[[SubtaskId, int], None]
-    on_aborted: Callable[[TaskId, int, AbortReason], None]
 
 
 class Chain:
@@ -86,7 +71,7 @@ class Chain:
         return [(node, index, given) for (node, index), given in reversed(list(zip(readers, streams, strict=False)))]
 
     def _step(self, node: Node, index: int, stream: LocalStream) -> _Following:
-        return self._read(StreamEdge(node), self._network.parts.prepared.steps[node][index](stream))
+        return self._read(StreamEdge(node), self._network.program.prepared.steps[node][index](stream))
 
     def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> _Following:
         assert isinstance(self._work, LocalSource), "timestamps are assigned to the records of a source"
@@ -94,10 +79,10 @@ class Chain:
         return ()
 
     def _operator(self, node: OperatorNode, index: int, stream: LocalStream) -> _Following:
-        operator = self._network.parts.prepared.operators[node.uid]
+        operator = self._network.program.prepared.operators[node.uid]
         self._network.operators.learn_keys(operator, index, stream.records)
         watermark_ms = self._work.watermark_ms
-        for subtask, share in enumerate(operator.partitioned(index, stream, self._network.parts.parallelism)):
+        for subtask, share in enumerate(operator.partitioned(index, stream, self._network.program.parallelism)):
             if share.records:
                 batch = RecordBatch(index, share.records, share.timestamps, share.keys, share.key_groups, watermark_ms)
                 self.channels[SubtaskId(node.uid, subtask)].put(batch)
@@ -121,24 +106,18 @@ _STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], _Following]
 
 
 class JobNetwork:
-    """The network of a job, built but not started. Barriers overtake only records of inputs that have ``forms``."""
+    """The network of a job, built but not started."""
 
     def __init__(
-        self,
-        parts: LocalJobParts,
-        operators: RunOperators,
-        callbacks: BarrierCallbacks,
-        forms: RecordForms,
-        listener: OutputListener,
+        self, program: LocalProgram, operators: RunOperators, checkpoints: RunCheckpoints, listener: OutputListener
     ) -> None:
-        graph = parts.graph
-        self.parts = parts
+        graph = program.graph
+        self.program = program
         self.operators = operators
         self.readers = _readers_of_edges(graph)
         self.sinks: Mapping[Node, int] = {node: index for index, node in enumerate(graph.sinks)}
         self.subtasks: list[LocalSubtask] = []
-        self._callbacks = callbacks
-        self._forms = forms
+        self._checkpoints = checkpoints
         self._names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))
         self._names.update({node: node.uid for node in graph.operators})
         self._chains: dict[SubtaskId, Chain] = {}
@@ -146,30 +125,30 @@ class JobNetwork:
         self.sources: Mapping[SourceNode, SourceSubtask[LocalSource]] = {
             node: self._source(node) for node in graph.sources
         }
-        of_operators = [self._operator(node, index) for node in graph.operators for index in range(parts.parallelism)]
+        of_operators = [self._operator(node, index) for node in graph.operators for index in range(program.parallelism)]
         edges = [edge for node in graph.sinks for edge in node.inputs]
         output = OutputSubtask(
             _OUTPUT,
             self._channels_to(_OUTPUT, edges),
             len(edges),
             listener,
-            parts.checkpoints.mode,
-            partial(callbacks.on_output, _OUTPUT),
-            partial(callbacks.on_aborted, TaskId(_OUTPUT.node, _OUTPUT.index)),
+            program.checkpoints.mode,
+            partial(checkpoints.barrier_at_output, _OUTPUT),
+            partial(checkpoints.aborted, TaskId(_OUTPUT.node, _OUTPUT.index)),
         )
         inputs = (one for node in graph.operators for one in node.operator_inputs)
         broadcast = upstream_of(one.edge for one in inputs if isinstance(one, BroadcastInput))
         read_first = {one.subtask_id for node, one in self.sources.items() if node in broadcast}
-        self.network = Network(list(self.sources.values()), of_operators, output, parts.scheduler, read_first)
+        self.network = Network(list(self.sources.values()), of_operators, output, program.scheduler, read_first)
 
     def _source(self, node: SourceNode) -> SourceSubtask[LocalSource]:
         name = self._names[node]
-        subtask_id, output, event_time = SubtaskId(name, 0), SubtaskOutput(), self.parts.event_time
+        subtask_id, output, event_time = SubtaskId(name, 0), SubtaskOutput(), self.program.event_time
         timestamps = None if event_time is None else event_time.nodes.get(name)
         now_ms = self.operators.epoch.now_ms
         work = LocalSource(node, name, timestamps, output, now_ms, has_time=event_time is not None)
         self._add_chain(subtask_id, output, work)
-        on_barrier = partial(self._callbacks.on_source, subtask_id)
+        on_barrier = partial(self._checkpoints.barrier_at_source, subtask_id)
         alignment = None if timestamps is None else timestamps.strategy.alignment
         group: AlignmentGroup[SubtaskId] | None = None
         if alignment is not None:
@@ -178,14 +157,14 @@ class JobNetwork:
         return SourceSubtask(subtask_id, work, output, group, on_barrier)
 
     def _operator(self, node: OperatorNode, index: int) -> OperatorSubtask:
-        subtask_id, output, settings = SubtaskId(node.uid, index), SubtaskOutput(), self.parts.checkpoints
+        subtask_id, output, settings = SubtaskId(node.uid, index), SubtaskOutput(), self.program.checkpoints
         work = LocalSubtask(
-            operator=self.parts.prepared.operators[node.uid],
+            operator=self.program.prepared.operators[node.uid],
             index=index,
             output=output,
             operators=self.operators,
-            on_snapshot=self._callbacks.on_snapshot,
-            on_aborted=self._callbacks.on_aborted,
+            on_snapshot=self._checkpoints.barrier_at_operator,
+            on_aborted=self._checkpoints.aborted,
         )
         channels = self._channels_to(subtask_id, node.inputs)
         self._add_chain(subtask_id, output, work)
@@ -201,12 +180,15 @@ class JobNetwork:
         fed: dict[SubtaskId, list[int]] = {}
         for index, edge in enumerate(inputs):
             for sender in _senders_of(edge):
-                for subtask in range(self.parts.parallelism if sender.kind is NodeKind.OPERATOR else 1):
+                for subtask in range(self.program.parallelism if sender.kind is NodeKind.OPERATOR else 1):
                     fed.setdefault(SubtaskId(self._names[sender], subtask), []).append(index)
         channels = []
         for sender_id, indices in fed.items():
-            may_be_overtaken = all((reader.node, index) in self._forms for index in indices)
-            channel = Channel(sender_id, reader, tuple(indices), self.parts.capacity, may_be_overtaken=may_be_overtaken)
+            # Overtaken records are written, so their input needs a form.
+            may_be_overtaken = all((reader.node, index) in self._checkpoints.forms for index in indices)
+            channel = Channel(
+                sender_id, reader, tuple(indices), self.program.capacity, may_be_overtaken=may_be_overtaken
+            )
             chain = self._chains[sender_id]
             chain.channels[reader] = channel
             chain.output.channels.append(channel)

@@ -1,7 +1,8 @@
-"""The parts of a local job that all of its runtime shares: the program, its settings, the current epoch."""
+"""What all parts of a local run share: the program, its settings, the job directory, the current epoch."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,11 +18,14 @@ from statebackend.local.graph import PreparedGraph
 from statebackend.local.network.channel import DEFAULT_CAPACITY
 from statebackend.local.network.network import Scheduler
 from statebackend.local.network.subtasks import Mail, OutputListener
+from statebackend.local.source import ReplayedSource
 from statebackend.state.clock import Clock
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.streaming.observing.job_events import JobListeners
+from statebackend.streaming.observing.job_recorder import JobRecorder
 from statebackend.streaming.runtime.event_time import EventTime
+from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.stream_graph import JobGraph
 
 
@@ -48,14 +52,18 @@ class CheckpointSettings:
 
 
 @frozen(kw_only=True)
-class LocalJobParts:
-    """A job that runs. ``listener`` receives the results in order, ``listeners`` the events of the job."""
+class LocalProgram:
+    """A checked program, and how it is started and run.
+
+    ``listener`` receives the results in order, ``listeners`` the events of the job.
+    """
 
     graph: JobGraph
     prepared: PreparedGraph
     event_time: EventTime | None
-    directory: JobDirectory
-    store: CompletedCheckpointStore
+    name: str
+    from_savepoint: str | os.PathLike[str] | None
+    roll_back_to: int | str | None
     backend: StateBackend
     parallelism: int
     clock: Clock
@@ -68,6 +76,12 @@ class LocalJobParts:
     listener: OutputListener | None = None
     listeners: JobListeners = field(factory=JobListeners)
 
+    @property
+    def replayed(self) -> list[str]:
+        """The uids of the replayable sources."""
+        sources = zip(self.graph.source_uids, self.graph.sources, strict=True)
+        return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
+
 
 @define
 class CurrentEpoch:
@@ -78,3 +92,20 @@ class CurrentEpoch:
 
     def now_ms(self) -> int:
         return self.processing_time_ms
+
+
+@frozen(kw_only=True)
+class LocalJobParts:
+    """A program that runs in a job directory from a starting point."""
+
+    program: LocalProgram
+    directory: JobDirectory
+    store: CompletedCheckpointStore
+    point: StartingPoint
+    recorder: JobRecorder
+    epoch: CurrentEpoch = field(factory=CurrentEpoch)
+
+    @property
+    def restored_id(self) -> int | None:
+        """The checkpoint or savepoint that the run continues from, if any."""
+        return None if self.point.state is None else self.point.state.metadata.checkpoint_id

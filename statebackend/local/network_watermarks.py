@@ -39,7 +39,7 @@ def operator_watermarks(network: Network) -> Mapping[str, int]:
 class BarrierTimes:
     """The event time at the barrier of one checkpoint, noted when the barrier reaches each subtask.
 
-    ``source_order`` is that of the program, by which sources without a uid are known.
+    ``source_order`` is that of the program.
     """
 
     def __init__(self, source_order: Sequence[SubtaskId]) -> None:

@@ -8,8 +8,8 @@ A run is driven from outside in two ways, which may be mixed:
                                        be abandoned (`close` it, or first take its file system away, as a crash does),
                                        and another one started in its job directory
 
-A run that is stepped depends on its scheduler, clocks, file system and input only. With `InlineWriter`, the same seed
-makes the same moves.
+A run that is stepped depends on its scheduler, clocks, file system and input only. Without
+threads, the same seed makes the same moves.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from statebackend.checkpoint.coordinator.requests import CheckpointRequestKind
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
 from statebackend.local.channel_restore import InFlightShares, restore_checkpoint
-from statebackend.local.checkpoints import CheckpointFailedError, RunSnapshots
-from statebackend.local.job_network import BarrierCallbacks, JobNetwork
-from statebackend.local.job_parts import CurrentEpoch, LocalJobParts
+from statebackend.local.checkpoints import CheckpointFailedError, RunCheckpoints
+from statebackend.local.job_network import JobNetwork
+from statebackend.local.job_parts import LocalJobParts, LocalProgram
 from statebackend.local.network.network import Move
 from statebackend.local.network_watermarks import operator_watermarks, restore_network
-from statebackend.local.sinks import SinkRecords, StagedSinks
+from statebackend.local.sinks import LocalSinks
 from statebackend.local.source import LocalSource, ReplayedSource, SplitPositions
 from statebackend.local.subtask import RunOperators
 from statebackend.savepoint.export import SavepointReport, export_tasks, finish_savepoint
 from statebackend.state.backend_parameters import StateRestoreReport
 from statebackend.state.clock import wall_clock
-from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError, StreamJobError
 from statebackend.streaming.metrics import ObservedRun, RunBarriers, TimeMetrics, time_metrics
@@ -43,75 +44,59 @@ from statebackend.streaming.observing.observed_job import ObservedJob
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.runtime.event_time import not_before
 from statebackend.streaming.runtime.starting_point import StartingPoint
-from statebackend.streaming.runtime.worker_functions import WorkerFunctions
-from statebackend.streaming.sink import SinkEpoch, SinkLineage
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 
 class LocalRun:
     """A run from a starting point. Any exception ends it: subtasks close, and the last checkpoint stays the last."""
 
-    def __init__(self, parts: LocalJobParts, point: StartingPoint, reports: Mapping[str, SchemaReport]) -> None:
-        self.parts = parts
-        self.restored_id = None if point.state is None else point.state.metadata.checkpoint_id
+    def __init__(
+        self,
+        program: LocalProgram,
+        directory: JobDirectory,
+        store: CompletedCheckpointStore,
+        point: StartingPoint,
+        reports: Mapping[str, SchemaReport],
+    ) -> None:
+        restored = point.state
+        self.restored_id = None if restored is None else restored.metadata.checkpoint_id
         """The checkpoint or savepoint that the run continues from, if any."""
-        self.functions = WorkerFunctions()
-        """What was set up for this run; closed at its end."""
-        self.current = CurrentEpoch()
-        self._staged = StagedSinks(parts.graph, parts.prepared.sink_writers)
-        identity, run_id = parts.directory.identity, parts.directory.run_id
+        identity = directory.identity
         self.recorder = JobRecorder(
             ObservedRun(
                 job_name=identity.job_name,
                 job_id=identity.job_id,
-                run_id=run_id,
+                run_id=directory.run_id,
                 engine="in process",
-                parallelism=parts.parallelism,
+                parallelism=program.parallelism,
                 max_parallelism=identity.max_parallelism,
                 started_ms=wall_clock(),
                 restored_id=self.restored_id,
             ),
             self._live_metrics,
-            parts.listeners,
+            program.listeners,
             keeps_subtasks_open=True,
         )
-        self._parent = parent = point.restored_from
-
-        def epoch_of(sink_uid: str, epoch_id: int) -> SinkEpoch:
-            return SinkEpoch(SinkLineage(sink_uid, identity.job_id, parent), epoch_id, run_id)
-
-        output = SinkRecords(parts.graph, parts.listener, self._staged, epoch_of)
-        self._local_space = contextlib.ExitStack()
-        local_directory = self._local_space.enter_context(temporary_directory())
-        self._restored = point.state
-        self._own_checkpoint = point.own_checkpoint
-        self._previous_time_ms = None if point.state is None else point.state.metadata.processing_time_ms
+        parts = self.parts = LocalJobParts(
+            program=program, directory=directory, store=store, point=point, recorder=self.recorder
+        )
+        self._previous_time_ms = None if restored is None else restored.metadata.processing_time_ms
         self._is_resumed = self._has_failed = False
         self.has_stopped = False
         """Whether it has stopped with a checkpoint; its sources read nothing more."""
-        file_system = parts.directory.file_system
         self.positions = {
-            uid: SplitPositions(uid, node.source.source, point.state, file_system)
-            for uid, node in zip(parts.graph.source_uids, parts.graph.sources, strict=True)
+            uid: SplitPositions(uid, node.source.source, restored, directory.file_system)
+            for uid, node in zip(program.graph.source_uids, program.graph.sources, strict=True)
             if isinstance(node.source, ReplayedSource)
         }
         """The positions of replayable sources, by uid."""
-        self._operators = RunOperators(
-            parts, point.state, reports, self.current, local_directory, self.functions, self.recorder.progress
-        )
-        snapshots = self._snapshots = RunSnapshots(
-            parts, point, self._staged, self.positions, self.recorder, output, self.current
-        )
-        callbacks = BarrierCallbacks(
-            on_source=snapshots.barrier_at_source,
-            on_snapshot=snapshots.barrier_at_operator,
-            on_output=snapshots.barrier_at_output,
-            on_aborted=snapshots.aborted,
-        )
-        self.job_network = JobNetwork(parts, self._operators, callbacks, snapshots.forms, output)
-        self.network = self.job_network.network
-        self.checkpoints = snapshots.begin(self.job_network)
+        self._sinks = LocalSinks(program.graph, program.prepared.sink_writers, program.listener)
+        self._operators = RunOperators(parts, reports)
+        self.checkpoints = RunCheckpoints(parts, self._sinks, self.positions)
         """Takes requests for checkpoints."""
+        self.job_network = JobNetwork(program, self._operators, self.checkpoints, self._sinks)
+        self.network = self.job_network.network
+        self.checkpoints.begin(self.network, self.job_network.subtasks)
         self.recorder.started()
 
     def __enter__(self) -> LocalRun:
@@ -125,12 +110,12 @@ class LocalRun:
     @property
     def epochs(self) -> int:
         """How many checkpoints completed, including those without any state."""
-        return self._snapshots.completed_count
+        return self.checkpoints.completed_count
 
     @property
     def barriers(self) -> RunBarriers:
         """Durations of the barriers of complete checkpoints, and what they overtook."""
-        return self._snapshots.metrics.barriers
+        return self.checkpoints.metrics.barriers
 
     @property
     def schema_reports(self) -> Mapping[str, SchemaReport]:
@@ -166,8 +151,8 @@ class LocalRun:
 
     def begin_epoch(self) -> None:
         """Open the subtasks and fire processing-time timers that are due; then processing time is fixed."""
-        self.current.epoch_id = self._snapshots.last_id + 1
-        self._set_time(not_before(self.parts.clock(), self._previous_time_ms))
+        self.parts.epoch.epoch_id = self.checkpoints.last_id + 1
+        self._set_time(not_before(self.parts.program.clock(), self._previous_time_ms))
         with self._running():
             self.network.run()
             self.network.advance_processing_time()
@@ -216,7 +201,7 @@ class LocalRun:
 
         Checkpoints that are due meanwhile start.
         """
-        self._set_time(not_before(time_ms, self.current.processing_time_ms))
+        self._set_time(not_before(time_ms, self.parts.epoch.processing_time_ms))
         with self._running():
             self.network.advance_processing_time()
             self.emit_periodically()
@@ -250,7 +235,7 @@ class LocalRun:
         with self._running():
             request_id = self.checkpoints.request(kind)
             while (answer := self.checkpoints.take_answer(request_id)) is None:
-                is_waiting = self._snapshots.writer.is_writing or self.checkpoints.due_ms is not None
+                is_waiting = self.checkpoints.writer.is_writing or self.checkpoints.due_ms is not None
                 if self._step(waits=True) is None and not is_waiting:
                     raise StreamJobError("a checkpoint makes no progress: an error of this runtime")
             # The notifications of its completion.
@@ -262,15 +247,15 @@ class LocalRun:
 
     def watermarks(self) -> Mapping[str, int]:
         """The watermarks of sources and operators by uid, in milliseconds; those without one are left out."""
-        if self.parts.event_time is None:
+        if self.parts.program.event_time is None:
             return {}
-        sources = zip(self.parts.graph.source_uids, self.job_network.sources.values(), strict=True)
+        sources = zip(self.parts.program.graph.source_uids, self.job_network.sources.values(), strict=True)
         known = {**{name: one.work.watermark_ms for name, one in sources}, **operator_watermarks(self.network)}
         return {name: time_ms for name, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
 
     def time_metrics(self) -> Mapping[str, TimeMetrics]:
         """The event time of sources and operators."""
-        event_time = self.parts.event_time
+        event_time = self.parts.program.event_time
         names = () if event_time is None else event_time.names
         return time_metrics(names, self.watermarks(), self._previous_time_ms)
 
@@ -284,12 +269,11 @@ class LocalRun:
         """Abort what is open, and release all resources."""
         self.recorder.terminated(None)
         self._abort()
-        self._staged.close()
-        self.functions.close()
-        self._local_space.close()
+        self._sinks.close()
+        self._operators.close()
 
     def _set_time(self, time_ms: int) -> None:
-        self.current.processing_time_ms = self._previous_time_ms = time_ms
+        self.parts.epoch.processing_time_ms = self._previous_time_ms = time_ms
 
     def _end_with(self, kind: CheckpointRequestKind) -> None:
         for one in self.job_network.subtasks:
@@ -298,7 +282,7 @@ class LocalRun:
 
     def _step(self, *, waits: bool = False) -> Move | None:
         has_fired = self.checkpoints.fire_due()
-        self._snapshots.writer.collect()
+        self.checkpoints.writer.collect()
         move = self.network.step()
         if waits and move is None and not has_fired:
             self._wait()
@@ -308,10 +292,10 @@ class LocalRun:
 
     def _wait(self) -> None:
         """Wait until a thread has written a snapshot or a timer is due: nothing else can happen."""
-        due_ms, settings = self.checkpoints.due_ms, self.parts.checkpoints
+        due_ms, settings = self.checkpoints.due_ms, self.parts.program.checkpoints
         until_due_s = None if due_ms is None else max(0, due_ms - settings.now_ms()) / 1000
-        if self._snapshots.writer.is_writing:
-            self._snapshots.writer.collect(until_due_s)
+        if self.checkpoints.writer.is_writing:
+            self.checkpoints.writer.collect(until_due_s)
         elif until_due_s is not None:
             settings.wait(until_due_s)
 
@@ -332,31 +316,32 @@ class LocalRun:
             raise
 
     def _live_metrics(self) -> LiveMetrics:
-        newest = self._snapshots.newest
-        if newest is None and self._restored is not None:
-            newest = self._restored.metadata
+        newest, restored = self.checkpoints.newest, self.parts.point.state
+        if newest is None and restored is not None:
+            newest = restored.metadata
         # Copies, because another thread may read them.
         return LiveMetrics(dict(self.schema_reports), newest, self.time_metrics(), dict(self.barriers.operators))
 
     def _abort(self) -> None:
-        self._snapshots.close()
+        self.checkpoints.close()
         for subtask in self.job_network.subtasks:
             subtask.close()
         for positions in self.positions.values():
             positions.close()
-        self._snapshots.discard_abandoned()
+        self.checkpoints.discard_abandoned()
 
     def _resume(self) -> None:
-        parts = self.parts
-        job_id = parts.directory.identity.job_id
-        self._staged.restore(self._own_checkpoint, job_id, self._parent, self.restored_id)
-        if self._restored is not None:
-            event_time, watermarks = parts.event_time, self._restored.metadata.watermarks
+        program, point = self.parts.program, self.parts.point
+        if point.own_checkpoint is not None:
+            self._sinks.commit_again(point.own_checkpoint)
+        self._sinks.recover(self.restored_id, self.parts.directory.identity.job_id, point.restored_from)
+        if point.state is not None:
+            event_time, watermarks = program.event_time, point.state.metadata.watermarks
             if event_time is not None and watermarks is not None:
                 restore_network(self.network, event_time.watermark_nodes(), watermarks)
-            shares = InFlightShares(parts.prepared.operators, parts.parallelism, self._operators.learn_keys)
+            shares = InFlightShares(program.prepared.operators, program.parallelism, self._operators.learn_keys)
             has_time = event_time is not None and watermarks is not None
-            restore_checkpoint(self.network, shares, self._restored, has_time=has_time)
+            restore_checkpoint(self.network, shares, point.state, has_time=has_time)
         self.network.resume()
 
 
@@ -365,7 +350,7 @@ class LocalJob(ObservedJob):
 
     def __init__(self, run: LocalRun, temporary: tempfile.TemporaryDirectory[str]) -> None:
         super().__init__(run.recorder)
-        parts = run.parts
+        parts, program = run.parts, run.parts.program
         self.schema_reports: Mapping[str, SchemaReport] = run.schema_reports
         """The compatibility results of restored state, by operator uid."""
         self.restore_reports: Sequence[StateRestoreReport] = run.restore_reports
@@ -377,8 +362,8 @@ class LocalJob(ObservedJob):
         self._watermarks = run.watermarks()
         self._store = parts.store
         self._file_system = parts.directory.file_system
-        self._registered = {uid: operator.states.keyed for uid, operator in parts.prepared.operators.items()}
-        self._clock = parts.clock
+        self._registered = {uid: operator.states.keyed for uid, operator in program.prepared.operators.items()}
+        self._clock = program.clock
         # The directory is removed with its last reference, and `savepoint` reads it.
         self._temporary = temporary
 

@@ -11,26 +11,19 @@ a failed checkpoint are committed with the next one, and a crash before the comm
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.streaming.metrics import SinkMetrics
 from statebackend.streaming.rows.row_writer import RowWriter
-from statebackend.streaming.runtime.job_sinks import (
-    JobSinks,
-    SinkAdapter,
-    StagedEpoch,
-    encode_committables,
-    no_sink,
-)
+from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter, StagedEpoch, encode_committables, no_sink
 from statebackend.streaming.runtime.settings import is_instance_of
 from statebackend.streaming.sink import Sink, SinkEpoch
-from statebackend.streaming.stream_graph import JobGraph, SinkNode
+from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
 _ADVICE: Final = (
@@ -51,16 +44,27 @@ class RecordSink(Protocol):
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None: ...
 
 
-class StagedSinks(JobSinks):
-    """The sinks of a job that have two phases; raises `JobDefinitionError` if two of them name the same place.
+class LocalSinks(JobSinks):
+    """The sinks of a job and their results; an `OutputListener` that passes all results on to ``listener``.
 
-    ``writers`` convert the records of a `Sink` to its declared schema, by uid.
+    `by_uid` has the sinks with two phases. ``writers`` convert the records of a `Sink` to its declared schema, by uid.
+    Raises `JobDefinitionError` if two sinks name the same place.
     """
 
-    def __init__(self, graph: JobGraph, writers: Mapping[str, RowWriter] | None = None) -> None:
+    def __init__(
+        self,
+        graph: JobGraph,
+        writers: Mapping[str, RowWriter] | None = None,
+        listener: OutputListener | None = None,
+    ) -> None:
         sinks = ((node.uid, _sink_of(node.sink)) for node in graph.sinks)
         super().__init__({uid: sink for uid, sink in sinks if sink is not None})
+        self._nodes = graph.sinks
         self._writers = writers or {}
+        self._listener = listener
+        self._records: list[list[Any]] = [[] for _ in graph.sinks]
+        self._results: dict[int, list[list[Any]]] = {}
+        self._counts: dict[int, list[int]] = {}
         self._staged: dict[str, dict[int, tuple[SinkEpoch, bytes]]] = {uid: {} for uid in self.by_uid}
 
     @property
@@ -69,17 +73,52 @@ class StagedSinks(JobSinks):
         in_order = self.in_rollback_order.items()
         return {uid: one for uid, one in in_order if not isinstance(one, SinkAdapter) or one.can_roll_back}
 
-    def restore(
-        self,
-        latest: CheckpointMetadata | None,
-        job_id: str,
-        parent: SavepointIdentity | None,
-        last_epoch_id: int | None,
-    ) -> None:
-        """Repeat the commit of a checkpoint, then remove what later attempts staged."""
-        if latest is not None:
-            self.commit_again(latest)
-        self.recover(last_epoch_id, job_id, parent)
+    def on_records(self, sink_index: int, batch: RecordBatch) -> None:
+        self._records[sink_index] += batch.records
+        if self._listener is not None:
+            self._listener.on_records(sink_index, batch)
+
+    def on_time(self, sink_index: int, element: WatermarkElement) -> None:
+        if self._listener is not None:
+            self._listener.on_time(sink_index, element)
+
+    def end_epoch(self, checkpoint_id: int, epoch_of: Callable[[str], SinkEpoch]) -> None:
+        """Assign the results since the last call to a checkpoint. Sinks with two phases stage them."""
+        ended, self._records = self._records, [[] for _ in self._nodes]
+        if not any(ended):
+            return
+        self._counts[checkpoint_id] = list(map(len, ended))
+        for node, records in zip(self._nodes, ended, strict=True):
+            if node.uid in self.by_uid:
+                self.stage(records, epoch_of(node.uid))
+        self._results[checkpoint_id] = [
+            [] if node.uid in self.by_uid else records for node, records in zip(self._nodes, ended, strict=True)
+        ]
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Commit what was staged up to a complete checkpoint, and give functions and lists their results.
+
+        An exception of one sink is raised after the others have theirs. A function that raises is not called with the
+        rest of its records.
+        """
+        with contextlib.ExitStack() as stack:
+            for sink, records in reversed(self.take_results(checkpoint_id)):
+                stack.callback(_give, sink, records)
+            self.commit_staged(checkpoint_id)
+
+    def take_results(self, checkpoint_id: int) -> list[tuple[Any, Sequence[Any]]]:
+        """Take the results of functions and lists up to a checkpoint, in order."""
+        pieces = [self._results.pop(known) for known in sorted(self._results) if known <= checkpoint_id]
+        return [
+            (node.sink, [record for piece in pieces for record in piece[index]])
+            for index, node in enumerate(self._nodes)
+            if node.uid not in self.by_uid
+        ]
+
+    def take_metrics(self, checkpoint_id: int) -> Mapping[str, SinkMetrics]:
+        """Return what each sink received up to a checkpoint, since the call before."""
+        counts = [self._counts.pop(known) for known in sorted(self._counts) if known <= checkpoint_id]
+        return {node.uid: SinkMetrics(sum(one[index] for one in counts)) for index, node in enumerate(self._nodes)}
 
     def stage(self, records: Sequence[Any], epoch: SinkEpoch) -> None:
         """Stage the records of an epoch, if there are any."""
@@ -131,71 +170,7 @@ def check_sinks(graph: JobGraph) -> None:
         # A class is callable and has the methods of its instances, but its records would be lost.
         if isinstance(node.sink, type) or (not is_plain and _sink_of(node.sink) is None):
             raise no_sink(node.sink, _ADVICE)
-    StagedSinks(graph)
-
-
-def give_to_sinks(records: Iterable[tuple[SinkNode, Sequence[Any]]]) -> None:
-    """Give each sink its records, in this order. An exception of one is raised after the others have theirs.
-
-    A function that raises is not called with the rest of its records.
-    """
-    with contextlib.ExitStack() as stack:
-        for node, its_records in reversed(list(records)):
-            stack.callback(_give, node.sink, its_records)
-
-
-class SinkRecords:
-    """The results for each sink, by the checkpoint that they belong to; an `OutputListener` that calls another one."""
-
-    def __init__(
-        self,
-        graph: JobGraph,
-        listener: OutputListener | None,
-        staged: StagedSinks,
-        epoch_of: Callable[[str, int], SinkEpoch],
-    ) -> None:
-        self._sinks = graph.sinks
-        self._staged = staged
-        self._epoch_of = epoch_of
-        self._listener = listener
-        self._records: list[list[Any]] = [[] for _ in graph.sinks]
-        self._cut: dict[int, list[list[Any]]] = {}
-        self._counts: dict[int, list[int]] = {}
-
-    def on_records(self, sink_index: int, batch: RecordBatch) -> None:
-        self._records[sink_index] += batch.records
-        if self._listener is not None:
-            self._listener.on_records(sink_index, batch)
-
-    def on_time(self, sink_index: int, element: WatermarkElement) -> None:
-        if self._listener is not None:
-            self._listener.on_time(sink_index, element)
-
-    def cut(self, checkpoint_id: int) -> None:
-        """Assign the results since the last cut to a checkpoint; a sink with two phases stages them."""
-        self._counts[checkpoint_id] = list(map(len, self._records))
-        for node, records in zip(self._sinks, self._records, strict=True):
-            if node.uid in self._staged.by_uid:
-                self._staged.stage(records, self._epoch_of(node.uid, checkpoint_id))
-        pieces = self._cut.setdefault(checkpoint_id, [[] for _ in self._sinks])
-        for node, piece, records in zip(self._sinks, pieces, self._records, strict=True):
-            if node.uid not in self._staged.by_uid:
-                piece += records
-        self._records = [[] for _ in self._sinks]
-
-    def taken(self, checkpoint_id: int) -> list[tuple[SinkNode, Sequence[Any]]]:
-        """Take the results of functions and lists up to a checkpoint, in order."""
-        pieces = [self._cut.pop(known) for known in sorted(self._cut) if known <= checkpoint_id]
-        return [
-            (sink, [record for piece in pieces for record in piece[index]])
-            for index, sink in enumerate(self._sinks)
-            if sink.uid not in self._staged.by_uid
-        ]
-
-    def sink_metrics(self, checkpoint_id: int) -> Mapping[str, SinkMetrics]:
-        """Return what each sink received up to a checkpoint, since the call before."""
-        counts = [self._counts.pop(known) for known in sorted(self._counts) if known <= checkpoint_id]
-        return {sink.uid: SinkMetrics(sum(one[index] for one in counts)) for index, sink in enumerate(self._sinks)}
+    LocalSinks(graph)
 
 
 def _give(sink: Any, records: Sequence[Any]) -> None:

@@ -144,7 +144,7 @@ def read_all(
     """
     lists: list[ElementFeed] = []
     splits: list[SplitFeed] = []
-    for uid, node in zip(run.parts.graph.source_uids, run.parts.graph.sources, strict=True):
+    for uid, node in zip(run.parts.program.graph.source_uids, run.parts.program.graph.sources, strict=True):
         source = run.job_network.sources[node]
         if uid in run.positions:
             splits.append(SplitFeed(source, uid, node.source, run.positions[uid]))
@@ -210,7 +210,7 @@ def _read_continuously(
     is_stopping: Callable[[], bool],
     drains: bool,
 ) -> None:
-    open_feeds, clock = list(feeds), run.parts.clock
+    open_feeds, clock = list(feeds), run.parts.program.clock
     ticked_ms = clock()
 
     def feed_all() -> bool:

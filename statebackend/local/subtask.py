@@ -22,12 +22,11 @@ from attrs import define, field
 from statebackend.checkpoint.barriers.elements import AbortReason
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.local.graph import LocalOperator, LocalStream
-from statebackend.local.job_parts import CurrentEpoch, LocalJobParts
+from statebackend.local.job_parts import LocalJobParts
 from statebackend.local.network.channel import RecordBatch, SubtaskOutput
 from statebackend.local.network.channel_barriers import SubtaskCapture
-from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.backend_parameters import StateRestoreReport
-from statebackend.state.progress import ProgressListener
+from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.errors import JobDefinitionError
@@ -51,33 +50,30 @@ _CHECKED_LATE = (
 class RunOperators:
     """The operators of a run; ``reports`` are the compatibility results of the start."""
 
-    def __init__(
-        self,
-        parts: LocalJobParts,
-        restored: RestoredState | None,
-        reports: Mapping[str, SchemaReport],
-        epoch: CurrentEpoch,
-        local_directory: str,
-        functions: WorkerFunctions,
-        progress: ProgressListener,
-    ) -> None:
-        self.epoch = epoch
-        self.local_directory = local_directory
-        self.progress = progress
-        self.has_time = parts.event_time is not None
+    def __init__(self, parts: LocalJobParts, reports: Mapping[str, SchemaReport]) -> None:
+        self.epoch = parts.epoch
+        self.progress = parts.recorder.progress
+        self.has_time = parts.program.event_time is not None
         self.schema_reports: dict[str, SchemaReport] = dict(reports)
         """The compatibility results of restored state, by operator uid."""
+        self._local_space = contextlib.ExitStack()
+        self.local_directory = self._local_space.enter_context(temporary_directory())
         self._parts = parts
-        self._restored = restored
-        self._functions = functions
+        self._functions = WorkerFunctions()
         self._run = RunIdentity(parts.directory.identity.job_id, parts.directory.run_id)
         self._restores: dict[str, Sequence[SubtaskRestore]] = {}
-        for uid, operator in parts.prepared.operators.items():
-            self._restores[uid] = restores_by_subtask(restored, uid, parts.parallelism)
+        restored = parts.point.state
+        for uid, operator in parts.program.prepared.operators.items():
+            self._restores[uid] = restores_by_subtask(restored, uid, parts.program.parallelism)
             metas = () if restored is None else restored.keyed_metas_of(uid)
             if operator.key_serializer is None and metas:
                 # Until a record gives the types of the keys, they are those of the restored state.
                 operator.key_serializer = metas[0].key_snapshot.restore_serializer()
+
+    def close(self) -> None:
+        """Close what functions have set up for the run, and remove its local files."""
+        self._functions.close()
+        self._local_space.close()
 
     def restore_of(self, operator: LocalOperator, index: int) -> SubtaskRestore:
         return self._restores[operator.uid][index]
@@ -96,34 +92,34 @@ class RunOperators:
         operator.learn_keys(lambda index: records if index == input_index else ())
         if not operator.knows_keys:
             return
-        parts, restored = self._parts, self._restored
+        program, restored = self._parts.program, self._parts.point.state
         if restored is None:
             return
-        job = DescribedJob(parts.prepared.operators, restored.max_parallelism, parts.rules.compatibilities)
-        report = CompatibilityChecker(job, restored).report(operator.uid, parts.allow_non_restored_state)
+        job = DescribedJob(program.prepared.operators, restored.max_parallelism, program.rules.compatibilities)
+        report = CompatibilityChecker(job, restored).report(operator.uid, program.allow_non_restored_state)
         if report is not None:
             report.raise_if_incompatible(_CHECKED_LATE)
             self.schema_reports[operator.uid] = report
 
     def operator_parts(self, operator: LocalOperator) -> OperatorParts:
-        parts = self._parts
+        directory, program = self._parts.directory, self._parts.program
         assert operator.key_serializer is not None
         return OperatorParts(
-            job_id=parts.directory.identity.job_id,
-            run_id=parts.directory.run_id,
+            job_id=directory.identity.job_id,
+            run_id=directory.run_id,
             operator_uid=operator.uid,
             operator_factory=operator_factory(operator.node.function),
             side_outputs=tuple(tag for tag in operator.outputs if tag is not None),
             key_serializer=operator.key_serializer,
-            parallelism=parts.parallelism,
-            max_parallelism=parts.directory.identity.max_parallelism,
-            backend=parts.backend,
+            parallelism=program.parallelism,
+            max_parallelism=directory.identity.max_parallelism,
+            backend=program.backend,
             planned=operator.states.planned,
             planned_operator_state=operator.states.planned_operator_state,
             input_schemas=operator.states.input_schemas,
-            file_system=parts.directory.file_system,
-            metrics=parts.metrics,
-            rules=parts.rules,
+            file_system=directory.file_system,
+            metrics=program.metrics,
+            rules=program.rules,
             # Tests see what every restore does.
             keeps_backends=False,
         )

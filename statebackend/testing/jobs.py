@@ -246,7 +246,7 @@ class JobTestHarness:
                 )
             )
             self._output.names = [
-                node.uid if isinstance(node.sink, _Seen) else None for node in self._run.parts.graph.sinks
+                node.uid if isinstance(node.sink, _Seen) else None for node in self._run.parts.program.graph.sinks
             ]
             self._sources = {
                 name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process_all)

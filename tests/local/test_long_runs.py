@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,13 @@ from held_items import grown, held_items
 
 from statebackend import StateMetricsConfig
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
-from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
-from statebackend.checkpoint.coordinator.job_checkpoints import JobCheckpoints
-from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, TaskStatus
-from statebackend.checkpoint.coordinator.requests import CheckpointFailureReason, CheckpointRequestKind, FailurePolicy
+from statebackend.checkpoint.coordinator.requests import CheckpointRequestKind
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.checkpoints import InlineWriter, RunCheckpoints, SnapshotWork
+from statebackend.local.checkpoints import SnapshotWork, SnapshotWriter
 from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.network import DownstreamFirst
 from statebackend.local.network.subtasks import Mail
@@ -129,55 +125,39 @@ def test_results_are_kept_for_their_callers(tmp_path: Path) -> None:
         assert run.checkpoints.take_answer(asked) is None
 
 
-class Doing:
-    """A run of one task without state, whose checkpoints complete at once."""
-
-    def __init__(self) -> None:
-        self.last_id = -1
-        self.mails: deque[Mail] = deque()
-
-    def checkpoint_tasks(self) -> list[CheckpointTask]:
-        return [CheckpointTask(TaskId("source", 0), TaskStatus.RUNNING)]
-
-    def next_checkpoint_id(self) -> int:
-        self.last_id += 1
-        return self.last_id
-
-    def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
-        # What declines, declines twice: of the second nobody wants to hear.
-        reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
-        for _ in range(2):
-            self.checkpoints.decline(checkpoint_id, task, reason, "full", StorageError("full"))
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: None
-
-
-def test_a_thousand_failed_periodic_checkpoints_leave_nothing() -> None:
-    run, clock = Doing(), Circumstances()
-    coordinator = JobCheckpoints(
-        CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None), failures=FailurePolicy(2000)
-    )
-    run.checkpoints = checkpoints = RunCheckpoints(
-        coordinator, cast(Any, run), identity=("job", "run"), now_ms=clock.clock, send=run.mails.append
-    )
-    checkpoints.start(1)
-    sizes = []
-    for clock.now_ms in range(1, 1002):
-        checkpoints.fire_due()
-        while run.mails:
-            run.mails.popleft().make()
-        if clock.now_ms % 1000 == 1:
-            sizes.append(held_items(checkpoints))
-    assert coordinator.counts.failed == 1001
-    # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
-    assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
-    asked = checkpoints.request(CheckpointRequestKind.ON_DEMAND)
-    while run.mails:
-        run.mails.popleft().make()
-    answer = checkpoints.take_answer(asked)
-    assert answer is not None
-    assert isinstance(answer.error, StorageError)
+def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) -> None:
+    circumstances = Circumstances()
+    # Every checkpoint cannot be written, by any of its subtasks: the second one declines a checkpoint that is over.
+    circumstances.number = 2
+    environment = LocalStreamEnvironment(backend="heap", parallelism=2, max_parallelism=8, clock=lambda: 0)
+    schema = "k string, n bigint"
+    counted = environment.from_elements([], schema, uid="in").key_by("k").process(Count(), uid="count", schema=schema)
+    counted.sink_to([])
+    directory = JobDirectory.open(str(tmp_path / "job"), "job", 8)
+    directory.file_system = FailingAtTimes(tmp_path / "job", circumstances)
+    store = DirectoryCheckpointStore(directory.file_system)
+    store.recover()
+    settings = CheckpointSettings(tolerable_failures=2000, now_ms=circumstances.clock)
+    opening = environment.run_in(directory, store, checkpoints=settings, scheduler=DownstreamFirst())
+    with directory, opening as run:
+        [source] = run.job_network.sources.values()
+        source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1} for key in "abcdefgh"]))
+        run.checkpoints.start(1)
+        sizes = []
+        for circumstances.now_ms in range(1, 1002):
+            while run.step() is not None:
+                pass
+            if circumstances.now_ms % 1000 == 1:
+                sizes.append(held_items(run.checkpoints))
+        assert run.checkpoints.coordinator.counts.failed == 1001
+        # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
+        assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
+        asked = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        while run.step() is not None:
+            pass
+        answer = run.checkpoints.take_answer(asked)
+        assert answer is not None
+        assert isinstance(answer.error, StorageError)
 
 
 class Writing:
@@ -201,7 +181,7 @@ class Writing:
 def test_a_snapshot_written_on_the_run_thread_is_abandoned_once_and_released() -> None:
     mails: list[Mail] = []
     finished: list[SnapshotWork] = []
-    writer = InlineWriter(mails.append, lambda work, error: finished.append(work))
+    writer = SnapshotWriter(mails.append, lambda work, error: finished.append(work))
     kept: list[Writing] = []
     for checkpoint_id in range(1000):
         works = [Writing(checkpoint_id), Writing(checkpoint_id)]
@@ -213,7 +193,7 @@ def test_a_snapshot_written_on_the_run_thread_is_abandoned_once_and_released() -
         assert [work.reported for work in works] == [["written"], ["cancelled"]]
         kept.append(works[0])
     assert finished == kept
-    assert held_items(writer)["InlineWriter._under_way"] == 0
+    assert held_items(writer)["SnapshotWriter._in_progress"] == 0
 
 
 def test_a_job_has_metrics_of_each_epoch_and_their_sum() -> None:

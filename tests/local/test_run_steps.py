@@ -27,7 +27,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.checkpoints import CheckpointFailedError, SnapshotWork, ThreadedWriter
+from statebackend.local.checkpoints import CheckpointFailedError, SnapshotWork, SnapshotWriter
 from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.network import DownstreamFirst, Shuffled
 from statebackend.local.network.subtasks import Mail
@@ -359,20 +359,20 @@ def test_waiting_for_a_checkpoint_waits_for_writer_threads_or_the_next_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int | None, longest_s: float | None
 ) -> None:
     clock, is_waited_for, waits = Clock(), threading.Event(), list[float | None]()
-    write, collect = SnapshotWork.write, ThreadedWriter.collect
+    write, collect = SnapshotWriter._write_on_thread, SnapshotWriter.collect
 
-    def write_when_waited_for(work: SnapshotWork) -> None:
+    def write_when_waited_for(writer: SnapshotWriter, work: SnapshotWork) -> None:
         is_waited_for.wait()
-        write(work)
+        write(writer, work)
 
-    def noted_collect(writer: ThreadedWriter, wait_s: float | None = 0.0) -> bool:
+    def noted_collect(writer: SnapshotWriter, wait_s: float | None = 0.0) -> None:
         if wait_s != 0:
             waits.append(wait_s)
             is_waited_for.set()
-        return collect(writer, wait_s)
+        collect(writer, wait_s)
 
-    monkeypatch.setattr(SnapshotWork, "write", write_when_waited_for)
-    monkeypatch.setattr(ThreadedWriter, "collect", noted_collect)
+    monkeypatch.setattr(SnapshotWriter, "_write_on_thread", write_when_waited_for)
+    monkeypatch.setattr(SnapshotWriter, "collect", noted_collect)
     settings_of = CheckpointSettings(timeout_ms=timeout_ms, now_ms=clock, wait=clock.wait, has_threads=True)
     directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
     with directory, opening as run:

@@ -17,7 +17,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.job_parts import CheckpointSettings
-from statebackend.local.sinks import StagedSinks
+from statebackend.local.sinks import LocalSinks
 from statebackend.streaming.runtime.job_sinks import SinkAdapter, decode_committables
 from statebackend.streaming.sink import SinkEpoch, SinkLineage
 
@@ -145,7 +145,7 @@ def test_a_job_with_periodic_checkpoints_commits_each_record_once(tmp_path: Path
 
 def test_output_after_a_barrier_is_not_part_of_its_checkpoint(tmp_path: Path) -> None:
     graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
-    sinks = StagedSinks(graph)
+    sinks = LocalSinks(graph)
     for checkpoint_id in (1, 2):
         sinks.stage([("a", checkpoint_id)], SinkEpoch(SinkLineage("files", "job"), checkpoint_id, "a"))
     staged = {uid: decode_committables(one) for uid, one in sinks.committables(1).items()}

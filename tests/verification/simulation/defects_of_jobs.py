@@ -12,10 +12,10 @@ from unittest import mock
 from statebackend.checkpoint.fs import file_lock
 from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
 from statebackend.local import run as local_run
-from statebackend.local.checkpoints import InlineWriter, RunCheckpoints, RunSnapshots
+from statebackend.local.checkpoints import RunCheckpoints, SnapshotWriter
 from statebackend.local.network.channel import Channel, EndOfInput, OvertakingBarrier
 from statebackend.local.network.subtasks import SourceSubtask
-from statebackend.local.sinks import SinkRecords, StagedSinks
+from statebackend.local.sinks import LocalSinks
 from statebackend.state.heap.priority_queue import HeapPriorityQueue
 from statebackend.streaming.runtime import restore_plan
 from tests.verification.simulation.planting import Patch, method
@@ -76,21 +76,21 @@ def _timers_again() -> Patch:
 
 def _committed_twice() -> Patch:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def taken(self: SinkRecords, checkpoint_id: int) -> Any:
-            known = {one: [list(piece) for piece in pieces] for one, pieces in self._cut.items()}
+        def take_results(self: LocalSinks, checkpoint_id: int) -> Any:
+            known = {one: [list(piece) for piece in pieces] for one, pieces in self._results.items()}
             result = original(self, checkpoint_id)
-            self._cut.update({one: pieces for one, pieces in known.items() if one == checkpoint_id})
+            self._results.update({one: pieces for one, pieces in known.items() if one == checkpoint_id})
             return result
 
-        return taken
+        return take_results
 
-    return method(SinkRecords, "taken", wrap)
+    return method(LocalSinks, "take_results", wrap)
 
 
 def _committed_before_stored() -> Patch:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def store(self: RunCheckpoints, action: Any) -> None:
-            self._run.checkpoint_completed(action.completed.checkpoint_id)
+            self._completed(action.completed.checkpoint_id)
             original(self, action)
 
         return store
@@ -103,10 +103,12 @@ def _committed_before_stored() -> Patch:
 
 
 def _abandoned_at_once() -> Patch:
-    def discard_states(self: RunSnapshots, states: Any) -> None:
-        self._parts.store.discard(states)
+    def discard(self: RunCheckpoints, action: Any) -> None:
+        self._parts.store.discard(action.states)
 
-    return method(RunSnapshots, "discard_states", lambda original: discard_states)
+    from statebackend.local import checkpoints
+
+    return lambda: mock.patch.dict(checkpoints._ACTIONS, {checkpoints.DiscardStates: discard})  # type: ignore[arg-type]
 
 
 def _not_pinned() -> Patch:
@@ -116,13 +118,7 @@ def _not_pinned() -> Patch:
 def _not_committed_again() -> Patch:
     """A start removes what later attempts have staged, and does not commit that of its checkpoint."""
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def restore(self: StagedSinks, latest: Any, job_id: str, parent: Any, last_epoch_id: int | None) -> None:
-            self.recover(last_epoch_id, job_id, parent)
-
-        return restore
-
-    return method(StagedSinks, "restore", wrap)
+    return method(LocalSinks, "commit_again", lambda original: lambda self, metadata: None)
 
 
 def _read_behind_the_stop() -> Patch:
@@ -163,17 +159,17 @@ def _position_of_the_next() -> Patch:
 
 def _acknowledged_unwritten() -> Patch:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def write(self: InlineWriter, work: Any) -> None:
-            if work not in self._under_way:
+        def write(self: SnapshotWriter, work: Any) -> None:
+            if work not in self._in_progress:
                 return
-            self._under_way.remove(work)
+            self._in_progress.remove(work)
             with contextlib.suppress(Exception):
                 work.write()
             self._finished(work, None)
 
         return write
 
-    return method(InlineWriter, "_write", wrap)
+    return method(SnapshotWriter, "_write", wrap)
 
 
 def _lock_of_nobody() -> Patch:
