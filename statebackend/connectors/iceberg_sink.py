@@ -336,6 +336,8 @@ class IcebergSink(Sink):
         for one, iceberg in zip(target, layout.schema.fields, strict=True):
             if one.name in stored.names:
                 column = batch.column(one.name)
+                if one.type == pa.uuid() and column.type != one.type:
+                    column = pa.ExtensionArray.from_storage(one.type, column.cast(one.type.storage_type))
             elif getattr(iceberg, "write_default", None) is not None:
                 column = pa.repeat(pa.scalar(iceberg.write_default, one.type), batch.num_rows)
             else:
@@ -474,10 +476,13 @@ def _transaction(table: Table) -> Transaction:
 
 def _history(table: Table) -> Iterator[tuple[Mapping[str, str], bool]]:
     """Yield the summaries of the snapshots, newest first, and whether a snapshot is the first of the table."""
-    from pyiceberg.table.snapshots import ancestors_of
-
-    for one in ancestors_of(table.current_snapshot(), table.metadata):
-        yield {} if one.summary is None else one.summary.additional_properties, one.parent_snapshot_id is None
+    # pyiceberg's ancestors_of searches the whole list for each snapshot.
+    by_id = {one.snapshot_id: one for one in table.metadata.snapshots}
+    one = table.current_snapshot()
+    while one is not None:
+        parent_id = one.parent_snapshot_id
+        yield {} if one.summary is None else one.summary.additional_properties, parent_id is None
+        one = None if parent_id is None else by_id.get(parent_id)
 
 
 def _append(transaction: Transaction, summary: dict[str, str]) -> Any:
@@ -547,12 +552,12 @@ def _arrow_schema(schema: Any) -> pa.Schema:
 def _changes(stored: pa.Schema, schema: Any) -> list[pa.Field]:
     """Return the columns of rows that a table does not have, or that do not fit it."""
     table = _arrow_schema(schema)
-    return [
-        one
-        for one in stored
-        if one.name not in table.names
-        or not widened_type(one.type, table.field(one.name).type).equals(table.field(one.name).type)
-    ]
+    return [one for one in stored if one.name not in table.names or not _fits(one.type, table.field(one.name).type)]
+
+
+def _fits(kind: pa.DataType, table_kind: pa.DataType) -> bool:
+    # Rows of jobs have no UUIDs.
+    return widened_type(kind, table_kind).equals(table_kind) or (table_kind == pa.uuid() and kind == pa.binary())
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
@@ -576,6 +581,9 @@ def _split(batch: pa.RecordBatch, layout: _Layout) -> list[tuple[tuple[Any, ...]
     for one in layout.spec.fields:
         source = layout.schema.find_field(one.source_id)
         column = _column(batch, layout.schema.find_column_name(one.source_id))
+        if isinstance(column, pa.ExtensionArray):
+            # A UUID. Arrow groups its bytes only.
+            column = column.storage
         unit = str(one.transform)
         if pa.types.is_timestamp(column.type) and unit in ("year", "month", "day", "hour"):
             # There are fewer distinct values to transform.

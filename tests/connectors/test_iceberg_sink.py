@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import pickle
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,11 @@ import pytest
 from object_store import ACCESS_KEY, SECRET_KEY, Bucket
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
+from pyiceberg.types import LongType, NestedField, UUIDType
 from pyiceberg.utils.config import Config
 
 from statebackend.checkpoint.metadata import SavepointIdentity
@@ -182,6 +187,31 @@ def test_rows_are_split_by_the_bucket_of_a_time(target: Path) -> None:
     scan = loaded(target).scan(row_filter="t = '23:59:59.999999'")
     assert scan.to_arrow().to_pylist() == [{"t": times[1], "n": 2}]
     assert len(list(scan.plan_files())) == 1
+
+
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(4)])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.uuid()])
+def test_rows_are_split_by_uuids(target: Path, kind: pa.DataType, transform: Transform[Any, Any]) -> None:
+    catalog = SqlCatalog("lake", **catalog_of(target.parent))
+    catalog.create_namespace("tests")
+    schema = Schema(NestedField(1, "id", UUIDType()), NestedField(2, "n", LongType()))
+    catalog.create_table(name_of(target), schema, partition_spec=PartitionSpec(PartitionField(1, 1000, transform, "p")))
+    ids = [uuid.UUID(int=1), None, uuid.UUID(int=2), uuid.UUID(int=1)]
+    stored = [None if one is None else one.bytes for one in ids]
+    write(sink_of(target), 1, pa.table({"id": pa.array(stored, kind), "n": [0, 1, 2, 3]}))
+
+    table = loaded(target)
+    rows = table.scan().to_arrow().sort_by("n").to_pylist()
+    assert rows == [{"id": one, "n": number} for number, one in enumerate(ids)]
+    by_id = transform.transform(UUIDType())
+    partitions = [task.file.partition[0] for task in table.scan().plan_files()]
+    assert sorted(partitions, key=str) == sorted({by_id(one) for one in ids}, key=str)
+
+
+def test_bytes_that_are_no_uuid_fail_before_the_checkpoint(target: Path) -> None:
+    write(sink_of(target), 1, pa.table({"id": pa.array([uuid.UUID(int=1).bytes], pa.uuid())}))
+    with pytest.raises(SinkError, match=r"the rows of epoch 2 of job/out cannot be written: .*16"):
+        stage(sink_of(target), 2, pa.table({"id": [b"short"]}))
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
