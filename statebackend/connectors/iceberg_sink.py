@@ -557,7 +557,8 @@ def _changes(stored: pa.Schema, schema: Any) -> list[pa.Field]:
 
 def _fits(kind: pa.DataType, table_kind: pa.DataType) -> bool:
     # Rows of jobs have no UUIDs.
-    return widened_type(kind, table_kind).equals(table_kind) or (table_kind == pa.uuid() and kind == pa.binary())
+    is_uuid = kind.equals(pa.binary()) and table_kind.equals(pa.uuid())
+    return is_uuid or bool(widened_type(kind, table_kind).equals(table_kind))
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
