@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.key_context import KeySetter
+from statebackend.state.value_forms import compile_exact
 from statebackend.streaming.aggregates import groups_alike
 from statebackend.streaming.operators.operator import BatchPlaces, InputBatch, ObjectBatch
 from statebackend.streaming.operators.window_state import ColumnAggregatedWindows, FoldedWindows, WindowState
@@ -30,6 +31,7 @@ from statebackend.streaming.rows.row_reader import column_values, keys_of_column
 from statebackend.streaming.time.internal_timer_service import InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
 from statebackend.streaming.windows.assigners import AlignedWindows
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import TimeWindow
 
 __all__ = ["AlignedBatches", "ChangedWindows", "WindowCounts", "can_be_counted", "counts_by_start", "starts_of"]
@@ -94,18 +96,34 @@ ChangedValue = tuple[Any, int, bool]
 class ChangedWindows:
     """The values of sliding windows since the last snapshot, in memory.
 
-    They enter state before a snapshot, or when there are many. So a window that fires before the next snapshot costs no
-    access to state, and the stored bytes are the same. Values must be of an immutable type, and equal keys must have
-    equal bytes. Code that accesses the state of a window must call `store` first.
+    They enter state before a snapshot, or when there are many; their timers are registered then. So a window that fires
+    before the next snapshot costs no access to state, and the stored bytes are the same. Values must be of an immutable
+    type, and equal keys must have equal bytes. Code that accesses the state of a window must call `store` first.
+
+    Windows fire in the order of their timers. If registered timers are due too, those of the windows in memory are
+    registered first (`register_due`); otherwise the windows are due after them (`due`).
     """
 
-    def __init__(self, state: FoldedWindows, exact: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        state: FoldedWindows,
+        exact: Callable[[Any], Any],
+        timers: InternalTimerService[Any],
+        key_serializer: TypeSerializer[Any],
+    ) -> None:
+        self.fold = state.fold
+        """Folds records into a value, as `FoldedWindows.fold`."""
         self.fire_value = state.fire_value
         """Passes a value to the function of the windows, as `FoldedWindows.fire_value`."""
+        self.exact = exact
+        """Converts a folded value to the value that state would return."""
+        self.exact_key: Callable[[Any], Any] = compile_exact(key_serializer, lambda: "the key of a window", True)
+        self.folded_bytes = 0
+        """The bytes of the values since they were last stored; a value counts again when it changes."""
         self._state = state
-        self._exact = exact
+        self._timers = timers
+        self._key_bytes = key_serializer.codec.write
         self._windows: dict[TimeWindow, dict[Any, ChangedValue]] = {}
-        self._folded_bytes = 0
 
     def values_of(self, window: TimeWindow) -> dict[Any, ChangedValue]:
         """Return the values of a window by key, which the caller may change."""
@@ -116,28 +134,20 @@ class ChangedWindows:
 
     def load(
         self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter
-    ) -> dict[Any, Any]:
-        """Return the stored values of the keys that have no value in memory; None for a key without one."""
-        state, values = self._state, self.values_of(window)
-        places = [place for place in zip(keys, key_groups, strict=True) if place[0] not in values]
-        if places:
-            state.enter(window)
-            state.read_ahead([key for key, _ in places], [key_group for _, key_group in places])
-        stored: dict[Any, Any] = {}
-        for key, key_group in places:
+    ) -> list[Any]:
+        """Return the stored values of keys that have no value in memory; None for a key without one."""
+        state = self._state
+        state.enter(window)
+        state.read_ahead(keys, key_groups)
+        stored = []
+        for key, key_group in zip(keys, key_groups, strict=True):
             set_key(key, key_group)
-            stored[key] = state.get()
+            stored.append(state.get())
         return stored
-
-    def fold(self, value: Any, elements: Sequence[Any]) -> Any:
-        """Return the value with the records folded into it, as state would return it."""
-        folded = self._exact(self._state.fold(value, elements))
-        self._folded_bytes += getsizeof(folded)
-        return folded
 
     def relieve(self, set_key: KeySetter) -> None:
         """Store the values if there are many, or if they are large."""
-        if self._folded_bytes > _MOST_BYTES or sum(map(len, self._windows.values())) > _MOST_CHANGED:
+        if self.folded_bytes > _MOST_BYTES or sum(map(len, self._windows.values())) > _MOST_CHANGED:
             self.store(set_key)
 
     def store(self, set_key: KeySetter) -> None:
@@ -148,13 +158,36 @@ class ChangedWindows:
             for key, (value, key_group, _) in values.items():
                 set_key(key, key_group)
                 update(value)
+            self._register(window)
         self._windows.clear()
-        self._folded_bytes = 0
+        self.folded_bytes = 0
+
+    def register_due(self, watermark_ms: int, first_timer_ms: int | None) -> None:
+        """Register the timers of the windows that are due, unless the windows can be fired without."""
+        due = [window for window in self._windows if window.max_timestamp <= watermark_ms]
+        has_due_timers = first_timer_ms is not None and first_timer_ms <= watermark_ms
+        # At the limits of the range, windows have the same time.
+        if has_due_timers or len({window.max_timestamp for window in due}) < len(due):
+            for window in due:
+                self._register(window)
+
+    def due(self, watermark_ms: int) -> Iterator[tuple[TimeWindow, list[tuple[Any, int]]]]:
+        """Yield the windows that are due with their keys and key groups, in the order of timers."""
+        key_bytes = self._key_bytes
+        for window in sorted(window for window in self._windows if window.max_timestamp <= watermark_ms):
+            values = self._windows[window]
+            yield window, [(key, values[key][1]) for key in sorted(values, key=key_bytes)]
 
     def forget(self, window: TimeWindow) -> None:
         """Forget a window if it has no values."""
         if not self._windows.get(window, True):
             del self._windows[window]
+
+    def _register(self, window: TimeWindow) -> None:
+        """Register the timers of a window for keys without a stored value."""
+        opened = [(key, key_group) for key, (_, key_group, is_stored) in self._windows[window].items() if not is_stored]
+        keys, key_groups = [key for key, _ in opened], [key_group for _, key_group in opened]
+        self._timers.register_event_time_timers(window, window.max_timestamp, keys, key_groups)
 
 
 def _distinct(keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter) -> KeyBatch:
@@ -210,33 +243,48 @@ class AlignedBatches:
                 self._add_columns(aggregates, batch.columns, places, set_key)
             return
         by_start = self._tumbled(batch, timestamps) if is_tumbling else self._slid(batch, timestamps)
-        key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True)).__getitem__
+        key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True))
+        if self._changed is not None:
+            self._fold_into(self._changed, by_start, key_group_of, set_key)
+            return
         parts = (
-            (start, list(of_key), list(map(key_group_of, of_key)), list(of_key.values()))
+            (start, list(of_key), list(map(key_group_of.__getitem__, of_key)), list(of_key.values()))
             for start, of_key in by_start.items()
         )
-        if self._changed is not None:
-            self._fold_into(self._changed, parts, set_key)
-        elif aggregates is not None:
+        if aggregates is not None:
             self._add_records(aggregates, parts, set_key)
         else:
             self._add_to_windows(parts, self._state.add_all, set_key)
 
-    def _fold_into(self, changed: ChangedWindows, parts: Iterable[WindowPart], set_key: KeySetter) -> None:
-        fold = changed.fold
-        for start, keys, key_groups, contents in parts:
+    def _fold_into(
+        self,
+        changed: ChangedWindows,
+        by_start: dict[int, dict[Any, list[Any]]],
+        key_group_of: Mapping[Any, int],
+        set_key: KeySetter,
+    ) -> None:
+        fold, exact, folded_bytes = changed.fold, changed.exact, 0
+        for start, of_key in by_start.items():
             window = self._windows.window(start)
-            stored, values = changed.load(window, keys, key_groups, set_key), changed.values_of(window)
-            for key, key_group, content in zip(keys, key_groups, contents, strict=True):
-                self.at = key, content[-1:]
-                known = values.get(key)
-                if known is None:
-                    value = stored[key]
-                    values[key] = fold(value, content), key_group, value is not None
-                else:
-                    values[key] = fold(known[0], content), key_group, known[2]
-            opened = [key for key in keys if key in stored and stored[key] is None]
-            self._register(window, opened, [values[key][1] for key in opened])
+            values = changed.values_of(window)
+            new = [key for key in of_key if key not in values]
+            if new:
+                key_groups = [key_group_of[key] for key in new]
+                found = changed.load(window, new, key_groups, set_key)
+                for key, key_group, stored in zip(new, key_groups, found, strict=True):
+                    elements = of_key.pop(key)
+                    self.at = key, elements[-1:]
+                    exact_key = changed.exact_key(key)
+                    value = exact(fold(stored, elements))
+                    folded_bytes += getsizeof(value)
+                    values[exact_key] = value, key_group, stored is not None
+            for key, elements in of_key.items():
+                self.at = key, elements[-1:]
+                known, key_group, is_stored = values[key]
+                value = exact(fold(known, elements))
+                folded_bytes += getsizeof(value)
+                values[key] = value, key_group, is_stored
+        changed.folded_bytes += folded_bytes
 
     def _add_to_windows(self, parts: Iterable[WindowPart], add: Callable[[Any], bool], set_key: KeySetter) -> None:
         for start, keys, key_groups, contents in parts:
@@ -348,13 +396,27 @@ class AlignedBatches:
 
     def _slid(self, batch: InputBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
         closed_until = self._closed_until()
+        size, slide, offset = self._windows.size_ms, self._windows.slide_ms, self._windows.offset_ms
         by_start: dict[int, dict[Any, list[Any]]] = {}
         for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):
-            starts = self._windows.starts(time)
-            closed = [start for start in starts if start <= closed_until]
-            if closed or not starts:
-                self.at = key, (element,)
-                self._add_closed(element, key, batch.key_groups[index], time, closed, len(closed) < len(starts))
-            for start in starts[: len(starts) - len(closed)]:
-                by_start.setdefault(start, {}).setdefault(key, []).append(element)
+            # As `AlignedWindows.starts`.
+            start = time - (time - offset) % slide
+            least = time - size
+            if start <= least or closed_until > least:
+                starts = self._windows.starts(time)
+                closed = [start for start in starts if start <= closed_until]
+                if closed or not starts:
+                    self.at = key, (element,)
+                    self._add_closed(element, key, batch.key_groups[index], time, closed, len(closed) < len(starts))
+                least = max(least, closed_until)
+            while start > least:
+                of_key = by_start.get(start)
+                if of_key is None:
+                    of_key = by_start[start] = {}
+                elements = of_key.get(key)
+                if elements is None:
+                    of_key[key] = [element]
+                else:
+                    elements.append(element)
+                start -= slide
         return by_start

@@ -516,6 +516,9 @@ class WindowOperator(Operator):
             self._process_each(batch)
 
     def on_watermark(self, timestamp_ms: int) -> None:
+        if self._changed is not None:
+            for window, places in self._changed.due(timestamp_ms):
+                self._fire_once(window, places)
         self._output.flush()
         if self._merging is not None:
             self._merging.relieve(self._set_key)
@@ -569,7 +572,11 @@ class WindowOperator(Operator):
             return None
         if not isinstance(state, FoldedWindows) or state.exact is None:
             return None
-        return ChangedWindows(state, state.exact) if context.equal_keys_have_equal_bytes else None
+        if not context.equal_keys_have_equal_bytes:
+            return None
+        changed = ChangedWindows(state, state.exact, self._timers, context.keyed.key_serializer)
+        self._timers.before_firing = changed.register_due
+        return changed
 
     def _is_bulk(self, context: Any) -> bool:
         """Whether the accumulators of many keys are accessed together. No user function then has state here."""

@@ -96,6 +96,11 @@ class InternalTimerService(Generic[N]):
         self._current = current
         self._clock = clock
         self._watermark_ms = watermark_ms
+        self.before_firing: Callable[[int, int | None], None] | None = None
+        """Called with a new watermark and the time of the first event-time timer, before due timers fire together.
+
+        It may register timers that the operator kept in memory.
+        """
 
     def current_watermark(self) -> int:
         """The watermark in milliseconds, or `MIN_TIMESTAMP` before the first one."""
@@ -147,6 +152,8 @@ class InternalTimerService(Generic[N]):
         if timestamp_ms <= self._watermark_ms:
             return
         self._watermark_ms = timestamp_ms
+        if self.before_firing is not None:
+            self.before_firing(timestamp_ms, self.next_event_time_timer())
         # Firing timers may register others that are due.
         while timers := self._event_time.poll_many(lambda timer: timer.timestamp <= timestamp_ms, _FIRED_TOGETHER):
             fire(timers)

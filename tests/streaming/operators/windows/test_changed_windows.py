@@ -75,7 +75,7 @@ def test_stored_rows_and_results_equal_those_of_records_stored_one_by_one(
                     runs[1].operator.prepare_snapshot()
             for run in runs:
                 run.watermark(watermark)
-            assert Counter(runs[0].rows()) == Counter(runs[1].rows())
+            assert runs[0].rows() == runs[1].rows()
             assert rows_of(runs[0]) == rows_of(runs[1])
             assert kept(runs[0]) == 0
             now = [run.timers.current_watermark() for run in runs]
