@@ -102,11 +102,14 @@ class KeyContext:
 
 
 def compile_key_setter(
-    context: KeyContext, key_serializer: TypeSerializer[Any], follow_ups: Iterable[Callable[[], object]]
+    context: KeyContext,
+    key_serializer: TypeSerializer[Any],
+    follow_ups: Iterable[Callable[[], object]],
+    also: Any = None,
 ) -> KeySetter:
     """Return a function that makes a key current and then calls the follow-ups, which read it.
 
-    If keys are represented by their bytes, it raises `SerializationError`, changing nothing, for an invalid key. Other
+    It also sets the attributes ``key`` (never encoded) and ``key_group`` of ``also``. If keys are represented by their bytes, it raises `SerializationError`, changing nothing, for an invalid key. Other
     keys, and all key groups, are checked when an entry is stored.
     """
     calls = tuple(follow_ups)
@@ -120,7 +123,18 @@ def compile_key_setter(
         context.key = to_bytes(key)  # type: ignore[misc]
         context.key_group = key_group
 
-    setter = set_key if to_bytes is None else set_encoded_key
+    def set_both_keys(key: Any, key_group: int) -> None:
+        context.key = also.key = key
+        context.key_group = also.key_group = key_group
+
+    def set_encoded_key_and_key(key: Any, key_group: int) -> None:
+        set_encoded_key(key, key_group)
+        also.key, also.key_group = key, key_group
+
+    if also is None:
+        setter = set_key if to_bytes is None else set_encoded_key
+    else:
+        setter = set_both_keys if to_bytes is None else set_encoded_key_and_key
     if not calls:
         return setter
 

@@ -417,12 +417,12 @@ class KeyedStateBackend:
         """
         self.key_setter()(key, key_group)
 
-    def key_setter(self) -> KeySetter:
+    def key_setter(self, also: Any = None) -> KeySetter:
         """Return a function ``set_key(key, key_group)`` that does the same as `set_current_key`, without look-ups.
 
-        It is valid for the states registered now: call this after `open()`, and again after each registration.
+        It also sets the attributes ``key`` and ``key_group`` of ``also``. It is valid for the states registered now: call this after `open()`, and again after each registration.
         """
-        return compile_key_setter(self._context, self.key_serializer, self._record_sweeps)
+        return compile_key_setter(self._context, self.key_serializer, self._record_sweeps, also)
 
     def leave_key(self) -> None:
         """Clear the current key: every access to state raises an error until the next `set_current_key`."""

@@ -147,13 +147,18 @@ class QueueTable(ValueTable):
 
 
 class HeapPriorityQueue(EncodedPriorityQueue[T]):
-    """A view of a `QueueTable`."""
+    """A view of a `QueueTable`. It holds the table's dicts, because every access uses them.
 
-    __slots__ = ("_table",)
+    An entry that is added and removed between two snapshots leaves no change behind.
+    """
+
+    __slots__ = ("_before", "_changes", "_live", "_notes", "_notes_of_new", "_table")
 
     def __init__(self, table: QueueTable, serializer: TypeSerializer[T]) -> None:
         super().__init__(table.name, serializer, table.key_groups)
         self._table: QueueTable | None = table
+        self._notes, self._notes_of_new = table.notes, table.notes_of_new
+        self.bind()
 
     def add(self, element: T, key_group: int) -> bool:
         # The same as in the base class, with one call less.
@@ -168,12 +173,15 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heap = table.heap
         if heap is None:
             heap = table.built_heap()
-        history = table.history
-        live = history.live
+        live = self._live
         if entry in live:
             return False
-        if entry not in history.epoch.changes:
-            table.admit(entry, entry[-2] << 8 | entry[-1])
+        if entry not in self._changes:
+            if self._before is None:
+                # As `QueueTable.admit`.
+                self._changes[entry] = self._notes_of_new[entry[-2] << 8 | entry[-1]]
+            else:
+                table.admit(entry, entry[-2] << 8 | entry[-1])
         live[entry] = _PRESENT
         if table.dead:
             return table.put_in(heap, entry)
@@ -182,19 +190,9 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
 
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
         given = entries if isinstance(entries, (list, tuple)) else list(entries)
-        encoded = self._encoded(given)
-        table = self._table or self._open_table()
-        heap, history = table.built_heap(), table.history
-        live, changes, dead = history.live, history.epoch.changes, table.dead
-        for entry in encoded:
-            if entry not in live:
-                if entry not in changes:
-                    table.admit(entry, entry[-2] << 8 | entry[-1])
-                live[entry] = _PRESENT
-                if dead:
-                    table.put_in(heap, entry)
-                else:
-                    heappush(heap, entry)
+        add_entry = self.add_entry
+        for entry in self._encoded(given):
+            add_entry(entry)
 
     def remove(self, element: T, key_group: int) -> bool:
         # As `add`.
@@ -209,14 +207,24 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heap = table.heap
         if heap is None:
             heap = table.built_heap()
-        history = table.history
-        live = history.live
-        if entry not in live:
+        if entry not in self._live:
             return False
-        if entry not in history.epoch.changes:
-            table.admit(entry, entry[-2] << 8 | entry[-1])
-        del live[entry]
+        self._drop(table, entry)
         return table.take_out(heap, entry)
+
+    def _drop(self, table: QueueTable, entry: bytes) -> None:
+        """Remove an entry from the table, but not from its heap."""
+        changes, before = self._changes, self._before
+        change = changes.get(entry)
+        if change is None:
+            if before is None:
+                changes[entry] = self._notes[entry[-2] << 8 | entry[-1]]
+            else:
+                table.admit(entry, entry[-2] << 8 | entry[-1])
+        elif change < 0 and before is None:
+            # No snapshot reads this epoch, so the entry need not have existed.
+            del changes[entry]
+        del self._live[entry]
 
     def head(self) -> bytes | None:
         table = self._table or self._open_table()
@@ -228,10 +236,8 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     def remove_head(self) -> None:
         table = self._table or self._open_table()
         heap = table.built_heap()
-        entry, history = heap[0], table.history
-        if entry not in history.epoch.changes:
-            table.admit(entry, entry[-2] << 8 | entry[-1])
-        del history.live[entry]
+        entry = heap[0]
+        self._drop(table, entry)
         if table.dead:
             table.take_out(heap, entry)
         else:
@@ -239,22 +245,18 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
 
     def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
         table = self._table or self._open_table()
-        heap, dead, history = table.built_heap(), table.dead, table.history
-        live, changes, element_of = history.live, history.epoch.changes, self.element_of
+        heap, dead, element_of, drop = table.built_heap(), table.dead, self.element_of, self._drop
         polled: list[tuple[T, int]] = []
         while heap and len(polled) < most:
             entry = heap[0]
             element = element_of(entry)
             if not is_due(element):
                 break
-            key_group = entry[-2] << 8 | entry[-1]
-            if entry not in changes:
-                table.admit(entry, key_group)
-            del live[entry]
+            drop(table, entry)
             heappop(heap)
             while dead and heap and heap[0] in dead:
                 dead.remove(heappop(heap))
-            polled.append((element, key_group))
+            polled.append((element, entry[-2] << 8 | entry[-1]))
         return polled
 
     def size(self) -> int:
@@ -269,7 +271,10 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         return ((self.element_of(entry), key_group_of(entry)) for entry in in_order)
 
     def bind(self) -> None:
-        """Do nothing: the handle reads the table's dicts at every access."""
+        """Use the dicts of the table's current epoch."""
+        if self._table is not None:
+            history = self._table.history
+            self._live, self._changes, self._before = history.live, history.epoch.changes, history.epoch.before
 
     def close(self) -> None:
         """Make every later access raise an error."""

@@ -158,16 +158,7 @@ class SubtaskContext(RuntimeContext):
 
     def key_setter(self) -> KeySetter:
         """Return a function that sets the current key and key group. Call it after all registrations."""
-        set_key, current = self.keyed.key_setter(), self._current
-        if not self._timer_services:
-            return set_key
-
-        def set_key_of_timers(key: Any, key_group: int) -> None:
-            current.key = key
-            current.key_group = key_group
-            set_key(key, key_group)
-
-        return set_key_of_timers
+        return self.keyed.key_setter(self._current if self._timer_services else None)
 
     def leave_key(self) -> None:
         """Unset the current key. Keyed state and timers then reject every access."""
