@@ -109,8 +109,9 @@ def compile_key_setter(
 ) -> KeySetter:
     """Return a function that makes a key current and then calls the follow-ups, which read it.
 
-    It also sets the attributes ``key`` (never encoded) and ``key_group`` of ``also``. If keys are represented by their bytes, it raises `SerializationError`, changing nothing, for an invalid key. Other
-    keys, and all key groups, are checked when an entry is stored.
+    It also sets the attributes ``key`` (never encoded) and ``key_group`` of ``also``. If keys are represented by their
+    bytes, it raises `SerializationError`, changing nothing, for an invalid key. Other keys, and all key groups, are
+    checked when an entry is stored.
     """
     calls = tuple(follow_ups)
     to_bytes = None if key_serializer.equal_values_have_equal_bytes else key_serializer.to_bytes

@@ -420,7 +420,8 @@ class KeyedStateBackend:
     def key_setter(self, also: Any = None) -> KeySetter:
         """Return a function ``set_key(key, key_group)`` that does the same as `set_current_key`, without look-ups.
 
-        It also sets the attributes ``key`` and ``key_group`` of ``also``. It is valid for the states registered now: call this after `open()`, and again after each registration.
+        It also sets the attributes ``key`` and ``key_group`` of ``also``. It is valid for the states registered now:
+        call this after `open()`, and again after each registration.
         """
         return compile_key_setter(self._context, self.key_serializer, self._record_sweeps, also)
 

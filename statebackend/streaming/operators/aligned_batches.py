@@ -132,9 +132,7 @@ class ChangedWindows:
             values = self._windows[window] = {}
         return values
 
-    def load(
-        self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter
-    ) -> list[Any]:
+    def load(self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter) -> list[Any]:
         """Return the stored values of keys that have no value in memory; None for a key without one."""
         state = self._state
         state.enter(window)
