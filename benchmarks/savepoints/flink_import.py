@@ -1,7 +1,7 @@
 """Imports a canonical savepoint of Flink, in entries per second of processor time.
 
-Statebackend exports the savepoint, so no JVM is needed. Each key has a number, a text, a list of two numbers and a timer,
-and a map of three entries, each of which counts as an entry.
+Statebackend exports the savepoint, so no JVM is needed. Each key has a number, a text, a list of two numbers, a timer,
+and a map of three entries. Each entry of the map counts.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _importing_from_flink(arguments: argparse.Namespace) -> Iterator[Result]:
 
     speeds = imported_per_second(max(1, arguments.entries // ENTRIES_PER_KEY), arguments.rounds)
     median = statistics.median(speeds)
-    yield Result("import from Flink", median, REQUIRED_PER_SECOND, "required", "entries per processor second", 1.0)
+    yield Result("import from Flink, processor time", median, REQUIRED_PER_SECOND, "required", "entries/s", 1.0)
 
 
 def _counting_on_spark(arguments: argparse.Namespace) -> Iterator[Result]:
