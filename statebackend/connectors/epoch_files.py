@@ -21,7 +21,7 @@ the store, writes the mark last, and deletes the staged files. Readers of a runn
 
 **Compaction** replaces the files of many epochs by fewer files:
 
-    <path>/_staging/compaction-<32 hex>/                       the new files, and replaced epochs on a disk
+    <path>/_staging/compaction-000000000003-<32 hex>/          the new files, and replaced epochs on a disk
     <path>/_compactions/000000000003                           the plan of the third compaction
     <path>/epoch=00000000000000000007/                         the rows of several epochs; 7 is the newest
 
@@ -33,7 +33,8 @@ the store, writes the mark last, and deletes the staged files. Readers of a runn
 
 A reader that lists directories misses rows between steps 3 and 5, and sees none twice. `visible_files` follows the
 plan, so it misses none. Two compactions cannot create one plan, and a rollback creates a plan that is done. So a
-compaction fails if the epochs have changed since it read them.
+compaction fails if the epochs have changed since it read them. What it has staged is not used by any later plan: the
+next compaction deletes it.
 
 A crash repeats the commit with the same committables, which does the rest. Two drivers may commit an epoch at the same
 time: only one attempt at an epoch is ever in a checkpoint, so both do the same.
@@ -75,6 +76,7 @@ _FORMAT: Final = 1
 _EPOCH_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=(\d+)")
 _COMPACTED_NAME: Final = re.compile(rf"{EPOCH_COLUMN}=\d{{20}}")
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_COMPACTION: Final = re.compile(r"compaction-(\d{12,})-[0-9a-f]{32}")
 _STAGED: Final = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
 """The staging directory of an attempt: its epoch, and the attempt."""
 
@@ -179,8 +181,10 @@ class EpochFiles:
             later = self._visible_after(last_id)
             if later:
                 first = min(later)
+                names = [epoch_name(first), compacted_name(first)]
+                name = names[names[1] in self._fs.list_directories()]
                 raise SinkError(
-                    f"{self._fs.location(epoch_name(first))} exists, but this job has not completed epoch {first}: "
+                    f"{self._fs.location(name)} exists, but this job has not completed epoch {first}: "
                     f"another job wrote it, or this job before it was rolled back to an older state. Write to another "
                     f"path, or remove the epochs from {first} on"
                 )
@@ -401,6 +405,34 @@ class EpochFiles:
             marks = sorted((mark for _, mark in self._listed() if not mark.epochs), key=lambda mark: mark.epoch_id)
             return number, marks[: max(0, len(marks) - keep)]
 
+    @contextlib.contextmanager
+    def staging_of_compaction(self, number: int) -> Iterator[str]:
+        """Yield a new staging directory; delete it after an error, unless the plan uses it.
+
+        Also delete those of earlier numbers, whose plans are done.
+        """
+        for name in self._fs.list_directories(_STAGING):
+            match = _COMPACTION.fullmatch(name)
+            if match is not None and int(match[1]) < number:
+                self._fs.delete_directory(f"{_STAGING}/{name}")
+        staging = f"{_STAGING}/compaction-{number:012d}-{uuid.uuid4().hex}"
+        try:
+            yield staging
+        except Exception:
+            with contextlib.suppress(CheckpointError, SinkError):
+                plan = self._plan()
+                if plan is None or plan.staging != staging:
+                    self._fs.delete_directory(staging)
+            raise
+
+    def open_verified(self, mark: EpochMark, file: FileHandle) -> Any:
+        """Open a file of a visible epoch after a comparison with its checksum."""
+        with reported(
+            f"epoch {mark.epoch_id} cannot be compacted", "Restore the file from a backup, or move its epoch away"
+        ):
+            self._fs.verify_content(_in(epoch_name(mark.epoch_id), file))
+        return self.open_input(mark, file)
+
     def open_input(self, mark: EpochMark, file: FileHandle) -> Any:
         """Open a file of a visible epoch."""
         return self._fs.open_input(f"{epoch_name(mark.epoch_id)}/{file.path}")
@@ -442,9 +474,14 @@ class EpochFiles:
             return 0 if plan is None else plan.number
         target = compacted_name(plan.compacted.epoch_id)
         if self._mark(plan.compacted.epoch_id, target) is None:
-            for one in plan.sources:
-                self._hide(one, plan.staging)
-            self._show(plan.compacted, plan.staging, target)
+            try:
+                for one in plan.sources:
+                    self._hide(one, plan.staging)
+                self._show(plan.compacted, plan.staging, target)
+            except (CheckpointError, OSError, SinkError):
+                # Another process may have finished it meanwhile.
+                if self._mark(plan.compacted.epoch_id, target) is None:
+                    raise
         if self._root is None:
             for one in plan.sources:
                 for file in one.files:

@@ -25,6 +25,7 @@ from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark, staging_of
 from statebackend.connectors.sink_errors import reported
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
+from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["FileSink", "ParquetSink"]
@@ -33,8 +34,10 @@ _COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "unco
 _MOST_OPEN: Final = 64
 """The maximum number of partitions that are written at the same time."""
 
+_TARGET_FILE_BYTES: Final = 512 << 20
+_MOST_NAME_BYTES: Final = 255
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED: Final = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
+_ESCAPED: Final = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 _CSV_NULL: Final = b"\\N"
 _TEXT_TYPES: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
@@ -152,8 +155,8 @@ class FileSink(Sink):
             for values, part in split_by_columns(rest, [batch.column(name) for name in self._partition_by])
         ]
 
-    def compact(self, *, keep: int = 10, at_least: int = 10) -> int:
-        """Replace the files of committed epochs by one file per partition and schema.
+    def compact(self, *, keep: int = 10, at_least: int = 10, target_file_bytes: int = _TARGET_FILE_BYTES) -> int:
+        """Replace the files of committed epochs by few files per partition and schema.
 
         Call it in any process, while the job runs or not, but one call at a time. Their rows get the number of the
         newest replaced epoch in the column ``epoch``. A rollback cannot return to a compacted epoch, so keep at least
@@ -162,39 +165,53 @@ class FileSink(Sink):
         Args:
             keep: The number of newest epochs to leave as they are.
             at_least: The number of epochs below which nothing is done.
+            target_file_bytes: The size at which a file is full. Files are added to it whole, so it is larger only if
+                one file of an epoch is.
 
         Returns:
             The number of replaced epochs.
 
         Raises:
-            SinkError: A rollback or another compaction runs at the same time. The epochs are unchanged then.
+            ValueError: ``target_file_bytes`` is not positive.
+            SinkError: A file is missing or damaged, or a rollback or another compaction runs at the same time. The
+                epochs are unchanged then.
         """
+        if target_file_bytes < 1:
+            raise ValueError(f"{self}: target_file_bytes is {target_file_bytes}; it must be positive")
         number, sources = self._files.compactable(max(keep, 1))
         if len(sources) < max(at_least, 2):
             return 0
-        staging = f"_staging/compaction-{uuid.uuid4().hex}"
-        with (
-            reported(f"{self}: the compacted files cannot be written", "Check the path and its permissions"),
-            self._files.writing(staging) as directory,
-        ):
-            files = self._merged(staging, directory, sources)
-        self._files.replace(number, staging, files, sources)
+        with self._files.staging_of_compaction(number) as staging:
+            with (
+                reported(f"{self}: the compacted files cannot be written", "Check the path and its permissions"),
+                self._files.writing(staging) as directory,
+            ):
+                files = self._merged(staging, directory, sources, target_file_bytes)
+            self._files.replace(number, staging, files, sources)
         return len(sources)
 
-    def _merged(self, staging: str, directory: str, sources: Sequence[EpochMark]) -> list[FileHandle]:
-        groups: dict[tuple[str, bytes], list[tuple[EpochMark, FileHandle]]] = {}
+    def _merged(
+        self, staging: str, directory: str, sources: Sequence[EpochMark], target_bytes: int
+    ) -> list[FileHandle]:
+        groups: dict[tuple[str, bytes], list[list[tuple[EpochMark, FileHandle]]]] = {}
+        sizes: dict[tuple[str, bytes], int] = {}
         for mark in sources:
             for file in mark.files:
-                with self._files.open_input(mark, file) as source:
+                with self._files.open_verified(mark, file) as source:
                     key = file.path.rpartition("/")[0], _HEADERS[self._format](io.BufferedReader(source))
-                groups.setdefault(key, []).append((mark, file))
+                sizes[key] = sizes.get(key, target_bytes) + file.size_bytes
+                if sizes[key] > target_bytes:
+                    groups.setdefault(key, []).append([])
+                    sizes[key] = file.size_bytes
+                groups[key][-1].append((mark, file))
         files = []
-        for (partition, _), members in groups.items():
-            name = f"part-{uuid.uuid4().hex}.{self._format}"
-            local_path = os.path.join(directory, f".tmp-{name}")
-            inputs = (self._files.open_input(mark, file) for mark, file in members)
-            _MERGERS[self._format](local_path, inputs, self._compression)
-            files.append(self._files.add(local_path, staging, f"{partition}/{name}" if partition else name))
+        for (partition, _), lists in groups.items():
+            for members in lists:
+                name = f"part-{uuid.uuid4().hex}.{self._format}"
+                local_path = os.path.join(directory, f".tmp-{name}")
+                inputs = (self._files.open_input(mark, file) for mark, file in members)
+                _MERGERS[self._format](local_path, inputs, self._compression)
+                files.append(self._files.add(local_path, staging, f"{partition}/{name}" if partition else name))
         return files
 
     def files(self) -> list[str]:
@@ -267,7 +284,13 @@ def _partition_directory(column: str, value: Any) -> str:
     if isinstance(value, datetime.datetime) and text is not None:
         # Spark writes no zeros at the end.
         text = text.rstrip("0").rstrip(".")
-    return f"{_escaped(column)}={_NULL_PARTITION if text is None else _escaped(text)}/"
+    name = f"{_escaped(column)}={_NULL_PARTITION if text is None else _escaped(text)}"
+    if len(name.encode()) > _MOST_NAME_BYTES:
+        raise SinkError(
+            f"rows cannot be partitioned by column {column!r}: the value {format_value(text, 40)} is too long for the "
+            f"name of a directory, which has at most {_MOST_NAME_BYTES} bytes. Shorten it, or use another column"
+        )
+    return f"{name}/"
 
 
 def _escaped(text: str) -> str:

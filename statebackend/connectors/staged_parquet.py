@@ -227,10 +227,13 @@ def partition_text(column: str, value: Any) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (str, int, decimal.Decimal)):
+    if isinstance(value, (str, int)):
         return str(value)
+    if isinstance(value, decimal.Decimal):
+        # str() writes zeros of many digits with an exponent.
+        return format(value, "f")
     if isinstance(value, datetime.datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     if isinstance(value, datetime.date):
         return value.isoformat()
     raise SinkError(

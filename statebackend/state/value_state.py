@@ -173,7 +173,10 @@ class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
     def __attrs_post_init__(self) -> None:
         if self.default is not None:
             try:
-                object.__setattr__(self, "_default_bytes", self.serializer.to_bytes(self.default))
+                encoded = self.serializer.to_bytes(self.default)
+                object.__setattr__(self, "_default_bytes", encoded)
+                # A default reads as if it were stored: True of an int state as 1.
+                object.__setattr__(self, "default", self.serializer.from_bytes(encoded))
             except SerializationError as error:
                 raise StateRegistrationError(
                     f"state {self.name!r}: the default {shown(self.default)} is not a value of the state: {error}"

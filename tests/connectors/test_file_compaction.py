@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -39,13 +41,15 @@ def table(epoch_id: int) -> pa.Table:
     return pa.table({"k": ["a", "b"], "n": [2 * epoch_id, 2 * epoch_id + 1]})
 
 
-def written(target: Any, sink: FileSink | None = None, epochs: int = EPOCHS) -> list[tuple[SinkEpoch, list[bytes]]]:
+def written(
+    target: Any, sink: FileSink | None = None, epochs: int = EPOCHS, rows: pa.Table | None = None
+) -> list[tuple[SinkEpoch, list[bytes]]]:
     """Commit some epochs. Return what a restart of the job would commit again."""
     sink = sink or ParquetSink(target)
     commits = []
     for epoch_id in range(epochs):
         epoch = SinkEpoch(JOB, epoch_id, "run")
-        committables = [sink.stage(epoch, 0, table(epoch_id).to_reader())]
+        committables = [sink.stage(epoch, 0, (rows or table(epoch_id)).to_reader())]
         sink.commit(epoch, committables)
         commits.append((epoch, committables))
     return commits
@@ -252,3 +256,115 @@ def test_spark_reads_the_files_and_the_directory(spark: Any, tmp_path: Path) -> 
     for frame in (by_files, spark.read.parquet(str(tmp_path))):
         assert sorted(row.n for row in frame.collect()) == ALL
         assert {row.epoch for row in frame.collect()} == {EPOCHS - 2, EPOCHS - 1}
+
+
+def test_files_are_filled_to_the_target_size(new_target: Callable[[], Any]) -> None:
+    target = new_target()
+    written(target)
+    sink = ParquetSink(target)
+    size_bytes = CheckpointFileSystem.from_uri(target).size(listed(target)[0])
+    assert sink.compact(keep=1, at_least=2, target_file_bytes=2 * size_bytes + 2) == EPOCHS - 1
+    assert len(listed(target)) == (EPOCHS - 1 + 1) // 2 + 1
+    assert numbers(target, sink.files()) == numbers(target, listed(target)) == ALL
+
+
+def test_a_target_size_that_is_not_positive_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="target_file_bytes is 0; it must be positive"):
+        ParquetSink(tmp_path).compact(target_file_bytes=0)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_a_damaged_file_is_not_compacted_away(tmp_path: Path, file_format: Any) -> None:
+    sink = FileSink(tmp_path, file_format)
+    written(tmp_path, sink=sink)
+    damaged = tmp_path / listed(tmp_path)[1]
+    damaged.write_bytes(damaged.read_bytes()[:-3] + b"7" * 3)
+    before = listed(tmp_path)
+    with pytest.raises(SinkError, match=r"epoch 1 cannot be compacted: .*Restore the file from a backup"):
+        sink.compact(keep=1, at_least=2)
+    assert listed(tmp_path) == before
+    assert not CheckpointFileSystem.from_uri(tmp_path).list_files("_staging")
+
+
+@pytest.mark.parametrize("other", ["compact", "roll_back"])
+def test_another_process_may_finish_a_compaction_between_any_two_steps(
+    new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    names = ("write_file", "create_file", "upload", "copy_file", "delete", "delete_directory", "move_directory")
+    acts = {name: getattr(CheckpointFileSystem, name) for name in names}
+    places = [(CheckpointFileSystem, name) for name in names] + [(os, "mkdir"), (os, "replace")]
+
+    for count in range(1000):
+        target = new_target()
+        written(target, epochs=3)
+        left = [count]
+
+        def counted(act: Callable[..., Any], left: list[int] = left, target: Any = target) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                left[0] -= 1
+                if left[0] == -1:
+                    if other == "compact":
+                        ParquetSink(target).compact(keep=1, at_least=3)
+                    else:
+                        ParquetSink(target).roll_back(JOB, 2)
+                return act(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patched:
+            for owner, name in places:
+                patched.setattr(owner, name, counted(acts.get(name) or getattr(os, name)))
+            ParquetSink(target).compact(keep=1, at_least=2)
+        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == ALL[:6], count
+        if left[0] >= 0:
+            assert count > 10, "nothing ran in between"
+            return
+    pytest.fail("the compaction never came to its end")
+
+
+def test_what_a_killed_compaction_has_staged_is_deleted_later(
+    new_target: Callable[[], Any], kill_at: Callable[[int], None]
+) -> None:
+    target = new_target()
+    written(target, epochs=4)
+    kill_at(2)
+    with pytest.raises(KilledError):
+        ParquetSink(target).compact(keep=1, at_least=2)
+    kill_at(10**9)
+    ParquetSink(target).compact(keep=2, at_least=2)
+    sink = ParquetSink(target)
+    for epoch_id in range(4, 7):
+        epoch = SinkEpoch(JOB, epoch_id, "run-2")
+        sink.commit(epoch, [sink.stage(epoch, 0, table(epoch_id).to_reader())])
+    sink.compact(keep=1, at_least=2)
+    assert not CheckpointFileSystem.from_uri(target).list_files("_staging")
+
+
+def test_odd_partitions_and_nested_types_are_kept(tmp_path: Path) -> None:
+    texts = ["a/b", "a=b", "100%", "%2F", "", None, "ü ☃", ".", "..", "_x", "\x00\x01\x7f", "\u0085", "a\\b", "x" * 200]
+    nested = pa.array(
+        [{"l": [{"m": [("a", n)]}], "d": None} for n in range(len(texts))],
+        pa.struct(
+            [("l", pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))]))), ("d", pa.decimal128(38, 10))]
+        ),
+    )
+    zeros = [decimal.Decimal("0E-10")] * len(texts)
+    rows = pa.table({"=k/%": texts, "z": pa.array(zeros, pa.decimal128(20, 10)), "nested": nested})
+    sink = ParquetSink(tmp_path, partition_by=["=k/%", "z"])
+    written(tmp_path, sink, epochs=3, rows=rows)
+    assert sink.compact(keep=1, at_least=2) == 2
+    found = []
+    for file in map(Path, sink.files()):
+        column, _, text = file.parent.parent.name.partition("=")
+        assert (unquote(column), file.parent.name) == ("=k/%", "z=0.0000000000")
+        found += [(unquote(text), row) for row in pyarrow.parquet.ParquetFile(file).read()["nested"].to_pylist()]
+    expected = [
+        (text or "__HIVE_DEFAULT_PARTITION__", row) for text, row in zip(texts, nested.to_pylist(), strict=True)
+    ]
+    assert sorted(found, key=str) == sorted(expected * 3, key=str)
+
+
+def test_a_partition_with_too_long_a_name_is_an_error_that_names_it(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path, partition_by=["k"])
+    with pytest.raises(SinkError, match=r"column 'k'.*too long"):
+        sink.stage(SinkEpoch(JOB, 0, "run"), 0, pa.table({"k": ["x" * 300], "n": [1]}).to_reader())
