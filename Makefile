@@ -98,11 +98,15 @@ docs: $(DOCS_VENV)/.installed
 	@echo "build/site/index.html"
 
 # The tools share no dependency with the product, so they have an environment of their own.
-package:
-	@rm -rf build/package dist
-	@python3 -m venv build/package
-	@build/package/bin/pip --disable-pip-version-check --no-input install --quiet build==1.6.1 twine==7.0.0
-	@build/package/bin/pyproject-build --outdir dist .
+build/package/.installed: scripts/requirements/package.txt | environment
+	@rm -rf build/package
+	@$(VENV)/bin/python -m venv build/package
+	@build/package/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	@touch $@
+
+package: build/package/.installed
+	@rm -rf dist
+	@build/package/bin/python -m build --no-isolation --outdir dist .
 	@build/package/bin/twine check --strict dist/*
 
 bench: environment
