@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
@@ -133,8 +134,9 @@ _DROPPED: Final = (
 
 
 def _print_outcome(printer: LinePrinter, answer: Answer) -> None:
-    outcome = answer["outcome"]
-    printer.line(f"{answer['stored']}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
+    outcome, stored, here = answer["outcome"], Path(answer["stored"]), Path.cwd()
+    shown = stored.relative_to(here) if stored != here and stored.is_relative_to(here) else answer["stored"]
+    printer.line(f"{shown}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
 
 
 def _print_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:

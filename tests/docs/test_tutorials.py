@@ -51,7 +51,7 @@ def follow(page: str, directory: Path, skipped: str | None = None) -> None:
         for command, expected in commands(block["text"]):
             if skipped is not None and command.startswith(skipped):
                 continue
-            output = run(command, directory).replace(f"{directory}/", "")
+            output = run(command, directory)
             assert matches(expected, output), f"$ {command}\n{output}"
 
 
