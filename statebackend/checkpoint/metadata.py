@@ -196,7 +196,10 @@ class WatermarkState:
 
 @frozen
 class TimersDue:
-    """The earliest pending timers of an operator, over all its subtasks."""
+    """The earliest pending timers of an operator, over all its subtasks.
+
+    Requests in flight count as a processing-time timer, at their timeout.
+    """
 
     operator_uid: str
     event_time_ms: int | None = None

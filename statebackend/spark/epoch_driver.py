@@ -609,6 +609,7 @@ class SparkEpoch:
                 epoch=OperatorEpoch(
                     epoch_id=epoch.checkpoint_id,
                     processing_time_ms=self._processing_time_ms,
+                    has_records=epoch.time_passed is None,
                     watermark_ms=self._watermarks.of(uid),
                     previous_watermark_ms=self._watermarks.before_of(uid),
                 ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+GIVE_UP_S = 240
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,6 +66,24 @@ class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
         if not self.allowed.exists():
             await asyncio.Event().wait()
         return [value]
+
+
+def allowing_sink(allowed: Path) -> Any:
+    """Allow requests to complete after the first epoch; ``has_rows`` is set by the first rows."""
+    from statebackend.spark.frame_sinks import MemorySink
+
+    class AllowingSink(MemorySink):
+        def __init__(self) -> None:
+            super().__init__()
+            self.has_rows = threading.Event()
+
+        def commit(self, epoch_id: int, committable: bytes) -> None:
+            super().commit(epoch_id, committable)
+            allowed.touch()
+            if self.rows:
+                self.has_rows.set()
+
+    return AllowingSink()
 
 
 def run(
@@ -113,6 +134,22 @@ def test_records_in_flight_are_restored_in_the_next_epoch_and_after_a_restart(
     rows = [(row[0], row[1]) for row in rows_of(sink)]
     assert sorted(rows) == [("a", 3), ("never", 1), ("never", 2), ("never", 4), ("never", 5)]
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
+
+
+def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: SparkSession, tmp_path: Path) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1), ("b", 2)])
+    sink, environment = allowing_sink(tmp_path / "allowed"), workplace.environment()
+    records: Any = environment.from_dataframe(workplace.stream())
+    ask, schema = AnsweringWhenAllowed(tmp_path / "allowed"), "word string, number int"
+    AsyncDataStream.ordered_wait(records, ask, "5 seconds", uid="ask", schema=schema, carry_in_flight=True).sink_to(
+        sink
+    )
+    job = environment.execute("job")
+    assert sink.has_rows.wait(GIVE_UP_S), job.query.exception()
+    job.stop()
+    assert [one.has_batch for one in job.epochs] == [True, False]
+    assert rows_of(sink) == [("a", 1), ("b", 2)]
 
 
 def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@
 
 At a barrier the operator waits until nothing is in flight. If it may carry requests over, it only waits for the
 watermarks in its queue. The remaining records become operator state (`snapshot_of_records`), and their requests
-continue. Restored records are requested again first, in order, as capacity allows; so a request may be made twice. A
-snapshot never contains a watermark. The function is opened before the first request, so neither the driver nor a
-subtask without records connects to anything.
+continue. An epoch without records waits for them. Restored records are requested again first, in order, as capacity
+allows; so a request may be made twice. A snapshot never contains a watermark. The function is opened before the first
+request, so neither the driver nor a subtask without records connects to anything.
 
 The state is a split list of ``tuple(optional i64 event time in ms, optional text of the key, record)``. The text of
 the key is for errors only.
@@ -388,18 +388,22 @@ class AsyncWaitOperator(Operator):
         self._queue.put_watermark(timestamp_ms)
         if timestamp_ms == MAX_TIMESTAMP:
             # At the end of time no later call emits the results.
-            self._wait_until(lambda: not self._queue)
+            self.await_in_flight()
         self._advance(0)
 
     def let_watermarks_out(self) -> None:
         self._wait_until(lambda: not self._waiting and not self._queue.holds_watermarks)
 
+    def await_in_flight(self) -> None:
+        self._wait_until(lambda: not self._waiting and not self._queue)
+
     def prepare_snapshot(self) -> None:
         if self._definition.carries_in_flight:
             self.let_watermarks_out()
         else:
-            self._wait_until(lambda: not self._waiting and not self._queue)
+            self.await_in_flight()
         self._snapshot.update([element.content for element in self._queue])
+        self.in_flight_timeout_ms = self._definition.timeout_ms if self._queue else None
 
     def close(self) -> None:
         for one in self._in_flight.values():

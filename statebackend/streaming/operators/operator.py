@@ -184,6 +184,9 @@ class Operator(ABC):
     If True, the caller passes due timers to `on_event_time_timers` and does not set their keys before.
     """
 
+    in_flight_timeout_ms: int | None = None
+    """How long what is in flight after `prepare_snapshot` may take; None if nothing is in flight."""
+
     late_records: Mapping[OutputTag[Any] | None, int] = MappingProxyType({})
     """The number of late records since `open`, by side output. Under None is the number of dropped records."""
 
@@ -208,6 +211,9 @@ class Operator(ABC):
 
     def let_watermarks_out(self) -> None:  # noqa: B027
         """Emit all watermarks that are held back, and the records before them."""
+
+    def await_in_flight(self) -> None:  # noqa: B027
+        """Emit the results of everything in flight."""
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """Handle a timer that is due by the watermark."""

@@ -80,6 +80,10 @@ class OperatorRun:
         return self._operator.fires_together
 
     @property
+    def in_flight_timeout_ms(self) -> int | None:
+        return self._operator.in_flight_timeout_ms
+
+    @property
     def late_records(self) -> Mapping[OutputTag[Any] | None, int]:
         return self._operator.late_records
 
@@ -119,6 +123,10 @@ class OperatorRun:
     def let_watermarks_out(self) -> None:
         with self._call(Call.WATERMARK):
             self._operator.let_watermarks_out()
+
+    def await_in_flight(self) -> None:
+        with self._call(Call.WATERMARK):
+            self._operator.await_in_flight()
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         following = self._begun(Call.TIMER)

@@ -181,7 +181,7 @@ class OpenedSubtask:
         Its cost is independent of the size of the state.
         """
         began_s = time.monotonic()
-        due = timers_due(self._context)
+        due = timers_due(self._context, self._operator)
         task = self._backends.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
         self._context.begin_epoch(checkpoint_id + 1)
         self._operator.begin_epoch(checkpoint_id + 1)
@@ -226,11 +226,16 @@ class OpenedSubtask:
         return (now if reported is None else now.since(reported)).to_report()
 
 
-def timers_due(context: SubtaskContext) -> TimersDueMs:
-    """Return the earliest pending event-time and processing-time timers, in milliseconds."""
+def timers_due(context: SubtaskContext, operator: OperatorRun) -> TimersDueMs:
+    """Return the earliest pending event-time and processing-time timers, in milliseconds.
+
+    What is in flight counts as a processing-time timer: an epoch without records is due after its timeout.
+    """
     services = context.timer_services
     event = [due for one in services if (due := one.next_event_time_timer()) is not None]
     processing = [due for one in services if (due := one.next_processing_time_timer()) is not None]
+    if operator.in_flight_timeout_ms is not None:
+        processing.append(context.keyed.parameters.clock() + operator.in_flight_timeout_ms)
     return min(event, default=None), min(processing, default=None)
 
 
@@ -271,10 +276,12 @@ class OperatorEpoch:
     """An epoch of one operator, the same for all its subtasks. It starts with the watermark ``watermark_ms``.
 
     Early records, which upstream operators sent at that watermark, are processed at ``previous_watermark_ms``.
+    A no-data epoch has no records of sources (``has_records`` is False).
     """
 
     epoch_id: int
     processing_time_ms: int
+    has_records: bool = True
     watermark_ms: int = MIN_TIMESTAMP
     previous_watermark_ms: int = MIN_TIMESTAMP
 
@@ -358,9 +365,11 @@ class Subtask:
                     yield emitter.taken()
                 if emitter.is_early:
                     yield self._advanced(subtask, emitter)
+                if not self._epoch.has_records:
+                    operator.await_in_flight()
                 subtask.prepare_snapshot()
                 yield emitter.taken()
-                due, counts = timers_due(context), subtask.record_counts()
+                due, counts = timers_due(context, operator), subtask.record_counts()
             self._clock.lap("process_s")
             snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
             self._clock.lap("snapshot_s")

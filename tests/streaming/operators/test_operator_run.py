@@ -40,6 +40,9 @@ class Noting(Operator):
     def let_watermarks_out(self) -> None:
         self._note("let_watermarks_out")
 
+    def await_in_flight(self) -> None:
+        self._note("await_in_flight")
+
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._note("on_event_time_timer")
 
@@ -60,6 +63,7 @@ CALLS: dict[str, tuple[Call, Callable[[OperatorRun], None]]] = {
     "process_batch": (Call.PROCESS_BATCH, lambda run: run.process_batch(0, BATCH)),
     "on_watermark": (Call.WATERMARK, lambda run: run.on_watermark(5)),
     "let_watermarks_out": (Call.WATERMARK, lambda run: run.let_watermarks_out()),
+    "await_in_flight": (Call.WATERMARK, lambda run: run.await_in_flight()),
     "on_event_time_timer": (Call.TIMER, lambda run: run.on_event_time_timer(5, "k", 0, None)),
     "on_event_time_timers": (Call.TIMER, lambda run: run.on_event_time_timers([])),
     "on_processing_time_timer": (Call.TIMER, lambda run: run.on_processing_time_timer(5, "k", 0, None)),

@@ -97,6 +97,18 @@ def test_a_barrier_waits_until_nothing_is_in_flight(order: EmissionOrder) -> Non
         assert asking.stored == []
 
 
+def test_records_in_flight_have_a_timeout_until_they_are_awaited() -> None:
+    function = Answering()
+    with Asking(function, carries=True, schema="v int").closed() as asking:
+        asking.records((1,), (2,))
+        asking.operator.prepare_snapshot()
+        assert (asking.output, asking.operator.in_flight_timeout_ms) == ([], 1000)
+        asking.meanwhile(lambda: function.answer((2,), 4), lambda: function.answer((1,), 2))
+        asking.operator.await_in_flight()
+        asking.operator.prepare_snapshot()
+        assert (asking.output, asking.operator.in_flight_timeout_ms) == ([2, 4], None)
+
+
 @BOTH_ORDERS
 def test_records_in_flight_are_in_the_snapshot_and_requested_first_in_order(order: EmissionOrder) -> None:
     first = Answering()
