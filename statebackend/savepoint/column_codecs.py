@@ -12,10 +12,12 @@ array of positions and returns the positions after it. The bytes are the same as
 
 Other types have no codec and are converted as objects (`statebackend.savepoint.value_forms`). If a codec does not
 accept a column, it raises `CodecMissError`; the column is then converted as objects, which reports invalid values.
+`read_column` and `write_column` do this for columns of canonical rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 from collections.abc import Sequence
@@ -39,10 +41,12 @@ else:
     except ImportError:
         np = None
 
-__all__ = ["CodecMissError", "ColumnCodec", "column_codec"]
+__all__ = ["CodecMissError", "ColumnCodec", "column_codec", "read_column", "write_column"]
 
 _LARGEST_COLUMN: Final = (1 << 31) - 1
 _NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
+_WIDEST_GAP: Final = 4
+"""The size of the length before bytes; texts have one of one byte."""
 
 
 class CodecMissError(Exception):
@@ -252,6 +256,19 @@ class _Optional:
         return (values if present.all() else _spread(values, present)), after
 
 
+@frozen
+class _Timed:
+    """Values with their time of last access, which comes first. Only read."""
+
+    value: _Part
+    data_type: pa.DataType
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        times, positions = _TIME.decode(data, positions)
+        values, positions = self.value.decode(data, positions)
+        return pa.StructArray.from_arrays([values, times], fields=list(self.data_type)), positions
+
+
 class _Record:
     """Records and tuples: the fields in order."""
 
@@ -320,6 +337,15 @@ def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
         raise CodecMissError
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    ends = positions + lengths
+    gaps = positions[1:] - ends[:-1]
+    gap = int(gaps[0]) if len(gaps) else -1
+    if 0 < gap <= _WIDEST_GAP and (gaps == gap).all():
+        # The values follow one another, each after a length: leave those out.
+        is_content = np.ones(int(ends[-1] - positions[0]), np.bool_)
+        for place in range(gap):
+            is_content[ends[:-1] - positions[0] + place] = False
+        return data[int(positions[0]) : int(ends[-1])][is_content], offsets.astype(np.int32)
     index = np.repeat(positions - offsets[:-1], lengths) + np.arange(offsets[-1])
     return data[index], offsets.astype(np.int32)
 
@@ -346,10 +372,11 @@ _FIXED: Final[dict[type, _Fixed]] = {
     ts.DoubleSerializer: _Fixed(">f8", pa.float64(), 8),
 }
 _LENGTH: Final = _FIXED[ts.IntSerializer]
+_TIME: Final = _FIXED[ts.LongSerializer]
 
 
-def _part(serializer: Any) -> _Part | None:
-    """Return the vectorised code of a serializer, or None."""
+def _part(serializer: Any, *, for_reading: bool = False) -> Any:
+    """Return the vectorised code of a serializer, or None. Reading makes no records, so any record class will do."""
     kind = type(serializer)
     fixed = _FIXED.get(kind)
     if fixed is not None:
@@ -362,20 +389,23 @@ def _part(serializer: Any) -> _Part | None:
         return _Bytes()
     form = ColumnForms().of(serializer).data_type if kind in _COMPOSITES else None
     if kind is ts.NullableSerializer:
-        inner = _part(serializer.inner)
+        inner = _part(serializer.inner, for_reading=for_reading)
         return None if inner is None else _Optional(inner, form, serializer.padding_length)
+    if kind is ts.TtlSerializer and for_reading:
+        value = _part(serializer.value_serializer, for_reading=True)
+        return None if value is None else _Timed(value, form)
     if kind in (ts.ListSerializer, ts.ArrayListSerializer):
         element = _FIXED.get(type(serializer.element_serializer))
         return None if element is None else _NumberList(element, form)
     if kind is ts.TupleSerializer:
-        return _record(serializer.field_serializers, form)
-    if kind is ts.AttrsSerializer and settable_twin(serializer.record_class) is not None:
-        return _record([part.serializer for part in serializer.fields], form)
+        return _record(serializer.field_serializers, form, for_reading)
+    if kind is ts.AttrsSerializer and (for_reading or settable_twin(serializer.record_class) is not None):
+        return _record([part.serializer for part in serializer.fields], form, for_reading)
     return None
 
 
-def _record(serializers: Sequence[TypeSerializer[Any]], form: pa.DataType) -> _Part | None:
-    parts = [_part(serializer) for serializer in serializers]
+def _record(serializers: Sequence[TypeSerializer[Any]], form: pa.DataType, for_reading: bool) -> _Part | None:
+    parts = [_part(serializer, for_reading=for_reading) for serializer in serializers]
     if not any(parts):
         return None
     return _Record(
@@ -387,6 +417,7 @@ def _record(serializers: Sequence[TypeSerializer[Any]], form: pa.DataType) -> _P
 
 _COMPOSITES: Final = (
     ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSerializer, ts.AttrsSerializer, ts.TupleSerializer,
+    ts.TtlSerializer,
 )  # fmt: skip
 
 
@@ -432,19 +463,54 @@ class ColumnCodec:
 
     def _decoded(self, rows: Sequence[bytes | None]) -> pa.Array:
         present = [row for row in rows if row is not None]
-        data = np.frombuffer(b"".join(present), np.uint8)
         sizes = np.fromiter(map(len, present), np.int64, len(present))
         ends = np.cumsum(sizes)
-        column, read = self._part.decode(data, ends - sizes)
-        if not np.array_equal(read, ends):
-            raise CodecMissError
+        column = self.between(b"".join(present), ends - sizes, ends)
         if len(present) == len(rows):
             return column
         return _spread(column, np.fromiter((row is not None for row in rows), np.bool_, len(rows)))
 
+    def joined(self, column: pa.Array) -> pa.BinaryArray:
+        """Return the bytes of values without null. Raises `CodecMissError` or any other error for a misfit."""
+        return self._part.encode(column)
+
+    def between(self, content: Any, starts: Any, ends: Any) -> pa.Array:
+        """Return the values of the bytes between these positions. Raises `CodecMissError` if a value ends elsewhere."""
+        column, read = self._part.decode(np.frombuffer(content, np.uint8), starts)
+        if not np.array_equal(read, ends):
+            raise CodecMissError
+        return column
+
 
 @functools.lru_cache(maxsize=256)
-def column_codec(serializer: TypeSerializer[Any]) -> ColumnCodec | None:
-    """Return the codec of a serializer; None if its values are converted as objects, or numpy is not installed."""
-    part = None if np is None else _part(serializer)
+def column_codec(serializer: TypeSerializer[Any], *, for_reading: bool = False) -> ColumnCodec | None:
+    """Return the codec of a serializer; None if its values are converted as objects, or numpy is not installed.
+
+    A codec ``for_reading`` only decodes, also records whose constructor does more than setting fields.
+    """
+    part = None if np is None else _part(serializer, for_reading=for_reading)
     return None if part is None else ColumnCodec(part)
+
+
+def read_column(serializer: TypeSerializer[Any], rows: pa.BinaryArray) -> pa.Array | None:
+    """Return the values of stored rows, or None if they must be decoded one by one."""
+    codec = column_codec(serializer, for_reading=True)
+    if codec is None or rows.null_count:
+        return None
+    try:
+        _, bounds, content = rows.buffers()
+        places = np.frombuffer(bounds, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+        return codec.between(b"" if content is None else content, places[:-1], places[1:])
+    except Exception:
+        # The serializer reports the error.
+        return None
+
+
+def write_column(serializer: TypeSerializer[Any], column: pa.Array) -> pa.BinaryArray:
+    """Return the stored rows of values without null. Raises `ColumnValueError` for a value that does not fit."""
+    codec = column_codec(serializer)
+    if codec is not None:
+        # Otherwise the serializer reports the error.
+        with contextlib.suppress(Exception):
+            return codec.joined(column)
+    return pa.array(map(serializer.to_bytes, stored_values(serializer, column, "")), pa.binary())

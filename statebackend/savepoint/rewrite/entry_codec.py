@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 from attrs import frozen
 
 from snapshots.errors import SerializationError, shown
+from statebackend.savepoint.column_codecs import read_column, write_column
 from statebackend.savepoint.errors import EntryError
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.key_placement import KeyPlacement, stored_column
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.savepoint.tables.whole_columns import whole_column
 from statebackend.state.canonical import SCHEMA
 from statebackend.state.clock import wall_clock
 from statebackend.state.descriptors import ELEMENT_ROLE
@@ -39,8 +39,14 @@ from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.ttl import TtlValue
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.records.record_serializer import AttrsSerializer
-from typeserializers.scalars.fixed_width import FixedWidthSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.fixed_width import (
+    DoubleSerializer,
+    FixedWidthSerializer,
+    IntSerializer,
+    LongSerializer,
+)
+from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 from typeserializers.times.python_times import PythonDateTimeSerializer
 from typeserializers.times.timers import Timer
@@ -208,7 +214,7 @@ def _values(schema: EntrySchema, column: pa.Array, wanted: str) -> list[Any]:
 
 def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
     try:
-        whole = None if _makes_records(serializer) else whole_column(serializer, column)
+        whole = read_column(serializer, column) if _is_plain(serializer) else None
         if whole is not None:
             found: list[Any] = whole.to_pylist()
             return found
@@ -218,10 +224,34 @@ def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array
         raise StateRestoreError(f"state {schema.name!r}: an entry cannot be read: {error}") from error
 
 
-def _makes_records(serializer: TypeSerializer[Any]) -> bool:
-    """Whether the values are records, which a column represents in another form."""
+def _is_plain(serializer: TypeSerializer[Any]) -> bool:
+    """Whether Arrow's Python values of a column are those of the state."""
     inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
-    return isinstance(inner, AttrsSerializer)
+    return isinstance(inner, (FixedWidthSerializer, StringSerializer, BytesSerializer))
+
+
+def _whole(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
+    """Encode numbers or texts as a column, or return None if they must be encoded one by one."""
+    known = _WHOLE.get(type(serializer))
+    if known is None:
+        return None
+    data_type, python_class = known
+    try:
+        if not isinstance(values, pa.Array):
+            values = pa.array(values, data_type) if set(map(type, values)) == {python_class} else None
+        is_whole = values is not None and values.type == data_type and not values.null_count
+        return write_column(serializer, values) if is_whole else None
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None
+
+
+_WHOLE: Final[Mapping[type, tuple[pa.DataType, type]]] = {
+    LongSerializer: (pa.int64(), int),
+    IntSerializer: (pa.int32(), int),
+    DoubleSerializer: (pa.float64(), float),
+    StringSerializer: (pa.string(), str),
+}
+"""The Arrow type and the Python type of values that are encoded as a column, by serializer."""
 
 
 _value_of, _time_of = operator.itemgetter(0), operator.itemgetter(1)
@@ -350,7 +380,7 @@ class _Encoding:
     def _written(self, serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array, what: str) -> pa.Array:
         if what in _NEVER_NONE:
             self._reject_none(values, what, "None cannot be one")
-        whole = stored_column(serializer, values)
+        whole = _whole(serializer, values)
         if whole is not None:
             return whole
         given = values.to_pylist() if isinstance(values, pa.Array) else values

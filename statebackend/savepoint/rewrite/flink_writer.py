@@ -27,13 +27,14 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.savepoint_directory import release_savepoint_directory
+from statebackend.savepoint.column_codecs import write_column
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_metadata import MAGIC, operator_id_of
 from statebackend.savepoint.foreign.flink_rows import step_of
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft, StateDraft
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
-from statebackend.savepoint.rewrite.key_placement import KeyPlacement, stored_column
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.savepoint_writer import reserved_directory
 from statebackend.savepoint.rewrite.sorted_rows import Run, fewer_runs, merged_runs
 from statebackend.savepoint.rewrite.staged_entries import scratch_space
@@ -46,7 +47,7 @@ from statebackend.state.operator_state_handles import OperatorStateMeta, read_sl
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
-from typeserializers.scalars.fixed_width import IntSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
 
 __all__ = ["FlinkKeyPlacement", "write_flink_savepoint"]
 
@@ -57,6 +58,7 @@ _LAST: Final = 0x80
 _END: Final = b"\xff\xff"
 _EMPTY_LIST: Final = bytes(4)
 _VOID: Final = b"\0"
+_BYTES: Final = BytesSerializer()
 _INT: Final = struct.Struct(">i")
 _MODES: Final = {
     OperatorStateMode.SPLIT: (0, "SPLIT_DISTRIBUTE"),
@@ -522,11 +524,7 @@ class _StateEntries:
             if self._split is not None:
                 values = pa.array(map(self._split, values.to_pylist()), pa.binary())
         addresses = pc.binary_join_element_wise(*parts, b"")
-        return pc.binary_join_element_wise(_counts(addresses), addresses, _counts(values), values, b"")
-
-
-def _counts(column: pa.Array) -> pa.Array:
-    return stored_column(IntSerializer(), pc.binary_length(column).cast(pa.int32()))
+        return pc.binary_join_element_wise(*(write_column(_BYTES, one) for one in (addresses, values)), b"")
 
 
 def _lengths(column: pa.Array) -> pa.Array:

@@ -1,8 +1,8 @@
 """Makes the table of a keyed state from rows as columns: whole columns at a time where possible, else entry by entry.
 
 The result equals that of `TabularState`: same columns, values and order. Only requested columns are read, and `needed`
-maps them to columns of rows. `whole_columns` decodes a column of a simple type at once. `TabularState` decodes all
-other columns, lists and queues, and reports what is wrong with unreadable bytes.
+maps them to columns of rows. `read_column` decodes a column of many types at once. `TabularState` decodes all other
+columns, lists and queues, and reports what is wrong with unreadable bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,8 @@ import pyarrow as pa
 from attrs import frozen
 
 from snapshots.errors import StateFormatError
+from statebackend.savepoint.column_codecs import read_column
 from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, TabularState, bounded_columns
-from statebackend.savepoint.tables.whole_columns import (
-    is_all_present,
-    whole_column,
-    whole_timed_columns,
-    without_first_bytes,
-)
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import USER_KEY_ROLE
@@ -141,23 +136,24 @@ def _restored(snapshot: Any) -> Any:
 
 def _plain(name: str, serializer: TypeSerializer[Any]) -> _ReadWhole:
     def read(data: pa.BinaryArray) -> _Arrays:
-        column = whole_column(serializer, data) if data.null_count == 0 else None
+        column = read_column(serializer, data)
         return None if column is None else {name: column}
 
     return read
 
 
 def _stored(serializer: TypeSerializer[Any]) -> _ReadWhole:
-    """Return the decoder of stored values: with their time of last access, and in maps after a byte that marks null."""
-    in_map = isinstance(serializer, NullableSerializer) and isinstance(serializer.inner, TtlSerializer)
-    timed: Any = serializer.inner if in_map else serializer  # type: ignore[attr-defined]
-    if not isinstance(timed, TtlSerializer):
+    """Return the decoder of stored values, with their time of last access."""
+    # In a map it is inside a nullable serializer.
+    inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
+    if not isinstance(inner, TtlSerializer):
         return _plain("value", serializer)
 
     def read(data: pa.BinaryArray) -> _Arrays:
-        if data.null_count or (in_map and not is_all_present(data)):
+        column = read_column(serializer, data)
+        if column is None or column.null_count:
             return None
-        columns = whole_timed_columns(timed, without_first_bytes(data, 1) if in_map else data)
-        return None if columns is None else {"value": columns[0], "last_access_ms": columns[1]}
+        values, times = column.flatten()
+        return {"value": values, "last_access_ms": times}
 
     return read

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statebackend.savepoint.column_codecs import write_column
 from statebackend.savepoint.rewrite import sorted_rows
-from statebackend.savepoint.rewrite.key_placement import KeyPlacement, stored_column
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.sorted_rows import (
     MergingRepeated,
     RejectingRepeated,
@@ -22,6 +23,7 @@ from statebackend.savepoint.rewrite.sorted_rows import (
     fewer_runs,
     merged_runs,
 )
+from statebackend.savepoint.tables import ColumnForms
 from statebackend.state.key_groups import KeyGroupRange, key_group_hasher
 from typeserializers.scalars.fixed_width import DoubleSerializer, IntSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
@@ -130,9 +132,7 @@ def test_key_groups_of_columns_equal_those_of_single_keys(
 @pytest.mark.parametrize("keys", [["", "a", "x" * 126], ["a", "x" * 127], ["a", "ä"], ["\0", "😀" * 70]])
 def test_texts_are_stored_and_hashed_like_single_keys(keys: list[str]) -> None:
     stored = [StringSerializer().to_bytes(key) for key in keys]
-    whole = stored_column(StringSerializer(), keys)
-    assert whole is None or whole.to_pylist() == stored
-    assert (whole is None) == any(not key.isascii() or len(key) > 126 for key in keys)
+    assert write_column(StringSerializer(), pa.array(keys)).to_pylist() == stored
     one_by_one = key_group_hasher(["string"], 1000)
     assert KeyPlacement(["string"], 1000).of_stored(pa.array(stored)).to_pylist() == [one_by_one(key) for key in keys]
 
@@ -143,7 +143,5 @@ def test_numbers_are_stored_like_single_keys() -> None:
         (IntSerializer(), [0, -1, -(1 << 31)]),
         (DoubleSerializer(), [0.0, -0.0, 1.5, float("inf"), -float("nan")]),
     ):
-        whole = stored_column(serializer, values)
-        assert whole is not None
-        assert whole.to_pylist() == [serializer.to_bytes(value) for value in values]
-        assert stored_column(serializer, [*values, True]) is None
+        column = ColumnForms().of(serializer).array(values)
+        assert write_column(serializer, column).to_pylist() == [serializer.to_bytes(value) for value in values]
