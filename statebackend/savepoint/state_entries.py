@@ -20,15 +20,20 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
-from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.conditions import LONG, StateCondition
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.plain_values import plain_value, printed_value
 from statebackend.savepoint.sizes import counted
 from statebackend.savepoint.stored_entries import EntryReader, StateEntry
-from statebackend.savepoint.tables.column_batches import ColumnBatches
-from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, OperatorStateColumns, decoded_cell
+from statebackend.savepoint.tables.state_tables import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    OperatorStateColumns,
+    TabularState,
+    decoded_cell,
+)
 from statebackend.savepoint.value_forms import ColumnForms, stored_type
 from statebackend.state.canonical import CanonicalBatch
 from statebackend.state.errors import StateRestoreError
@@ -177,10 +182,9 @@ class EntriesPart:
 
     def reader(self, known: Sequence[TypeSerializer[Any]]) -> EntryReader:
         """Return the decoder of the rows. Raises `UnresolvableSerializerError` if a serializer is unknown."""
-        try:
-            return EntryReader(self.meta, self.state, known, self.location_of)
-        except UnresolvableSerializerError as error:
-            raise UnresolvableSerializerError(f"state {self.state.name!r}: {error}") from error
+        schema = EntrySchema.of_rows(self.meta, self.state, known)
+        schema.check_known()
+        return EntryReader(schema, self.location_of)
 
     def rows(self) -> Iterator[CanonicalBatch]:
         """Yield the rows as lists."""
@@ -240,12 +244,12 @@ class StateEntries:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of the tables. Reads no rows. Raises as `to_arrow_batches`."""
-        return self._tables[0].table.schema
+        return self._tables[0].schema
 
     @property
     def notes(self) -> dict[str, str]:
         """Paths of columns that hold a substitute, with a description of it."""
-        return dict(self._tables[0].table.notes)
+        return dict(self._tables[0].notes)
 
     def to_arrow_batches(self, *, max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """Yield batches of at most ``max_rows`` rows and ``max_bytes`` stored bytes. A larger entry is its own batch.
@@ -282,10 +286,10 @@ class StateEntries:
         return self.to_arrow().to_pandas()
 
     @cached_property
-    def _tables(self) -> Sequence[ColumnBatches]:
-        tables = [ColumnBatches.of(part.meta, part.state, self._forms, self._known) for part in self._parts]
-        first = tables[0].table.schema
-        other = next((one.table.schema for one in tables if not one.table.schema.equals(first)), None)
+    def _tables(self) -> Sequence[TabularState]:
+        tables = [TabularState.of(part.meta, part.state, self._forms, self._known) for part in self._parts]
+        first = tables[0].schema
+        other = next((one.schema for one in tables if not one.schema.equals(first)), None)
         if other is not None:
             raise SavepointError(
                 f"state {self._parts[0].state.name!r} is not one table: subtasks stored it as {_columns_of(first)} and "

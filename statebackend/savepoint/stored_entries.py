@@ -26,6 +26,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from statebackend.savepoint.conditions import LONG, ListType, StoredType
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.value_forms import stored_type
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
@@ -37,13 +38,10 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_backend import state_backend
 from statebackend.state.state_kind import TableForm
-from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
-from typeserializers.containers.nullable import NullableSerializer
-from typeserializers.containers.ttl import TtlSerializer, TtlValue
-from typeserializers.kernel.known_serializers import restored_with
-from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
-from typeserializers.times.timers import Timer, TimerSerializer
+from statebackend.state.state_meta import CANONICAL_BACKEND, StateMeta
+from typeserializers.containers.ttl import TtlValue
+from typeserializers.scalars.void import VOID_NAMESPACE
+from typeserializers.times.timers import Timer
 
 __all__ = ["ALL_COLUMNS", "EntryReader", "StateEntry", "stored_columns", "unreadable_entry"]
 
@@ -138,55 +136,28 @@ _Rows: TypeAlias = Iterable[_Row]
 
 
 class EntryReader:
-    """Decodes the rows of one state of one subtask. Records become instances of the classes in ``known``.
+    """Decodes the rows of one state of one subtask. All serializers of ``schema`` are known.
 
     ``location_of`` returns the location of a key group for errors, if it is known.
-
-    Raises:
-        UnresolvableSerializerError: A serializer is unknown in this process.
     """
 
-    def __init__(
-        self,
-        meta: KeyedStateMeta,
-        state: StateMeta,
-        known: Sequence[TypeSerializer[Any]] = (),
-        location_of: Callable[[int], str] | None = None,
-    ) -> None:
-        self._state = state
+    def __init__(self, schema: EntrySchema, location_of: Callable[[int], str] | None = None) -> None:
+        self._schema = schema
         self._location_of = location_of
-        self._keys = meta.key_snapshot.restore_serializer()
-        self._read_key = self._keys.from_bytes
-        self._namespaces = state.namespace_snapshot.restore_serializer()
-        has_namespaces = not isinstance(self._namespaces, VoidNamespaceSerializer)
-        self._read_namespace = self._namespaces.from_bytes if has_namespaces else _no_namespace
-        self._serializers: Mapping[str, TypeSerializer[Any]] = {
-            role: restored_with(snapshot, *known) for role, snapshot in state.role_snapshots.items()
-        }
-        self._storage = state.kind.storage_serializer(self._serializers)
-        self._read_value = self._storage.from_bytes
+        self._serializers = schema.serializers
+        self._read_key = schema.key_serializer.from_bytes
+        self._read_namespace = schema.namespace_serializer.from_bytes if schema.has_namespaces else _no_namespace
+        self._read_value = schema.storage_serializer.from_bytes
 
     def columns(self) -> Mapping[str, StoredType]:
         """Return the types of the attributes that entries of this state have."""
-        element = self._serializers.get(ELEMENT_ROLE)
-        if self._state.form is None and not isinstance(element, TimerSerializer):
-            return {"key_group": LONG, "value": stored_type(self._serializers[ELEMENT_ROLE])}
-        keys, namespaces = self._keys, self._namespaces
-        if isinstance(element, TimerSerializer):
-            keys, namespaces = element.key_serializer, element.namespace_serializer
-        columns: dict[str, StoredType] = {"key_group": LONG, "key": stored_type(keys)}
-        if not isinstance(namespaces, VoidNamespaceSerializer):
-            columns["namespace"] = stored_type(namespaces)
-        if USER_KEY_ROLE in self._serializers:
-            columns["user_key"] = stored_type(self._serializers[USER_KEY_ROLE])
-        stored = self._storage if element is None else element
-        is_list = self._state.form is TableForm.LIST
-        if isinstance(element, TimerSerializer):
-            columns["value"] = LONG
-        else:
-            columns["value"] = ListType("list", lambda: stored_type(stored)) if is_list else stored_type(stored)
-        if isinstance(stored.inner if isinstance(stored, NullableSerializer) else stored, TtlSerializer):
-            columns["last_access_ms"] = ListType("list", lambda: LONG) if is_list else LONG
+        schema = self._schema
+        if schema.is_queue and not schema.is_timers:
+            return {"key_group": LONG, "value": stored_type(schema.serializers[ELEMENT_ROLE])}
+        columns: dict[str, StoredType] = {"key_group": LONG}
+        columns.update((name, stored_type(schema.values_of(name))) for name in schema.entry_columns)
+        if schema.is_timed:
+            columns["last_access_ms"] = ListType("list", lambda: LONG) if schema.is_list else LONG
         return columns
 
     def entries(self, batches: Iterable[CanonicalBatch]) -> Iterator[StateEntry]:
@@ -195,7 +166,7 @@ class EntryReader:
         Raises:
             StateRestoreError: A row cannot be decoded. The message names the state and the key group.
         """
-        read = _ENTRIES_OF[self._state.form]
+        read = _ENTRIES_OF[self._schema.form]
         yield from read(self, self._rows(batches))
 
     def _rows(self, batches: Iterable[CanonicalBatch]) -> _Rows:
@@ -260,7 +231,7 @@ class EntryReader:
             raise self._unreadable(key_group, error) from error
 
     def _unreadable(self, key_group: int, reason: object) -> StateRestoreError:
-        error = unreadable_entry(self._state.name, key_group, reason)
+        error = unreadable_entry(self._schema.name, key_group, reason)
         return StateRestoreError(f"{self._location_of(key_group)}: {error}") if self._location_of else error
 
 

@@ -30,12 +30,12 @@ from statebackend.cli.main import main
 from statebackend.cli.streams import MISUSED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint import lockfile as lock_files
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import ColumnValueError, PlanError, StateLockError
 from statebackend.savepoint.inspection import difference_of_entries
 from statebackend.savepoint.lockfile import locks_of_history
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.rewrite.entry_codec import decoded, stored_keys
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.savepoint import rows_of_key
 from statebackend.savepoint.stored_entries import EntryReader
 from statebackend.savepoint.tables import ColumnForms
@@ -80,7 +80,7 @@ def test_a_row_that_is_not_an_entry_is_rejected_with_its_state_and_key_group(
 ) -> None:
     meta, state = described(descriptor)
     with pytest.raises(StateRestoreError, match=f"'things'.*key group 3.*{reported}"):
-        list(EntryReader(meta, state).entries(rows(row)))
+        list(EntryReader(EntrySchema.of_rows(meta, state)).entries(rows(row)))
 
 
 def test_an_unreadable_key_is_rejected_while_a_key_is_searched() -> None:

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from snapshots.errors import shown
 from statebackend.checkpoint.invariants import check_identifier
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite.drafts import (
     Drafts,
@@ -21,7 +22,6 @@ from statebackend.savepoint.rewrite.drafts import (
     PlannedElements,
     StateDraft,
 )
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import ChangeEntries, ChangeKeys, ChangeValues, KeepEntries, KeepKeys, Step

@@ -13,9 +13,9 @@ from attrs import define, evolve, field, frozen
 
 from snapshots.errors import StateFormatError, shown
 from statebackend.checkpoint.invariants import check_identifier
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import Step

@@ -25,8 +25,8 @@ from attrs import frozen
 
 from snapshots.errors import SerializationError, shown
 from statebackend.savepoint.column_codecs import read_column, write_column
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.canonical import SCHEMA

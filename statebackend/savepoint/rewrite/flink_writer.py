@@ -28,12 +28,12 @@ from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.savepoint_directory import release_savepoint_directory
 from statebackend.savepoint.column_codecs import write_column
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_metadata import MAGIC, operator_id_of
 from statebackend.savepoint.foreign.flink_rows import step_of
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft, StateDraft
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.savepoint_writer import reserved_directory
 from statebackend.savepoint.rewrite.sorted_rows import Run, fewer_runs, merged_runs

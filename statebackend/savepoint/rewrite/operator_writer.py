@@ -38,13 +38,13 @@ from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError, PlanError, RepeatedKeyError, failed_function
 from statebackend.savepoint.export import ExportedSubtask, ExportTask
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import Merge, OperatorDraft, OperatorStateDraft, PlannedElements, StateDraft
 from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_after_change
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.new_files import (
     CopiedFile,

@@ -25,6 +25,7 @@ from attrs import define, evolve, frozen
 from snapshots.composite import merge_snapshots
 from snapshots.envelope import snapshot_from_bytes
 from snapshots.errors import shown
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite import changes
 from statebackend.savepoint.rewrite.changes import Change
@@ -37,7 +38,6 @@ from statebackend.savepoint.rewrite.drafts import (
     StateDraft,
 )
 from statebackend.savepoint.rewrite.entry_codec import time_or_now
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import KeepEntries, KeepKeys

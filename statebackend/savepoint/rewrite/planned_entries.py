@@ -25,9 +25,9 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from snapshots.errors import shown
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
 from statebackend.savepoint.rewrite.entry_codec import EntryBatch
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.key_columns import moment_in_utc

@@ -24,9 +24,9 @@ from attrs import frozen
 from snapshots.errors import shown
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError, PlanError
 from statebackend.savepoint.rewrite.entry_codec import time_or_now
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.sorted_rows import Run

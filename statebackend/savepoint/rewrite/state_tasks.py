@@ -25,8 +25,8 @@ from attrs import define, evolve, field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.entry_codec import EntryBatch, canonical, decoded, joined_chunks
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.sorted_rows import (
     MEMORY_BYTES,

@@ -1,6 +1,5 @@
 """State as Arrow tables: the column type of each serializer, and entries as record batches."""
 
-from statebackend.savepoint.tables.column_batches import ColumnBatches
 from statebackend.savepoint.tables.state_tables import TabularState
 from statebackend.savepoint.value_forms import (
     ColumnForm,
@@ -12,7 +11,6 @@ from statebackend.savepoint.value_forms import (
 )
 
 __all__ = [
-    "ColumnBatches",
     "ColumnForm",
     "ColumnForms",
     "ListForm",

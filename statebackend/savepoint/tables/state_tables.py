@@ -9,10 +9,12 @@
 | `value` | that of the value, list or map value; int64 time of a timer | all |
 | `last_access_ms` | int64, list of int64 for lists | state with time-to-live |
 
-Rows of the table are the entries of `stored_entries`, in the same order. A batch ends at a number of rows or of stored
-bytes, whichever comes first; a larger single entry is its own batch. The schema metadata ``statebackend.notes`` is a
-JSON object from the paths of substitutes to their descriptions. A key or value whose serializer cannot be restored here
-is a binary column of its stored bytes; of a list, those of its chunks.
+Rows of the table are the entries of `stored_entries`, in the same order. Only requested columns are read. `read_column`
+decodes a column of many types at once; all others, lists and queues are decoded entry by entry.
+
+A batch ends at a number of rows or of stored bytes, whichever comes first; a larger single entry is its own batch. The
+schema metadata ``statebackend.notes`` is a JSON object from the paths of substitutes to their descriptions. A key or
+value whose serializer cannot be restored here is a binary column of its stored bytes; of a list, those of its chunks.
 
 `OperatorStateColumns` does the same for operator state.
 """
@@ -27,12 +29,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from attrs import field, frozen
 
-from snapshots.errors import StateFormatError
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.savepoint.column_codecs import read_column
+from statebackend.savepoint.entry_schema import EntrySchema, UnknownSerializer
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.statistics import sizes_of_rows
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, ListForm, ScalarForm
-from statebackend.state.canonical import CanonicalBatch
+from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.operator_state_descriptors import KEY_ROLE, VALUE_ROLE
@@ -227,17 +229,21 @@ _Cells: TypeAlias = Callable[[Any], Sequence[Any]]
 
 @frozen
 class _Columns:
-    """Columns that are decoded from the same cells: names, forms and the function that makes their arrays."""
+    """Columns that are decoded from the same cells: names, forms, and the functions that make their arrays.
+
+    ``source`` is the column of rows, which ``whole`` decodes at once, or not at all (None).
+    """
 
     forms: Mapping[str, ColumnForm]
     arrays: Callable[[Any], Sequence[pa.Array]]
+    source: str
+    whole: Callable[[pa.Array], Sequence[pa.Array] | None] = lambda column: None
 
-
-@frozen
-class _Unknown:
-    """Replaces a serializer that cannot be restored here, with the reason."""
-
-    reason: str
+    def of_rows(self, rows: pa.RecordBatch) -> Sequence[pa.Array]:
+        """Decode whole columns if possible, else entry by entry."""
+        found = self.whole(rows.column(self.source))
+        types = [form.data_type for form in self.forms.values()]
+        return found if found is not None and [one.type for one in found] == types else self.arrays(_filled(rows))
 
 
 @frozen
@@ -245,7 +251,7 @@ class TabularState:
     """The table of one keyed state. Cheap to create."""
 
     _parts: tuple[_Columns, ...]
-    _is_list: bool
+    _form: TableForm | None
     schema: pa.Schema = field(init=False)
 
     @schema.default
@@ -258,18 +264,12 @@ class TabularState:
         cls,
         meta: KeyedStateMeta,
         state: StateMeta,
-        known: Sequence[TypeSerializer[Any]] = (),
         forms: ColumnForms | None = None,
+        known: Sequence[TypeSerializer[Any]] = (),
     ) -> TabularState:
-        """Return the table of a state. ``known`` are serializers of the program, as in `EntryReader`."""
-        made = _TableMaker(meta, state, known, forms or ColumnForms())
-        return cls(tuple(_PARTS_OF[state.form](made)), state.form is TableForm.LIST)
-
-    def selected(self, names: Container[str]) -> TabularState:
-        """Return the table with only these columns and those decoded together with them."""
-        return TabularState(
-            tuple(part for part in self._parts if any(name in names for name in part.forms)), self._is_list
-        )
+        """Return the table of a state. ``known`` are serializers of the program."""
+        schema = EntrySchema.of_rows(meta, state, known)
+        return cls(tuple(_PARTS_OF[schema.form](_TableMaker(schema, forms or ColumnForms()))), schema.form)
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -280,68 +280,96 @@ class TabularState:
     def _forms(self) -> Iterator[tuple[str, ColumnForm]]:
         return chain.from_iterable(part.forms.items() for part in self._parts)
 
+    def needed(self, columns: Container[str]) -> Sequence[str]:
+        """Return the columns of rows that are needed for these table columns."""
+        sources = {"key_group", *(part.source for part in self._with(columns))}
+        if self._form is TableForm.LIST:
+            # These identify the rows of one list.
+            sources |= {"key", "namespace"}
+        return tuple(name for name in SCHEMA.names if name in sources)
+
     def batches(
-        self, rows: Iterable[CanonicalBatch], *, max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
+        self,
+        rows: Iterable[pa.RecordBatch],
+        columns: Sequence[str],
+        *,
+        max_rows: int = BATCH_ROWS,
+        max_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of sorted rows in non-empty batches. ``max_bytes`` counts stored bytes.
+        """Yield these columns of the entries of sorted rows, which have the `needed` columns, in non-empty batches.
+
+        ``max_bytes`` counts stored bytes.
 
         Raises:
             StateRestoreError: A row cannot be decoded. The message names state and key group.
             ColumnValueError: A value does not fit its column.
         """
-        for part in bounded(whole_lists(rows) if self._is_list else rows, max_rows, max_bytes):
-            arrays = chain.from_iterable(columns.arrays(part) for columns in self._parts)
-            yield pa.RecordBatch.from_arrays(list(arrays), schema=self.schema)
+        parts = self._with(columns)
+        names = [name for part in parts for name in part.forms]
+        schema = pa.schema([self.schema.field(name) for name in columns], self.schema.metadata)
+        read: Iterator[Iterator[Sequence[pa.Array]]]
+        if self._form is TableForm.LIST:
+            lists = bounded(whole_lists(map(_filled, rows)), max_rows, max_bytes)
+            read = ((part.arrays(batch) for part in parts) for batch in lists)
+        else:
+            read = ((part.of_rows(batch) for part in parts) for batch in bounded_columns(rows, max_rows, max_bytes))
+        for arrays in read:
+            found = dict(zip(names, chain.from_iterable(arrays), strict=True))
+            yield pa.record_batch([found[name] for name in columns], schema=schema)
+
+    def _with(self, columns: Container[str]) -> list[_Columns]:
+        return [part for part in self._parts if any(name in columns for name in part.forms)]
+
+
+def _filled(rows: pa.RecordBatch) -> CanonicalBatch:
+    """Return rows with all columns; unneeded ones hold empty bytes."""
+    present = set(rows.schema.names)
+    columns: list[Any] = [
+        rows.column(name).to_pylist() if name in present else [b""] * rows.num_rows for name in SCHEMA.names
+    ]
+    return CanonicalBatch(*columns)
 
 
 class _TableMaker:
     """Makes the columns of a state from its serializers."""
 
-    def __init__(
-        self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]], forms: ColumnForms
-    ) -> None:
-        self._state = state
+    def __init__(self, schema: EntrySchema, forms: ColumnForms) -> None:
+        self._schema = schema
         self._forms = forms
-        self._key = _restored(meta.key_snapshot, known)
-        self._namespace = _restored(state.namespace_snapshot, known)
-        self._roles = {role: _restored(snapshot, known) for role, snapshot in state.role_snapshots.items()}
+        # A custom form may hold other values in the same type.
+        self._reads_whole = not forms.added
 
     def values(self) -> Iterator[_Columns]:
         yield from self._address()
-        yield self._values(self._storage())
+        yield self._values(self._schema.storage_serializer)
 
     def maps(self) -> Iterator[_Columns]:
         yield from self._address()
-        yield self._cells("user_key", self._roles[USER_KEY_ROLE], lambda rows: rows.user_keys)
-        yield self._values(self._storage())
+        yield self._cells("user_key", self._schema.serializers[USER_KEY_ROLE], lambda rows: rows.user_keys)
+        yield self._values(self._schema.storage_serializer)
 
     def lists(self) -> Iterator[_Columns]:
         yield from self._address()
-        yield self._lists(self._roles[ELEMENT_ROLE], self._storage())
+        yield self._lists(self._schema.serializers[ELEMENT_ROLE], self._schema.storage_serializer)
 
     def elements(self) -> Iterator[_Columns]:
         yield _KEY_GROUP
-        element = self._roles[ELEMENT_ROLE]
+        element = self._schema.serializers[ELEMENT_ROLE]
         if isinstance(element, TimerSerializer):
             yield self._timers(element)
         else:
-            yield self._cells("value", element, lambda rows: rows.keys)
+            yield self._cells("value", element, lambda rows: rows.keys, source="key")
 
     def _address(self) -> Iterator[_Columns]:
         yield _KEY_GROUP
-        yield self._cells("key", self._key, lambda rows: rows.keys)
-        if not isinstance(self._namespace, VoidNamespaceSerializer):
-            yield self._cells("namespace", self._namespace, lambda rows: rows.namespaces)
+        yield self._cells("key", self._schema.key_serializer, lambda rows: rows.keys)
+        if self._schema.has_namespaces:
+            yield self._cells("namespace", self._schema.namespace_serializer, lambda rows: rows.namespaces)
 
-    def _storage(self) -> TypeSerializer[Any] | _Unknown:
-        """Return the serializer of the value in a row."""
-        unknown = next((role for role in self._roles.values() if isinstance(role, _Unknown)), None)
-        return unknown or self._state.kind.storage_serializer(self._roles)
-
-    def _cells(self, name: str, serializer: TypeSerializer[Any] | _Unknown, cells: _Cells) -> _Columns:
+    def _cells(self, name: str, serializer: TypeSerializer[Any], cells: _Cells, source: str | None = None) -> _Columns:
         """Decode keys. Consecutive rows with the same key decode it once."""
-        if isinstance(serializer, _Unknown):
-            return _stored(name, serializer, cells)
+        if isinstance(serializer, UnknownSerializer):
+            return _stored(name, serializer, cells, source or name)
         form = self._forms.of(serializer)
 
         def arrays(rows: _Rows) -> Sequence[pa.Array]:
@@ -353,28 +381,44 @@ class _TableMaker:
             distinct = self._decoded(form, serializer, list(places), rows)
             return (distinct.take(pa.array(indexes, pa.int32())),)
 
-        return _Columns({name: form}, arrays)
+        return _Columns({name: form}, arrays, source or name, self._whole(serializer))
 
-    def _values(self, serializer: TypeSerializer[Any] | _Unknown) -> _Columns:
-        if isinstance(serializer, _Unknown):
-            return _stored("value", serializer, lambda rows: rows.values)
+    def _whole(self, serializer: TypeSerializer[Any]) -> Callable[[pa.Array], Sequence[pa.Array] | None]:
+        def read(rows: pa.Array) -> Sequence[pa.Array] | None:
+            column = read_column(serializer, rows) if self._reads_whole else None
+            return None if column is None else (column,)
+
+        return read
+
+    def _values(self, serializer: TypeSerializer[Any]) -> _Columns:
+        if isinstance(serializer, UnknownSerializer):
+            return _stored("value", serializer, lambda rows: rows.values, "value")
         timed = _timed_part(serializer)
         form = self._forms.of(serializer if timed is None else timed.value_serializer)
         if timed is None:
-            return _Columns({"value": form}, lambda rows: (self._decoded(form, serializer, rows.values, rows),))
+            return _Columns(
+                {"value": form},
+                lambda rows: (self._decoded(form, serializer, rows.values, rows),),
+                "value",
+                self._whole(serializer),
+            )
+
+        def whole(rows: pa.Array) -> Sequence[pa.Array] | None:
+            column = read_column(serializer, rows) if self._reads_whole else None
+            found: Sequence[pa.Array] | None = None if column is None or column.null_count else column.flatten()
+            return found
 
         def arrays(rows: CanonicalBatch) -> Sequence[pa.Array]:
             found: Sequence[TtlValue[Any]] = self._read(serializer, rows.values, rows)
             values = self._array(form, [one.value for one in found], rows)
             return values, _TIMES.array([one.last_access_timestamp for one in found])
 
-        return _Columns({"value": form, "last_access_ms": _TIMES}, arrays)
+        return _Columns({"value": form, "last_access_ms": _TIMES}, arrays, "value", whole)
 
-    def _lists(self, element: TypeSerializer[Any] | _Unknown, storage: TypeSerializer[Any] | _Unknown) -> _Columns:
-        if isinstance(element, _Unknown) or isinstance(storage, _Unknown):
-            unknown = element if isinstance(element, _Unknown) else _Unknown("")
-            chunks = ListForm(_bytes_form(unknown))
-            return _Columns({"value": chunks}, lambda rows: (chunks.array(rows.values),))
+    def _lists(self, element: TypeSerializer[Any], storage: TypeSerializer[Any]) -> _Columns:
+        if isinstance(element, UnknownSerializer):
+            chunks = ListForm(_bytes_form(element))
+            return _Columns({"value": chunks}, lambda rows: (chunks.array(rows.values),), "value")
         timed = _timed_part(element)
         form = ListForm(self._forms.of(element if timed is None else timed.value_serializer))
 
@@ -383,7 +427,7 @@ class _TableMaker:
             return [[one for _ in chunks for one in next(read)] for chunks in rows.values]
 
         if timed is None:
-            return _Columns({"value": form}, lambda rows: (self._array(form, lists(rows), rows),))
+            return _Columns({"value": form}, lambda rows: (self._array(form, lists(rows), rows),), "value")
         times = ListForm(_TIMES)
 
         def arrays(rows: ListRows) -> Sequence[pa.Array]:
@@ -391,7 +435,7 @@ class _TableMaker:
             values = self._array(form, [[one.value for one in own] for own in found], rows)
             return values, times.array([[one.last_access_timestamp for one in own] for own in found])
 
-        return _Columns({"value": form, "last_access_ms": times}, arrays)
+        return _Columns({"value": form, "last_access_ms": times}, arrays, "value")
 
     def _timers(self, element: TimerSerializer[Any, Any]) -> _Columns:
         key, namespace = self._forms.of(element.key_serializer), self._forms.of(element.namespace_serializer)
@@ -408,7 +452,7 @@ class _TableMaker:
             }
             return [self._array(form, columns[name], rows) for name, form in forms.items()]
 
-        return _Columns(forms, arrays)
+        return _Columns(forms, arrays, "key")
 
     def _decoded(
         self, form: ColumnForm, serializer: TypeSerializer[Any], cells: Sequence[bytes | None], rows: _Rows
@@ -455,14 +499,7 @@ class _TableMaker:
     def _where(self, rows: _Rows) -> str:
         first, last = rows.key_groups[0], rows.key_groups[-1]
         groups = f"key group {first}" if first == last else f"key groups {first} to {last}"
-        return f"state {self._state.name!r}, {groups}"
-
-
-def _restored(snapshot: TypeSerializerSnapshot[Any], known: Sequence[TypeSerializer[Any]]) -> Any:
-    try:
-        return restored_with(snapshot, *known)
-    except StateFormatError as error:
-        return _Unknown(str(error))
+        return f"state {self._schema.name!r}, {groups}"
 
 
 def _timed_part(serializer: TypeSerializer[Any]) -> TtlSerializer[Any] | None:
@@ -471,18 +508,20 @@ def _timed_part(serializer: TypeSerializer[Any]) -> TtlSerializer[Any] | None:
     return inner if isinstance(inner, TtlSerializer) else None
 
 
-def _bytes_form(unknown: _Unknown) -> ScalarForm:
+def _bytes_form(unknown: UnknownSerializer) -> ScalarForm:
     return ScalarForm(pa.binary(), None, f"bytes as they are stored: {unknown.reason}")
 
 
-def _stored(name: str, unknown: _Unknown, cells: _Cells) -> _Columns:
+def _stored(name: str, unknown: UnknownSerializer, cells: _Cells, source: str) -> _Columns:
     form = _bytes_form(unknown)
-    return _Columns({name: form}, lambda rows: (form.array(cells(rows)),))
+    return _Columns({name: form}, lambda rows: (form.array(cells(rows)),), source, lambda column: (column,))
 
 
 _TIMES: Final = ScalarForm(pa.int64())
 _GROUPS: Final = ScalarForm(pa.int32())
-_KEY_GROUP: Final = _Columns({"key_group": _GROUPS}, lambda rows: (_GROUPS.array(rows.key_groups),))
+_KEY_GROUP: Final = _Columns(
+    {"key_group": _GROUPS}, lambda rows: (_GROUPS.array(rows.key_groups),), "key_group", lambda column: (column,)
+)
 
 _PARTS_OF: Final[Mapping[TableForm | None, Callable[[_TableMaker], Iterator[_Columns]]]] = {
     TableForm.VALUE: _TableMaker.values,

@@ -42,8 +42,7 @@ from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.savepoint import Savepoint, StateDescription, StoredOperator
 from statebackend.savepoint.state_location import find_state
 from statebackend.savepoint.stored_entries import ALL_COLUMNS, stored_columns
-from statebackend.savepoint.tables.column_batches import ColumnBatches
-from statebackend.savepoint.tables.state_tables import OperatorStateColumns
+from statebackend.savepoint.tables.state_tables import OperatorStateColumns, TabularState
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.spark.state_tables.options import HOW_TO_SHIP, StateTableError, TableOptions
 from statebackend.state.backend_parameters import RestoredHandle
@@ -307,7 +306,7 @@ class KeyedTable:
         state = meta.state(self.state_name)
         assert state is not None
         read = columns_of(meta, state, as_text=self.as_text)
-        check_same_columns(self.schema, read.table.schema, self.state_name, read.table.notes)
+        check_same_columns(self.schema, read.schema, self.state_name, read.notes)
         yield from read.batches(part.rows(state, read.needed(columns)), columns)
 
 
@@ -327,7 +326,7 @@ def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOpt
     meta = _meta(holding[0])
     state = meta.state(options.state)
     assert state is not None, "the savepoint has this state"
-    schema = columns_of(meta, state, as_text=options.as_text).table.schema
+    schema = columns_of(meta, state, as_text=options.as_text).schema
     max_parallelism = savepoint.metadata.max_parallelism
     return KeyedTable(schema, options.state, tuple(holding), restored.file_system, max_parallelism, options.as_text)
 
@@ -343,9 +342,9 @@ def chosen_operator(savepoint: Savepoint, options: TableOptions) -> str:
     raise StateTableError(f"the option operator is missing: there are {', '.join(savepoint.operators) or 'none'}")
 
 
-def columns_of(meta: KeyedStateMeta, state: StateMeta, *, as_text: bool) -> ColumnBatches:
+def columns_of(meta: KeyedStateMeta, state: StateMeta, *, as_text: bool) -> TabularState:
     """The columns of a state of a subtask."""
-    return ColumnBatches.of(meta, state, ColumnForms(as_text=as_text))
+    return TabularState.of(meta, state, ColumnForms(as_text=as_text))
 
 
 def key_paths(schema: pa.Schema) -> Sequence[tuple[str, ...]]:

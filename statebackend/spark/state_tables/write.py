@@ -25,8 +25,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import parent_and_name, place_inside
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries, StagedPart, stage_entries

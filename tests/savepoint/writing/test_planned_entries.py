@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from statebackend import ListStateDescriptor, ValueStateDescriptor
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.state.key_columns import serializer_of_key

@@ -22,10 +22,10 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata, ReadSource, SourcePositions
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError, PlanError
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.state.key_columns import serializer_of_key
 from typeserializers import VoidNamespaceSerializer
 

@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tables_read import reader_of, rows_of
 
 from statebackend import ValueStateDescriptor
+from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.spark.state_tables.options import StateTableError, parsed_write_options
 from statebackend.spark.state_tables.source import StateTableSource
 from statebackend.spark.state_tables.tables import check_same_columns

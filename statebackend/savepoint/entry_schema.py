@@ -1,4 +1,4 @@
-"""The schema of one state for writing entries: its kind and serializers, and the columns of its entries and rows.
+"""The schema of one state: its kind and serializers, and the columns of its entries and rows.
 
 | State | Entry | Row |
 |---|---|---|
@@ -7,7 +7,14 @@
 | timers | key, [namespace], value (milliseconds) | key_group, key (the timer) |
 
 The value of a list is the whole list. ``last_access_ms`` exists in state with time-to-live. For a list it is a sequence
-with one time per element. `entry_codec` converts between entries and rows.
+with one time per element.
+
+| Direction | By |
+|---|---|
+| rows to entries, one by one | `statebackend.savepoint.stored_entries` |
+| rows to columns of a table | `statebackend.savepoint.tables` |
+| rows to lists of values, and back | `statebackend.savepoint.rewrite.entry_codec` |
+| columns to rows and back, vectorised | `statebackend.savepoint.column_codecs` |
 
 `UnknownSerializer` replaces a serializer that cannot be restored in this process. Its values pass through as bytes, so
 a plan can remove, rename and redistribute such state. Only reading or writing a value raises.
@@ -21,16 +28,17 @@ from typing import Any, Final, NoReturn
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_to_bytes
-from snapshots.errors import UnresolvableSerializerError
+from snapshots.errors import StateFormatError, UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, StoredKind
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.state_kind import StateDescriptor, StateKind, TableForm
-from statebackend.state.state_meta import StateFile, StateMeta
+from statebackend.state.state_meta import KeyedStateMeta, StateFile, StateMeta
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 from typeserializers.times.timers import TimerSerializer
 
@@ -63,7 +71,7 @@ def restored_or_unknown(
     """Restore a serializer with the classes of ``known``, or return an `UnknownSerializer`."""
     try:
         return restored_with(snapshot, *known)
-    except UnresolvableSerializerError as error:
+    except StateFormatError as error:
         return UnknownSerializer(snapshot, str(error))
 
 
@@ -92,6 +100,8 @@ class EntrySchema:
         # The namespace of a timer is part of its element.
         inside = element.namespace_serializer if isinstance(element, TimerSerializer) else namespace_serializer
         self.has_namespaces = not isinstance(inside, VoidNamespaceSerializer)
+        self.form = kind.form if isinstance(kind, StateKind) else None
+        """The form of its rows; None for a queue."""
         self.is_list = isinstance(kind, StateKind) and kind.form is TableForm.LIST
         self.is_map = isinstance(kind, StateKind) and kind.form is TableForm.MAP
         self.is_timed = isinstance(kind, StateKind) and isinstance(serializers[kind.timed_role], TtlSerializer)
@@ -138,6 +148,11 @@ class EntrySchema:
         namespaces = restored_or_unknown(meta.namespace_snapshot)
         return cls(meta.name, meta.kind, key_serializer, namespaces, serializers)
 
+    @classmethod
+    def of_rows(cls, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]] = ()) -> EntrySchema:
+        """Return the schema of a stored state with the keys that it was stored with."""
+        return cls.of_stored(state, restored_or_unknown(meta.key_snapshot), known)
+
     def with_key(self, key_serializer: TypeSerializer[Any]) -> EntrySchema:
         """Return the schema with another key type."""
         serializers = dict(self.serializers)
@@ -148,7 +163,7 @@ class EntrySchema:
 
     def check_known(self) -> None:
         """Raise `UnresolvableSerializerError` if a serializer is unknown in this process."""
-        for serializer in (self.namespace_serializer, *self.serializers.values()):
+        for serializer in (self.key_serializer, self.namespace_serializer, *self.serializers.values()):
             if isinstance(serializer, UnknownSerializer):
                 raise UnresolvableSerializerError(f"state {self.name!r}: {serializer.reason}")
 
@@ -206,8 +221,20 @@ class EntrySchema:
         names += ["user_key"] if self.is_map else []
         return (*names, "value")
 
+    @property
+    def storage_serializer(self) -> TypeSerializer[Any]:
+        """The serializer of the values in rows; an `UnknownSerializer` if one of a role is."""
+        unknown = (one for one in self.serializers.values() if isinstance(one, UnknownSerializer))
+        return next(unknown, None) or self.kind.storage_serializer(self.serializers)
+
     def values_of(self, column: str) -> TypeSerializer[Any]:
-        """Return the serializer of a column of entries (not of timers). For values it does not include the time."""
+        """Return the serializer of a column of entries. For values it does not include the time."""
+        if self.is_timers:
+            timers: Any = self.serializers[ELEMENT_ROLE]
+            found: TypeSerializer[Any] = (
+                LongSerializer() if column == "value" else getattr(timers, f"{column}_serializer")
+            )
+            return found
         if column != "value":
             return {"key": self.key_serializer, "namespace": self.namespace_serializer, **self.serializers}[
                 USER_KEY_ROLE if column == "user_key" else column
