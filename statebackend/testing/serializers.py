@@ -241,7 +241,7 @@ class SerializerContract:
         more = self.strategy()
         return given_values if more is None else given_values | more
 
-    def test_it_makes_an_instance_that_it_can_write(self) -> None:
+    def test_it_can_write_the_instance_that_it_creates(self) -> None:
         serializer = self.serializer()
         made = serializer.create_instance()
         self.assert_equal(serializer.from_bytes(serializer.to_bytes(made)), made)
@@ -251,7 +251,7 @@ class SerializerContract:
         assert hash(self.serializer()) == hash(self.serializer())
         assert self.serializer() != Misfit()
 
-    def test_another_configuration_means_another_serializer_and_another_snapshot(self) -> None:
+    def test_different_configurations_mean_different_serializers_and_snapshots(self) -> None:
         serializer = self.serializer()
         snapshots = {snapshot_to_bytes(serializer.snapshot_configuration())}
         for other in self.different_serializers():
@@ -260,7 +260,7 @@ class SerializerContract:
             assert data not in snapshots, f"{other!r} has the snapshot of another: it leaves something out"
             snapshots.add(data)
 
-    def test_a_composite_around_other_parts_is_another_serializer(self) -> None:
+    def test_composites_with_different_parts_are_not_equal(self) -> None:
         serializer = self.serializer()
         snapshot = serializer.snapshot_configuration()
         if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
@@ -275,7 +275,7 @@ class SerializerContract:
             if snapshot_to_bytes(other.snapshot_configuration()) != snapshot_to_bytes(snapshot):
                 assert other != serializer, f"it equals {other!r}: does configuration() leave a part out?"
 
-    def test_its_length_is_that_of_every_value(self) -> None:
+    def test_every_value_has_the_length_of_the_serializer(self) -> None:
         serializer = self.serializer()
         assert serializer.length == self.expected_length
         for value in self.values():
@@ -283,7 +283,7 @@ class SerializerContract:
             assert self.expected_length in (-1, len(encoded))
             assert len(encoded) >= serializer.minimum_length
 
-    def test_its_snapshot_comes_back_and_accepts_it(self) -> None:
+    def test_its_restored_snapshot_is_compatible_as_is(self) -> None:
         serializer = self.serializer()
         encoded = [serializer.to_bytes(value) for value in self.values()]
         data = snapshot_to_bytes(serializer.snapshot_configuration())
@@ -370,7 +370,7 @@ class SerializerContract:
         for function in (serializer.codec.write, serializer.codec.read):
             assert hasattr(function, "__generated_source__"), f"{serializer!r} emits code that Python does not compile"
 
-    def test_it_goes_to_another_process(self) -> None:
+    def test_it_can_be_pickled_to_another_process(self) -> None:
         if not self.is_picklable:
             pytest.skip("the serializer says that it stays in its process")
         serializer = self.serializer()
@@ -403,7 +403,7 @@ class SerializerContract:
             thread.join()
         assert not problems, problems[0]
 
-    def test_what_it_has_learned_is_known_to_its_duplicates(self) -> None:
+    def test_duplicates_know_learned_types(self) -> None:
         serializer = self.serializer()
         encoded = [serializer.to_bytes(value) for value in self.values()]
         duplicate = serializer.duplicate()
@@ -427,7 +427,7 @@ class SerializerContract:
                 for data, value in zip(written, half, strict=True):
                     self.assert_equal(restored.from_bytes(data), value)
 
-    def test_none_is_rejected_or_comes_back(self) -> None:
+    def test_none_is_rejected_or_read_back(self) -> None:
         serializer = self.serializer()
         if not serializer.accepts_none:
             with pytest.raises(SerializationError):
@@ -438,7 +438,7 @@ class SerializerContract:
         assert serializer.from_bytes(encoded) is None
         assert serializer.copy(None) is None
 
-    def test_what_does_not_fit_is_rejected_and_nothing_is_written(self) -> None:
+    def test_a_value_that_does_not_fit_leaves_no_bytes(self) -> None:
         serializer = self.serializer()
         for misfit in self.misfits():
             with pytest.raises(SerializationError) as rejected:
@@ -470,7 +470,7 @@ class SerializerContract:
             self.assert_equal(serializer.deserialize(source), value)
         assert source.remaining == 0
 
-    def test_a_value_that_nobody_needs_is_stepped_over_to_its_end(self) -> None:
+    def test_skipping_a_value_ends_after_its_last_byte(self) -> None:
         serializer = self.serializer()
         written = [serializer.to_bytes(value) for value in self.values()]
         restored = serializer.snapshot_configuration().restore_serializer()

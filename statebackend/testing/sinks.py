@@ -169,7 +169,7 @@ class SinkContract:
         driver.commit()
         assert self.visible(target) == rows_of_epochs(0, 1)
 
-    def test_a_kill_after_any_step_loses_and_doubles_nothing(self, target_of: Callable[[], Any]) -> None:
+    def test_a_kill_after_any_step_loses_and_duplicates_no_rows(self, target_of: Callable[[], Any]) -> None:
         for kill_at in range(1, 100):
             target = target_of()
             first = self.driver(target, kill_at=kill_at)
@@ -192,7 +192,7 @@ class SinkContract:
         count = iter(range(1000))
         return lambda: tmp_path / f"target-{next(count)}"
 
-    def test_a_lost_answer_of_the_target_doubles_nothing(self, target: Any) -> None:
+    def test_a_lost_response_of_the_target_duplicates_no_rows(self, target: Any) -> None:
         driver = self.driver(target)
         driver.start()
         driver.run(0)
@@ -221,7 +221,7 @@ class SinkContract:
             again.run(2)
             assert self.visible(target) == rows_of_epochs(0, 1, 2)
 
-    def test_doubled_tasks_write_their_rows_once(self, target: Any) -> None:
+    def test_duplicate_tasks_write_their_rows_once(self, target: Any) -> None:
         driver = self.driver(target)
         driver.start()
         rows = rows_of_epoch(0)

@@ -131,7 +131,7 @@ class StorageContract:
         """Return an empty storage."""
         return self.make_files(tmp_path / "a root")
 
-    def test_what_is_written_is_read_back(self, files: CheckpointFileSystem) -> None:
+    def test_written_bytes_are_read_back(self, files: CheckpointFileSystem) -> None:
         handle = files.write_file("a/b/c", b"content")
         assert files.read_file(handle) == files.read_file("a/b/c") == b"content"
         assert handle == FileHandle("a/b/c", 7, handle.checksum)
@@ -142,14 +142,14 @@ class StorageContract:
             source.seek(3)
             assert source.read() == b"tent"
 
-    def test_writing_again_replaces(self, files: CheckpointFileSystem) -> None:
+    def test_a_second_write_replaces_the_file(self, files: CheckpointFileSystem) -> None:
         old = files.write_file("a", b"old")
         new = files.write_file("a", b"newer")
         assert files.read_file(new) == b"newer"
         with pytest.raises(CorruptFileError, match="expected 3 bytes, found 5"):
             files.read_file(old)
 
-    def test_a_file_is_created_once_and_stays_as_it_was_for_who_comes_later(self, files: CheckpointFileSystem) -> None:
+    def test_a_file_can_be_created_only_once(self, files: CheckpointFileSystem) -> None:
         assert files.create_file("a/mark", b"of the first")
         assert not files.create_file("a/mark", b"of the second")
         assert files.read_file("a/mark") == b"of the first"
@@ -171,7 +171,7 @@ class StorageContract:
         assert (tmp_path / "deep" / "target").read_bytes() == content
         assert files.list_files() == ("other", "shared/x.sst")
 
-    def test_a_missing_file_is_named(self, files: CheckpointFileSystem, tmp_path: pathlib.Path) -> None:
+    def test_the_error_names_a_missing_file(self, files: CheckpointFileSystem, tmp_path: pathlib.Path) -> None:
         handle = files.write_file("a/b", b"x")
         files.delete("a/b")
         for read in (
@@ -223,7 +223,7 @@ class StorageContract:
         files.delete_directory("a")
         assert files.list_files() == ("d/e/2",)
 
-    def test_a_copy_has_the_bytes_and_stays_when_the_file_goes(self, files: CheckpointFileSystem) -> None:
+    def test_a_copy_has_the_bytes_and_remains_after_the_file_is_deleted(self, files: CheckpointFileSystem) -> None:
         files.write_file("a/1", b"bytes")
         files.write_file("b/2", b"before")
         files.copy_file("a/1", "b/2")
@@ -245,7 +245,7 @@ class StorageContract:
         with files.open_input("x.parquet") as source:
             assert pyarrow.parquet.read_table(source).equals(table)
 
-    def test_only_files_that_are_there_with_their_size_are_present(self, files: CheckpointFileSystem) -> None:
+    def test_a_file_is_present_if_it_exists_with_its_size(self, files: CheckpointFileSystem) -> None:
         handles = [files.write_file(name, b"xx") for name in ("a", "b")]
         files.verify_present(handles)
         for content in (b"x", b"xxx"):
@@ -306,7 +306,7 @@ class CompletedCheckpointStoreContract:
         assert again.store.digest(5) == digest
         assert not again.metadata_paths(1)
 
-    def test_files_go_with_the_last_checkpoint_that_needs_them(self, opened: Lead) -> None:
+    def test_files_are_deleted_with_the_last_checkpoint_that_refers_to_them(self, opened: Lead) -> None:
         led = opened(1)
         led.add(1, "a", "b")
         led.add(2, "b", "c")
@@ -343,7 +343,7 @@ class CompletedCheckpointStoreContract:
 
         check()
 
-    def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(self, opened: Lead) -> None:
+    def test_a_damaged_newest_checkpoint_is_an_error_with_a_fix(self, opened: Lead) -> None:
         led = opened()
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}")
@@ -362,7 +362,7 @@ class CompletedCheckpointStoreContract:
         assert opened().ids == [1, 2]
         assert not damaged.startswith("shared/")
 
-    def test_who_falls_back_goes_on_from_there_and_may_roll_back_again(self, opened: Lead) -> None:
+    def test_a_rollback_continues_from_there_and_can_be_repeated(self, opened: Lead) -> None:
         led = opened(9)
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}")
@@ -373,7 +373,7 @@ class CompletedCheckpointStoreContract:
         assert len(led.store.set_aside_places()) == 3
         assert opened(9).ids == [1]
 
-    def test_falling_back_to_what_cannot_be_read_moves_nothing(self, opened: Lead) -> None:
+    def test_a_rollback_to_an_unreadable_checkpoint_changes_nothing(self, opened: Lead) -> None:
         led = opened()
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id)
@@ -387,14 +387,14 @@ class CompletedCheckpointStoreContract:
         assert again.ids == [1, 3]
         assert again.store.set_aside_places() == ()
 
-    def test_the_only_checkpoint_damaged_leaves_a_savepoint_as_the_way_out(self, opened: Lead) -> None:
+    def test_the_error_of_a_damaged_only_checkpoint_suggests_a_savepoint(self, opened: Lead) -> None:
         led = opened()
         led.add(1)
         led.damage(1)
         with pytest.raises(CorruptMetadataError, match="No other checkpoint is readable; start from a savepoint"):
             opened()
 
-    def test_an_older_damaged_checkpoint_is_reported_and_its_files_are_kept_until_it_is_outlived(
+    def test_an_older_damaged_checkpoint_is_reported_and_its_files_remain_until_it_is_subsumed(
         self, opened: Lead
     ) -> None:
         led = opened(2)
@@ -411,7 +411,7 @@ class CompletedCheckpointStoreContract:
         assert led.store.delete_orphans() == ("shared/a",)
         assert list(opened(2).store.unreadable) == []
 
-    def test_what_must_not_be_added_is_rejected_and_changes_nothing(self, opened: Lead) -> None:
+    def test_an_invalid_checkpoint_is_rejected_and_changes_nothing(self, opened: Lead) -> None:
         led = opened()
         led.add(5)
         led.file_system.write_file("shared/short", CONTENT[:-1])
@@ -431,7 +431,7 @@ class CompletedCheckpointStoreContract:
             assert led.ids == [5]
         led.add(6)
 
-    def test_recovery_comes_first(self, opened: Lead) -> None:
+    def test_every_operation_needs_recovery_first(self, opened: Lead) -> None:
         store = opened(recovers=False).store
         calls: tuple[Callable[[], object], ...] = (
             store.latest,
@@ -479,7 +479,7 @@ class CompletedCheckpointStoreContract:
         thread.join()
         assert led.ids == [2]
 
-    def test_orphans_are_what_nobody_refers_to(self, opened: Lead) -> None:
+    def test_orphans_are_unreferenced_files(self, opened: Lead) -> None:
         led = opened()
         led.add(1, "a")
         for name in ("orphan", "pending", "of-a-savepoint", "deep/er"):
@@ -490,7 +490,7 @@ class CompletedCheckpointStoreContract:
         led.store.recover()
         assert led.store.delete_orphans() == ("shared/pending",)
 
-    def test_discarding_state_spares_what_others_need(self, opened: Lead) -> None:
+    def test_discarding_state_keeps_files_of_other_checkpoints(self, opened: Lead) -> None:
         led = opened()
         led.add(1, "shared-with-1")
         handles = [file_handle(f"shared/{name}") for name in ("shared-with-1", "pending", "gone", "mine")]
@@ -551,7 +551,7 @@ class CompletedCheckpointStoreContract:
         assert len(led.store.set_aside_places()) == 1
         assert led.store.next_checkpoint_id() == 6
 
-    def test_who_has_lost_the_leadership_completes_and_deletes_nothing(
+    def test_a_store_without_leadership_completes_and_deletes_nothing(
         self, opened: Lead, tmp_path: pathlib.Path
     ) -> None:
         with contextlib.ExitStack() as stack:
@@ -585,9 +585,7 @@ class CompletedCheckpointStoreContract:
         assert led.shared() == ["kept", "theirs"]
         assert len(led.metadata_paths(2)) == 1
 
-    def test_a_former_leader_whose_files_were_cleared_away_hears_that_it_does_not_lead(
-        self, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_former_leader_whose_files_were_deleted_gets_leadership_lost(self, tmp_path: pathlib.Path) -> None:
         with contextlib.ExitStack() as stack:
             former = self.lead(tmp_path / "job", 1)
             stack.callback(former.close)

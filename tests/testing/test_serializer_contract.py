@@ -177,14 +177,14 @@ def test_the_contract_detects_missing_configuration() -> None:
     long, string = ts.LongSerializer(), ts.StringSerializer()
     laws = _contract_of(Forgetful(long), [Forgetful(string)])
     with pytest.raises(AssertionError, match="leave a part out"):
-        laws.test_a_composite_around_other_parts_is_another_serializer()
+        laws.test_composites_with_different_parts_are_not_equal()
     with pytest.raises(AssertionError, match="configuration"):
-        laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+        laws.test_different_configurations_mean_different_serializers_and_snapshots()
     laws = _contract_of(ts.RowSerializer([long], ["a"]), [ts.RowSerializer([long])])
     with pytest.raises(AssertionError):
-        laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+        laws.test_different_configurations_mean_different_serializers_and_snapshots()
     laws = _contract_of(ts.ListSerializer(long), [ts.ListSerializer(string), ts.ListSerializer(ts.IntSerializer())])
-    laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+    laws.test_different_configurations_mean_different_serializers_and_snapshots()
 
 
 @pytest.mark.parametrize("serializer", [Undemanding(), MoreUndemanding()])
@@ -198,7 +198,7 @@ def test_a_composite_without_declaration_is_compared_by_its_snapshot() -> None:
     assert long == Unsaid(ts.LongSerializer())
     assert hash(long) == hash(Unsaid(ts.LongSerializer()))
     assert long != Unsaid(ts.IntSerializer())
-    _contract_of(long).test_a_composite_around_other_parts_is_another_serializer()
+    _contract_of(long).test_composites_with_different_parts_are_not_equal()
 
 
 class Careless(ts.TypeSerializer[int]):
@@ -229,8 +229,8 @@ def test_the_contract_detects_the_errors_of_a_careless_serializer() -> None:
 
     contract = Contract()
     for law in (
-        contract.test_its_snapshot_comes_back_and_accepts_it,
-        contract.test_what_does_not_fit_is_rejected_and_nothing_is_written,
+        contract.test_its_restored_snapshot_is_compatible_as_is,
+        contract.test_a_value_that_does_not_fit_leaves_no_bytes,
         contract.test_a_value_comes_back_alone_in_sequence_and_as_a_copy,
         contract.test_truncated_bytes_are_rejected,
     ):

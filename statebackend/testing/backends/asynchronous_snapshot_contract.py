@@ -36,7 +36,7 @@ LEGS_V2: ListStateDescriptor[LegV2] = ListStateDescriptor("legs", leg_v2())
 class AsynchronousSnapshotContract(GatedStoreContract):
     """Snapshots that are written while the state changes."""
 
-    def test_what_is_written_after_the_synchronous_part_is_not_in_the_snapshot(
+    def test_entries_written_after_the_synchronous_part_are_not_in_the_snapshot(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         fill_all_kinds(harness, subject)
@@ -49,7 +49,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
         again = harness.snapshot(subject).handle
         assert all_kinds(harness, self.reopen(harness, again)) == CHANGED
 
-    def test_what_is_cleared_after_the_synchronous_part_is_in_the_snapshot(
+    def test_entries_cleared_after_the_synchronous_part_are_in_the_snapshot(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         fill_all_kinds(harness, subject)
@@ -78,7 +78,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
             for task in reversed(tasks):
                 assert contents(harness, self.reopen(harness, task.run().handle)) == filled(KEYS, 0)
 
-    def test_nothing_registered_gives_snapshots_without_files(
+    def test_snapshots_without_registered_state_have_no_files(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         task = harness.prepare(subject)
@@ -209,7 +209,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
         again = self.reopen(harness, harness.snapshot(restored).handle)
         assert content(harness, again, LEGS_V2) == expected
 
-    def test_everything_can_be_listed_while_a_snapshot_is_under_way(
+    def test_keys_can_be_listed_while_a_snapshot_is_written(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         fill(harness, subject, KEYS)
@@ -230,7 +230,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
             restored = self.reopen(harness, task.run().handle)
             assert content(harness, restored, VALUE) == {key: key for key in keys}
 
-    def test_a_list_that_grew_during_a_snapshot_and_before_one_that_failed_is_whole_in_the_next(
+    def test_a_list_that_grew_around_a_failed_snapshot_is_complete_in_the_next(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         legs = [LegV1("EWR", number) for number in range(12)]

@@ -67,7 +67,7 @@ class BulkContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, restored, descriptor) == {3: 32, 4: 41}
 
-    def test_bulk_and_single_writes_have_one_digest(self, harness: BackendHarness, handle_of: HandleOf) -> None:
+    def test_bulk_and_single_writes_have_the_same_digest(self, harness: BackendHarness, handle_of: HandleOf) -> None:
         digests = set()
         for is_bulk in (False, True):
             backend = harness.open(self.create_state_backend())
@@ -81,7 +81,7 @@ class BulkContract(ContractBase):
             digests.add(harness.snapshot(backend).digest)
         assert len(digests) == 1
 
-    def test_a_returned_object_belongs_to_the_caller(
+    def test_a_bulk_result_belongs_to_the_caller(
         self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
     ) -> None:
         state = handle_of(backend, LEG)

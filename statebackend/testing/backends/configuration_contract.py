@@ -50,14 +50,14 @@ class BackendConfigurationContract(ContractBase):
         )
         return lender.lease_keyed_state_backend(parameters, identity), identity
 
-    def test_a_configuration_travels_by_pickling(self, harness: BackendHarness) -> None:
+    def test_a_configuration_can_be_pickled(self, harness: BackendHarness) -> None:
         travelled = pickle.loads(pickle.dumps(self.create_state_backend()))
         assert travelled.name == self.create_state_backend().name
         backend = harness.open(travelled)
         fill(harness, backend, KEYS)
         assert contents(harness, backend) == filled(KEYS, 0)
 
-    def test_a_backend_is_found_by_the_name_that_its_handles_carry(
+    def test_a_backend_is_found_by_the_name_in_its_handles(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         # The backend with this name exports savepoints.
@@ -74,7 +74,7 @@ class BackendConfigurationContract(ContractBase):
         assert backend.can_restore(CANONICAL_BACKEND)
         assert not backend.can_restore("someone-else")
 
-    def test_lent_backends_go_on_from_epoch_to_epoch(self, harness: BackendHarness) -> None:
+    def test_borrowed_backends_continue_over_epochs(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         handles: list[KeyedStateHandle] = []
         for epoch in range(4):
@@ -85,7 +85,7 @@ class BackendConfigurationContract(ContractBase):
         for epoch, handle in enumerate(handles):
             assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, *range(epoch + 1))
 
-    def test_handles_of_state_are_dead_once_their_backend_is_returned(self, harness: BackendHarness) -> None:
+    def test_state_handles_raise_after_their_backend_is_returned(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         for succeeded in (True, False):
             backend, identity = self.lease(harness, lender, local=f"returned-{succeeded}")
@@ -117,7 +117,7 @@ class BackendConfigurationContract(ContractBase):
             assert contents(harness, again) == filled(KEYS, 0)
             lender.return_keyed_state_backend(again, identity, succeeded=False)
 
-    def test_an_epoch_that_another_attempt_won_is_not_mistaken_for_this_one(self, harness: BackendHarness) -> None:
+    def test_a_backend_of_a_losing_attempt_is_not_reused(self, harness: BackendHarness) -> None:
         lender, other = self.create_state_backend(), self.create_state_backend()
         backend, identity = self.lease(harness, lender)
         fill(harness, backend, KEYS)
@@ -134,7 +134,7 @@ class BackendConfigurationContract(ContractBase):
         assert contents(harness, again) == filled(KEYS, 0, 2)
         lender.return_keyed_state_backend(again, identity, succeeded=False)
 
-    def test_a_replay_begins_where_the_epoch_began(self, harness: BackendHarness) -> None:
+    def test_a_replay_starts_from_the_state_before_the_epoch(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         backend, identity = self.lease(harness, lender)
         fill(harness, backend, KEYS)
@@ -147,7 +147,7 @@ class BackendConfigurationContract(ContractBase):
             lender.return_keyed_state_backend(replayed, identity, succeeded=True)
             assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, 0, offset)
 
-    def test_subtasks_do_not_get_each_others_backends(self, harness: BackendHarness) -> None:
+    def test_a_subtask_gets_only_its_own_backend(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         handles: list[KeyedStateHandle] = []
         for subtask in range(2):
@@ -162,7 +162,7 @@ class BackendConfigurationContract(ContractBase):
             assert contents(harness, backend) == filled(own, 0)  # type: ignore[arg-type]
             lender.return_keyed_state_backend(backend, identity, succeeded=False)
 
-    def test_no_other_user_reads_what_is_written(self, harness: BackendHarness) -> None:
+    def test_files_are_private_to_their_user(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         before = os.umask(0o022)
         try:

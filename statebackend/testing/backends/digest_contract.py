@@ -62,7 +62,7 @@ class DigestContract(ContractBase):
     """Digests of snapshots."""
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_the_order_of_the_keys_does_not_show_in_a_digest(self, harness: BackendHarness, seed: int) -> None:
+    def test_the_digest_does_not_depend_on_the_order_of_keys(self, harness: BackendHarness, seed: int) -> None:
         base = _base_of(self, harness)
         digests = set()
         for attempt in range(3):
@@ -80,7 +80,7 @@ class DigestContract(ContractBase):
             backend.close()
         assert len(digests) == 1
 
-    def test_what_came_and_went_in_one_epoch_does_not_show_in_a_digest(self, harness: BackendHarness) -> None:
+    def test_an_entry_added_and_removed_in_one_epoch_does_not_change_the_digest(self, harness: BackendHarness) -> None:
         base = _base_of(self, harness)
         digests = []
         for detour in (False, True):
@@ -102,7 +102,7 @@ class DigestContract(ContractBase):
         assert digests[0] == digests[1]
 
     @pytest.mark.parametrize("snapshot_fails", [False, True])
-    def test_what_was_written_as_it_was_does_not_show_in_a_digest(
+    def test_an_unchanged_rewrite_does_not_change_the_digest(
         self, harness: BackendHarness, snapshot_fails: bool
     ) -> None:
         base = _base_of(self, harness)
@@ -144,9 +144,7 @@ class DigestContract(ContractBase):
         assert digests[0] == digests[1]
 
     @pytest.mark.parametrize("meets", [(), (1,), (1, 2, 3)], ids=["nothing", "one", "all"])
-    def test_which_expired_entries_a_clean_up_has_met_does_not_show_in_a_digest(
-        self, harness: BackendHarness, meets: tuple[int, ...]
-    ) -> None:
+    def test_the_digest_does_not_depend_on_clean_up(self, harness: BackendHarness, meets: tuple[int, ...]) -> None:
         clock = ManualClock(1_000)
         harness.clock = clock
         ttl = StateTtlConfig(1_000)
@@ -198,7 +196,7 @@ class DigestContract(ContractBase):
     @pytest.mark.parametrize(
         "difference", ["another value", "another order in a list", "a value less", "an entry more"]
     )
-    def test_other_content_has_another_digest(self, harness: BackendHarness, difference: str) -> None:
+    def test_different_content_has_a_different_digest(self, harness: BackendHarness, difference: str) -> None:
         base = _base_of(self, harness)
         digests = []
         for is_other in (False, True):

@@ -211,7 +211,7 @@ class FailingMigrationContract(ContractBase):
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("kind", list(KINDS))
     @pytest.mark.parametrize("failure", list(FAILURES))
-    def test_what_the_new_serializer_rejects_is_rejected_with_its_place_and_nothing_is_changed(
+    def test_a_value_that_the_new_serializer_rejects_is_named_and_changes_nothing(
         self, harness: BackendHarness, failure: str, kind: str, canonical: bool
     ) -> None:
         describe, write = KINDS[kind]
@@ -235,7 +235,7 @@ class FailingMigrationContract(ContractBase):
         for again in (handle, carried, exported):
             assert content(harness, self.reopen(harness, again), describe(order_v1())) == expected
 
-    def test_a_namespace_is_named_too(self, harness: BackendHarness) -> None:
+    def test_the_error_names_the_namespace(self, harness: BackendHarness) -> None:
         describe, write = KINDS["value"]
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 4)
@@ -247,7 +247,7 @@ class FailingMigrationContract(ContractBase):
         with pytest.raises(StateMigrationException, match=r"key 4 in namespace 'window 13' .*code_of returned None"):
             restored.get_or_create_keyed_state(namespaces, describe(order_of(WithCode)))
 
-    def test_values_that_get_a_time_to_live_are_held_to_the_same(self, harness: BackendHarness) -> None:
+    def test_values_with_an_added_time_to_live_are_checked(self, harness: BackendHarness) -> None:
         ttl = StateTtlConfig(1000)
         for old, new in ((None, ttl), (ttl, ttl), (ttl, None)):
             stored = harness.open(self.create_state_backend())
@@ -267,7 +267,7 @@ class FailingMigrationContract(ContractBase):
         with pytest.raises(StateMigrationException, match=r"key 7.* ends at byte"):
             restored.get_state(describe(CheckedLongSerializer()))
 
-    def test_a_migration_in_a_kept_local_directory_stays_there(self, harness: BackendHarness) -> None:
+    def test_a_migration_in_a_reused_local_directory_is_not_repeated(self, harness: BackendHarness) -> None:
         describe, write = KINDS["value"]
         other = ValueStateDescriptor("other", int)
         backend = harness.open(self.create_state_backend(), local="kept")

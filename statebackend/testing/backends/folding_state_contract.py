@@ -82,7 +82,7 @@ class FoldingStateContract(ContractBase):
         assert state.get() == result(3)
 
     @FOLDING
-    def test_none_is_nothing_that_was_folded_with_a_time_to_live_either(
+    def test_folding_none_is_rejected_with_and_without_time_to_live(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
     ) -> None:
         timed = evolve(descriptor, ttl=StateTtlConfig(1000))
@@ -133,7 +133,7 @@ class FoldingStateContract(ContractBase):
         assert state.get() == "abc"
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_what_fails_changes_nothing(
+    def test_a_failing_function_changes_nothing(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         reducing: Any = backend.get_state(ReducingStateDescriptor("reducing", _failing_reduce, int))
@@ -195,7 +195,7 @@ class FoldingStateContract(ContractBase):
             with pytest.raises(StateRegistrationError, match="AggregateFunction"):
                 AggregatingStateDescriptor("sum", function, int)  # type: ignore[arg-type]
 
-    def test_another_function_under_a_name_that_is_taken_is_rejected(self, backend: KeyedStateBackend) -> None:
+    def test_another_function_under_the_same_name_is_rejected(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(SUM)
         assert backend.get_state(ReducingStateDescriptor("sum", operator.add, int)) is state
         others: list[StateDescriptor] = [
@@ -206,7 +206,7 @@ class FoldingStateContract(ContractBase):
             with pytest.raises(StateRegistrationError, match="registered twice"):
                 backend.get_state(other)
 
-    def test_merging_without_a_merge_function_says_what_is_missing(self) -> None:
+    def test_the_error_without_a_merge_function_names_it(self) -> None:
         class Unmergeable(AggregateFunction[int, int, int]):
             def create_accumulator(self) -> int:
                 return 0

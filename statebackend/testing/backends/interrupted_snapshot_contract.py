@@ -22,7 +22,7 @@ from statebackend.testing.backends.harness import BackendHarness, contents, fill
 class InterruptedSnapshotContract(GatedStoreContract):
     """Snapshots that fail, are cancelled, or end with their backend."""
 
-    def test_a_failed_snapshot_leaves_its_changes_to_the_next(
+    def test_a_failed_snapshot_passes_its_changes_to_the_next(
         self, harness: BackendHarness, subject: KeyedStateBackend, store: GatedFileSystem
     ) -> None:
         fill(harness, subject, KEYS)
@@ -39,7 +39,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         assert contents(harness, self.reopen(harness, first)) == filled(KEYS, 0)
         assert store.stored_paths() == {file.path for file in (*handle.files, *first.files)}
 
-    def test_a_failed_snapshot_between_others_is_made_up_for(
+    def test_the_next_snapshot_has_the_changes_of_a_failed_one(
         self, harness: BackendHarness, subject: KeyedStateBackend, store: GatedFileSystem
     ) -> None:
         fill(harness, subject, KEYS)
@@ -56,7 +56,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         for handle, epochs in ((first_handle, 1), (third.run().handle, 3), (fourth, 3)):
             assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, *range(epochs))
 
-    def test_a_cancelled_snapshot_leaves_no_file_of_its_own_and_its_changes_to_the_next(
+    def test_a_cancelled_snapshot_leaves_no_file_and_the_next_one_has_its_changes(
         self,
         harness: BackendHarness,
         subject: KeyedStateBackend,

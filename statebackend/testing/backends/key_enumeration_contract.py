@@ -22,7 +22,7 @@ class KeyEnumerationContract(ContractBase):
     """Listing keys and namespaces, and applying a function to all keys."""
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_the_keys_of_a_namespace_are_those_and_no_others(
+    def test_only_the_keys_of_the_namespace_are_listed(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state = backend.get_or_create_keyed_state(TEXT, VALUE)
@@ -78,7 +78,7 @@ class KeyEnumerationContract(ContractBase):
             assert sorted(backend.get_keys(name, "first")) == list(range(50))
             assert sorted(backend.get_keys_and_namespaces(name)) == sorted(expected)
 
-    def test_a_state_without_namespaces_lists_its_keys_under_the_void_one(
+    def test_keys_of_a_state_without_namespaces_have_the_void_namespace(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, range(10))
@@ -94,7 +94,7 @@ class KeyEnumerationContract(ContractBase):
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
-    def test_a_walk_over_all_keys_may_change_the_state_it_walks_over(
+    def test_applying_to_all_keys_may_change_that_state(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, after_a_barrier: bool
     ) -> None:
         write = WRITE[descriptor.name]
@@ -121,7 +121,7 @@ class KeyEnumerationContract(ContractBase):
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
-    def test_a_walk_meets_the_keys_that_were_there_at_its_start(
+    def test_applying_to_all_keys_visits_the_keys_at_its_start(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, after_a_barrier: bool
     ) -> None:
         # This also applies to backends that list keys lazily.
@@ -148,7 +148,7 @@ class KeyEnumerationContract(ContractBase):
         assert sorted(met) == list(range(200))
         assert sorted(backend.get_keys(descriptor.name, "first")) == list(range(1000, 1200))
 
-    def test_a_walk_may_write_keys_that_it_has_not_met(
+    def test_applying_to_all_keys_may_write_other_keys(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, range(20))
@@ -162,7 +162,7 @@ class KeyEnumerationContract(ContractBase):
         backend.apply_to_all_keys(VOID_NAMESPACE, VOID_NAMESPACE_SERIALIZER, VALUE, move)
         assert content(harness, backend, VALUE) == {key + 100: key for key in range(20)}
 
-    def test_a_walk_leaves_key_and_namespace_as_they_were(
+    def test_applying_to_all_keys_restores_key_and_namespace(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state = backend.get_partitioned_state("first", TEXT, VALUE)
@@ -188,7 +188,7 @@ class KeyEnumerationContract(ContractBase):
         harness.at(backend, 4)
         assert backend.get_partitioned_state("first", TEXT, VALUE).value() == 8
 
-    def test_a_walk_over_restored_state_needs_no_registration_before(
+    def test_applying_to_all_keys_registers_restored_state(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, range(30))
@@ -199,7 +199,7 @@ class KeyEnumerationContract(ContractBase):
         )
         assert found == {key: key for key in range(30)}
 
-    def test_a_walk_rejects_a_null_namespace_and_a_closed_backend(
+    def test_applying_to_all_keys_rejects_a_null_namespace_and_a_closed_backend(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         with pytest.raises(SerializationError):

@@ -99,7 +99,7 @@ class KeyedContextContract(ContractBase):
             return
         assert rest == 99
 
-    def test_a_record_of_a_foreign_key_group_is_rejected(self, harness: BackendHarness) -> None:
+    def test_a_record_of_another_subtasks_key_group_is_rejected(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend(), subtask=1, parallelism=2)
         for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):
             state: Any = backend.get_state(descriptor)
@@ -151,7 +151,7 @@ class KeyedContextContract(ContractBase):
             assert dict(restored.get_state(MAP).items()) == {key: number}
         assert sorted(restored.get_keys(VALUE.name)) == sorted(keys)
 
-    def test_get_keys_gives_each_key_once(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_get_keys_returns_each_key_once(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, range(30))
         harness.snapshot(backend)
         fill(harness, backend, range(20, 40), 1)
@@ -171,7 +171,7 @@ class KeyedContextContract(ContractBase):
             with pytest.raises(StateRegistrationError, match="registered twice"):
                 backend.get_state(other)
 
-    def test_equal_values_in_states_of_all_kinds_do_not_meet(
+    def test_equal_values_in_states_of_all_kinds_are_separate(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, range(3))

@@ -106,7 +106,7 @@ class LearningContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", STORED)
     @pytest.mark.parametrize("kind", list(KINDS))
-    def test_a_subclass_that_was_met_while_writing_is_migrated(
+    def test_a_subclass_that_was_learned_while_writing_is_migrated(
         self, harness: BackendHarness, kind: str, canonical: bool
     ) -> None:
         describe, _, shape = KINDS[kind]
@@ -122,7 +122,7 @@ class LearningContract(ContractBase):
         assert restored.restore_reports[0].compatibility.kind is CompatibilityKind.AFTER_MIGRATION
 
     @pytest.mark.parametrize("canonical", STORED)
-    def test_what_a_later_epoch_has_met_is_in_its_snapshot(self, harness: BackendHarness, canonical: bool) -> None:
+    def test_a_later_snapshot_has_the_types_learned_since(self, harness: BackendHarness, canonical: bool) -> None:
         backend = harness.open(self.create_state_backend())
         self.put(harness, backend, "value", 1, TOWN, places_v1())
         again = self.reopen(harness, harness.snapshot(backend).handle)
@@ -136,7 +136,7 @@ class LearningContract(ContractBase):
         assert content(harness, self.reopen(harness, second), descriptor) == {1: MIGRATED_TOWN, 2: MIGRATED_PORT}
 
     @pytest.mark.parametrize("canonical", STORED)
-    def test_it_travels_on_through_runs_that_do_not_meet_it_or_do_not_register_the_state(
+    def test_a_learned_class_remains_over_runs_that_do_not_use_it(
         self, harness: BackendHarness, canonical: bool
     ) -> None:
         backend = harness.open(self.create_state_backend())
@@ -147,9 +147,7 @@ class LearningContract(ContractBase):
         restored = self.reopen(harness, self.stored(harness, reader, canonical))
         assert content(harness, restored, ValueStateDescriptor("learned", places_v2())) == {1: MIGRATED_TOWN}
 
-    def test_a_prepared_task_stores_what_its_rows_need_whatever_is_written_meanwhile(
-        self, harness: BackendHarness
-    ) -> None:
+    def test_later_writes_do_not_change_the_serializers_of_a_prepared_snapshot(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend())
         places = places_v1()
         self.put(harness, backend, "value", 1, TOWN, places)
@@ -162,7 +160,7 @@ class LearningContract(ContractBase):
         assert content(harness, self.reopen(harness, handle), descriptor) == {1: MIGRATED_PORT, 2: MIGRATED_PORT}
 
     @pytest.mark.parametrize("canonical", STORED)
-    def test_a_migration_keeps_what_was_met_for_the_next_one(self, harness: BackendHarness, canonical: bool) -> None:
+    def test_a_migration_passes_learned_types_to_the_next_one(self, harness: BackendHarness, canonical: bool) -> None:
         backend = harness.open(self.create_state_backend())
         self.put(harness, backend, "value", 1, TOWN, places_v1())
         second = self.reopen(harness, self.stored(harness, backend, canonical))
@@ -174,7 +172,7 @@ class LearningContract(ContractBase):
         assert content(harness, last_one, fourth) == {1: TownV4(1, extra=2, zone=0)}
 
     @pytest.mark.parametrize("canonical", STORED)
-    def test_subtasks_that_have_met_different_classes_become_one(
+    def test_snapshots_of_subtasks_with_different_learned_classes_merge(
         self, harness: BackendHarness, canonical: bool
     ) -> None:
         handles = []
@@ -195,7 +193,7 @@ class LearningContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", STORED)
     @pytest.mark.parametrize("kind", list(KINDS))
-    def test_numbers_assigned_while_writing_keep_their_meaning(
+    def test_numbers_assigned_while_writing_are_restored(
         self, harness: BackendHarness, kind: str, canonical: bool
     ) -> None:
         describe, _, shape = KINDS[kind]
@@ -213,9 +211,7 @@ class LearningContract(ContractBase):
         before = content(harness, self.reopen(harness, first), describe(LearningWordSerializer()))
         assert before == {1: shape("red"), 2: shape("green")}
 
-    def test_namespaces_and_user_keys_that_were_met_while_writing_keep_their_meaning(
-        self, harness: BackendHarness
-    ) -> None:
+    def test_learned_types_of_namespaces_and_user_keys_are_restored(self, harness: BackendHarness) -> None:
         namespaces, words = LearningWordSerializer(), LearningWordSerializer()
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 1)

@@ -36,7 +36,7 @@ class ListStateContract(ContractBase):
             assert state.get() == expected
         assert self.reopen(harness, handle).get_state(LIST).get() == expected
 
-    def test_appends_without_a_read_follow_what_was_restored(
+    def test_appends_without_a_read_follow_the_restored_elements(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         backend.get_state(LIST).add_all([1, 2])
@@ -46,7 +46,7 @@ class ListStateContract(ContractBase):
         assert again.get_state(LIST).get() == [1, 2, 3]
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_update_replaces_and_an_empty_one_clears(
+    def test_update_replaces_and_an_empty_list_clears(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state = backend.get_state(LIST)
@@ -101,7 +101,7 @@ class ListStateContract(ContractBase):
                     method(None)
             assert state.get() == [first]
 
-    def test_an_element_that_does_not_fit_is_rejected_with_all_its_companions(
+    def test_one_element_that_does_not_fit_rejects_all_elements(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state, legs = backend.get_state(LIST), backend.get_state(LEGS)

@@ -70,7 +70,7 @@ class MapStateContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle).get_state(descriptor)
         assert list(restored.items()) == [("null", None)]
 
-    def test_byte_values_are_not_taken_for_null(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_a_byte_value_is_not_null(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         descriptor: MapStateDescriptor[str, bytes] = MapStateDescriptor("bytes", str, bytes)
         backend.get_state(descriptor).put_all({"one": b"\x01", "empty": b""})
         restored = self.reopen(harness, harness.snapshot(backend).handle)
@@ -85,7 +85,7 @@ class MapStateContract(ContractBase):
             state.put_all({None: 1})
         assert state.is_empty()
 
-    def test_what_does_not_fit_is_rejected_with_all_its_companions(
+    def test_one_entry_that_does_not_fit_rejects_all_entries(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state: Any = backend.get_state(NUMBERS)
@@ -131,7 +131,7 @@ class MapStateContract(ContractBase):
         assert dict(state.items()) == expected
         assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), NUMBERS) == {1: expected}
 
-    def test_an_entry_removed_while_iterating_is_not_met_any_more(self, backend: KeyedStateBackend) -> None:
+    def test_an_entry_removed_while_iterating_is_skipped(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(NUMBERS)
         state.put_all({1: 1, 2: 2})
         iterator = state.items()
@@ -140,7 +140,7 @@ class MapStateContract(ContractBase):
         assert list(iterator) == []
 
     @pytest.mark.parametrize("stored", [3, 3000])
-    def test_entries_that_are_not_stored_yet_are_met_among_those_that_are(
+    def test_iteration_returns_buffered_and_stored_entries(
         self, harness: BackendHarness, backend: KeyedStateBackend, stored: int
     ) -> None:
         expected = {f"k{number:05d}": number for number in range(stored)}
@@ -162,7 +162,7 @@ class MapStateContract(ContractBase):
     @pytest.mark.parametrize("read", ["items", "keys", "values"])
     @pytest.mark.parametrize("started", [0, 3])
     @pytest.mark.parametrize("size", [20, 2000])
-    def test_an_iteration_over_which_a_barrier_passes_gives_what_there_is(
+    def test_an_iteration_continues_after_a_barrier(
         self, harness: BackendHarness, backend: KeyedStateBackend, size: int, started: int, read: str
     ) -> None:
         # An iteration returns the entries at its creation, not at its first step. Barriers may come at any time.
@@ -274,9 +274,7 @@ class MapStateContract(ContractBase):
         other.put("b", LegV1("JFK", 3))
         assert dict(state.items()) == plain != dict(other.items())
 
-    def test_unhashable_user_keys_are_keys_like_others(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_user_keys_may_be_unhashable(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         descriptor: MapStateDescriptor[list[int], int] = MapStateDescriptor("lists", list[int], int)
         state = backend.get_state(descriptor)
         state.put([1, 2], 12)

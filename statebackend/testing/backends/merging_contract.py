@@ -120,7 +120,7 @@ class MergingContract(ContractBase):
         assert state.get() == summary([22, 11])
 
     @MERGING
-    def test_the_current_namespace_stays_what_it_was(
+    def test_merging_keeps_the_current_namespace(
         self, harness: BackendHarness, descriptor: StateDescriptor, summary: Any
     ) -> None:
         backend = self.open_filled(harness, descriptor, barrier=False)
@@ -188,7 +188,7 @@ class MergingContract(ContractBase):
             state.merge_namespaces("first", ["second"])
 
     @MERGING
-    def test_state_without_namespaces_has_nothing_to_merge(
+    def test_merging_state_without_namespaces_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, summary: Any
     ) -> None:
         state: Any = backend.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)

@@ -169,7 +169,7 @@ class MigrationContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("name", list(VALUE_OLD))
-    def test_what_is_written_after_a_migration_joins_what_was_migrated(
+    def test_a_snapshot_after_a_migration_has_migrated_and_new_entries(
         self, harness: BackendHarness, name: str, canonical: bool
     ) -> None:
         handle = self.old_state(harness, canonical)

@@ -161,7 +161,7 @@ class NamespaceContract(ContractBase):
                 access(state)
         assert list(backend.get_keys(descriptor.name)) == []
 
-    def test_state_without_namespaces_has_the_void_one_only(self, backend: KeyedStateBackend) -> None:
+    def test_state_without_namespaces_has_only_the_void_namespace(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(VALUE)
         assert backend.get_partitioned_state(VOID_NAMESPACE, VoidNamespaceSerializer(), VALUE) is state
         state.update(1)

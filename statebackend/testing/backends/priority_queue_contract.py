@@ -176,7 +176,7 @@ class PriorityQueueContract(ContractBase):
         for _ in range(4):
             model.poll()
 
-    def test_elements_of_which_very_many_were_removed_can_be_added_again(self, backend: KeyedStateBackend) -> None:
+    def test_many_removed_elements_can_be_added_again(self, backend: KeyedStateBackend) -> None:
         queue = backend.get_priority_queue(TIMERS)
         # No removed element is the head, so a queue may delay their removal.
         for time in range(1500):
@@ -253,7 +253,7 @@ class PriorityQueueContract(ContractBase):
         assert queue.peek() == timer(501, 3)
         assert queue.size() == 50
 
-    def test_a_loop_over_due_timers_may_be_left_anywhere(
+    def test_a_loop_over_due_timers_may_stop_anywhere(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         queue = backend.get_priority_queue(TIMERS)
@@ -359,7 +359,7 @@ class PriorityQueueContract(ContractBase):
             with pytest.raises(StateBackendClosedError):
                 call()
 
-    def test_mutable_elements_are_the_callers_own(self, backend: KeyedStateBackend) -> None:
+    def test_returned_elements_belong_to_the_caller(self, backend: KeyedStateBackend) -> None:
         lists: PriorityQueueDescriptor[list[int]] = PriorityQueueDescriptor("lists", list[int])
         queue = backend.get_priority_queue(lists)
         element = [1]
@@ -373,7 +373,7 @@ class PriorityQueueContract(ContractBase):
 
     @pytest.mark.parametrize("spread", [40, 4000])
     @pytest.mark.parametrize("seed", range(4))
-    def test_a_queue_does_what_a_sorted_set_does(self, harness: BackendHarness, seed: int, spread: int) -> None:
+    def test_a_queue_equals_a_sorted_set(self, harness: BackendHarness, seed: int, spread: int) -> None:
         generator = random.Random(seed)
         # With few key groups, the queues are long. With many, the order of their heads matters.
         subtask, parallelism, max_parallelism = LAYOUTS[1 + seed]

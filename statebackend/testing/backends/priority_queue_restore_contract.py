@@ -42,7 +42,7 @@ class PriorityQueueRestoreContract(ContractBase):
             restored.poll_until(1000)
             restored.check()
 
-    def test_what_happens_after_the_synchronous_part_is_not_in_the_snapshot(
+    def test_changes_after_the_synchronous_part_are_not_in_the_snapshot(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         queue = backend.get_priority_queue(TIMERS)
@@ -64,7 +64,7 @@ class PriorityQueueRestoreContract(ContractBase):
             found = [element.timestamp for element, _ in restored.poll_while(lambda element: True)]
             assert found == expected[number]
 
-    def test_an_epoch_writes_what_it_added_and_polled(
+    def test_an_epoch_writes_its_added_and_polled_elements(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         queue = backend.get_priority_queue(TIMERS)
@@ -82,7 +82,7 @@ class PriorityQueueRestoreContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2), (4, 3), (10, 1)])
-    def test_a_queue_is_dealt_out_by_key_groups(
+    def test_a_queue_is_redistributed_by_key_groups(
         self, harness: BackendHarness, before: int, after: int, canonical: bool
     ) -> None:
         own = self.create_state_backend()
@@ -136,7 +136,7 @@ class PriorityQueueRestoreContract(ContractBase):
         ]
         assert {*namespaces, *user_keys, *values} == {b"\x00", None, b""}
 
-    def test_a_queue_that_nobody_registers_travels_on_beside_other_states(
+    def test_an_unregistered_queue_is_in_later_snapshots(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, range(20))

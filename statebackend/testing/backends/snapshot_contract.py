@@ -88,9 +88,7 @@ class SnapshotContract(ContractBase):
             backend = self.reopen(harness, handle)
         assert contents(harness, backend) == filled(KEYS, 0, 1, 2, 3)
 
-    def test_what_happens_after_the_snapshot_is_not_in_it(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_a_snapshot_has_no_later_changes(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         handle = harness.snapshot(backend).handle
         for key in KEYS:
@@ -113,7 +111,7 @@ class SnapshotContract(ContractBase):
         odd = range(1, 40, 2)
         assert contents(harness, restored) == filled(odd, 0)
 
-    def test_state_that_nobody_touches_after_a_restore_is_in_the_next_snapshot(
+    def test_restored_state_without_changes_is_in_the_next_snapshot(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, KEYS)
@@ -147,7 +145,7 @@ class SnapshotContract(ContractBase):
             assert again.get_state(other).value() == "new"
 
     @pytest.mark.parametrize("is_class_gone", [False, True])
-    def test_an_unregistered_state_is_carried_though_its_serializer_cannot_be_made_any_more(
+    def test_an_unregistered_state_needs_no_serializer(
         self,
         harness: BackendHarness,
         backend: KeyedStateBackend,
@@ -200,7 +198,7 @@ class SnapshotContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert sorted(restored.get_keys("map")) == list(KEYS)
 
-    def test_an_epoch_writes_what_it_touched(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_an_epoch_writes_its_changes(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         state = backend.get_state(VALUE)
         for key in range(30_000):
             harness.at(backend, key)
@@ -233,9 +231,7 @@ class SnapshotContract(ContractBase):
         assert content(harness, backend, VALUE) == expected
         assert content(harness, self.reopen(harness, handle), VALUE) == expected
 
-    def test_the_digest_depends_on_what_changed_and_nothing_else(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_the_digest_depends_on_the_changes_only(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         base = harness.snapshot(backend).handle
         fill(harness, backend, KEYS, 1)
@@ -271,7 +267,7 @@ class SnapshotContract(ContractBase):
             os.unlink(harness.store_path(file.path))
         assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, 0)
 
-    def test_an_export_is_no_barrier(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_an_export_does_not_end_an_epoch(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         harness.export(backend)
         fill(harness, backend, range(40, 50))
@@ -290,7 +286,7 @@ class SnapshotContract(ContractBase):
         back = self.reopen(harness, harness.export(there))
         assert contents(harness, back) == filled(KEYS, 0, 1)
 
-    def test_the_own_format_of_another_backend_is_rejected(
+    def test_the_native_format_of_another_backend_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend, state_backend: StateBackend
     ) -> None:
         fill(harness, backend, KEYS)
@@ -300,7 +296,7 @@ class SnapshotContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
-    def test_a_damaged_file_is_named_and_nothing_is_half_restored(
+    def test_an_error_names_the_damaged_file_and_nothing_is_restored(
         self, harness: BackendHarness, backend: KeyedStateBackend, damage: str, canonical: bool
     ) -> None:
         fill(harness, backend, KEYS)
@@ -326,7 +322,7 @@ class SnapshotContract(ContractBase):
         repaired = harness.open(self.create_state_backend(), handle, local="damaged")
         assert contents(harness, repaired) == filled(KEYS, 0, 1)
 
-    def test_damaged_meta_data_is_rejected(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_damaged_metadata_is_rejected(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         handle = harness.snapshot(backend).handle
         for meta in (b"", handle.meta[:-1], handle.meta + b"\0", b"\xff" + handle.meta[1:]):
@@ -337,7 +333,7 @@ class SnapshotContract(ContractBase):
                 harness, KeyedStateHandle(handle.state_id, handle.backend, 0, 9, handle.meta, handle.files[:-1])
             )
 
-    def test_the_meta_data_says_who_wrote_which_file(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_the_metadata_maps_files_to_states(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         first = harness.snapshot(backend).handle
         fill(harness, backend, KEYS, 1)
@@ -392,7 +388,7 @@ class RescaleContract(ContractBase):
                 everything.update(restored)
         assert found == filled(keys, 0, 1)
 
-    def test_the_first_snapshot_after_rescaling_holds_this_subtasks_keys_only(self, harness: BackendHarness) -> None:
+    def test_the_first_snapshot_after_rescaling_has_the_keys_of_its_subtask(self, harness: BackendHarness) -> None:
         whole = harness.open(self.create_state_backend())
         fill(harness, whole, range(60))
         handle = harness.snapshot(whole).handle
@@ -407,9 +403,7 @@ class RescaleContract(ContractBase):
         assert (unchanged.bytes_written, unchanged.handle.files) == (0, own.handle.files)
 
     @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (2, 2), (5, 19), (19, 5)])
-    def test_every_key_group_may_have_a_state_of_its_own_name(
-        self, harness: BackendHarness, before: int, after: int
-    ) -> None:
+    def test_every_key_group_may_have_another_state(self, harness: BackendHarness, before: int, after: int) -> None:
         harness.max_parallelism = 32
         handles = []
         for subtask in range(before):

@@ -100,7 +100,7 @@ class StateMetricsContract(ContractBase):
 
     @EVERY_KIND
     @pytest.mark.parametrize("rounds", [1, 3])
-    def test_every_access_is_counted_and_timed_as_often_as_was_asked_for(
+    def test_every_access_is_counted_and_the_configured_share_is_timed(
         self,
         harness: BackendHarness,
         descriptor: StateDescriptor,
@@ -159,7 +159,7 @@ class StateMetricsContract(ContractBase):
         metrics = backend.collect_metrics(harness.snapshot(backend)).states["value"]
         assert (metrics.reads, metrics.writes) == (1, 1)
 
-    def test_an_access_that_fails_is_counted_and_fails_as_it_would(self, harness: BackendHarness) -> None:
+    def test_a_failed_access_is_counted_and_raises_the_same_error(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness)
         plain = harness.open(self.create_state_backend())
         harness.at(plain, 1)
@@ -235,7 +235,7 @@ class StateMetricsContract(ContractBase):
         assert second.states["map"].bytes_written == 0
         _check_entries(value, 100)
 
-    def test_cache_hits_are_the_accesses_that_needed_nothing_below(self, harness: BackendHarness) -> None:
+    def test_cache_hits_count_the_accesses_that_read_no_database(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness)
         fill(harness, backend, range(50))
         restored = self.open_measured(harness, harness.snapshot(backend).handle)

@@ -74,7 +74,7 @@ class TtlCleanupContract(TtlContractBase):
         assert not is_stored(backend, descriptor)
 
     @every_case
-    def test_one_access_is_enough_if_it_looks_at_everything(
+    def test_one_access_can_clean_up_everything(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend = self.filled(harness, case, cleaning(1000))
@@ -133,7 +133,7 @@ class TtlCleanupContract(TtlContractBase):
         again = self.restored(harness, backend)
         assert self.stored_keys(again, descriptor.name) == [KEYS[0]]
 
-    def test_it_can_run_for_every_record(self, harness: BackendHarness, clock: ManualClock) -> None:
+    def test_clean_up_can_run_for_every_record(self, harness: BackendHarness, clock: ManualClock) -> None:
         backend, descriptor = self.fresh(harness), evolve(VALUE, ttl=cleaning(2, for_every_record=True))
         state = backend.get_state(descriptor)
         for key in KEYS:
@@ -146,7 +146,7 @@ class TtlCleanupContract(TtlContractBase):
             harness.at(backend, 1)
         assert not is_stored(backend, descriptor)
 
-    def test_without_it_only_what_is_met_is_removed(self, harness: BackendHarness, clock: ManualClock) -> None:
+    def test_without_clean_up_only_accesses_remove_entries(self, harness: BackendHarness, clock: ManualClock) -> None:
         descriptor = evolve(VALUE, ttl=evolve(ON_WRITE, incremental_cleanup=None))
         backend = self.fresh(harness)
         state = backend.get_state(descriptor)
@@ -160,7 +160,7 @@ class TtlCleanupContract(TtlContractBase):
         assert self.stored_keys(backend, "value") == [key for key in KEYS if key != KEYS[-1]]
 
     @pytest.mark.parametrize("hot_keys", [range(40), range(30, 70), range(60, 100)])
-    def test_a_backend_that_lives_for_one_epoch_gets_everywhere_in_the_end(
+    def test_clean_up_reaches_every_entry_with_a_new_backend_per_epoch(
         self, harness: BackendHarness, clock: ManualClock, hot_keys: range
     ) -> None:
         """Clean up everything over many epochs, also if each epoch covers few entries."""

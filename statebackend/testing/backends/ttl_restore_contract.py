@@ -143,7 +143,7 @@ class TtlRestoreContract(TtlContractBase):
         assert case.read(backend.get_state(changed)) == case.nothing
 
     @every_case
-    def test_time_to_live_goes_on_and_off_and_on_again(
+    def test_time_to_live_can_be_turned_on_and_off_again(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend = self.fresh(harness)
@@ -192,7 +192,7 @@ class TtlRestoreContract(TtlContractBase):
         assert content(harness, self.restored(harness, backend), new)
 
     @every_case
-    def test_state_that_nobody_registers_keeps_its_times(
+    def test_unregistered_state_keeps_its_times(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_WRITE)
@@ -207,7 +207,7 @@ class TtlRestoreContract(TtlContractBase):
     @every_case
     @pytest.mark.parametrize("way", ["savepoint", "new base"])
     @pytest.mark.parametrize("is_cleaned", [True, False], ids=["cleaned up", "not cleaned up"])
-    def test_what_expired_is_left_out_where_the_state_is_written_whole(
+    def test_a_full_snapshot_has_no_expired_entries(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase, way: str, is_cleaned: bool
     ) -> None:
         backend = self.fresh(harness)
@@ -236,7 +236,7 @@ class TtlRestoreContract(TtlContractBase):
             place: case.content(place[0]) if place in late or not is_cleaned else case.nothing for place in found
         }
 
-    def test_a_list_that_is_written_whole_loses_the_elements_that_expired(
+    def test_a_full_snapshot_of_a_list_has_no_expired_elements(
         self, harness: BackendHarness, clock: ManualClock
     ) -> None:
         backend = self.fresh(harness)
@@ -253,9 +253,7 @@ class TtlRestoreContract(TtlContractBase):
         clock.now_ms = 10_000
         assert harness.export(backend).files == ()
 
-    def test_every_snapshot_has_a_filter_of_its_own_with_its_own_time(
-        self, harness: BackendHarness, clock: ManualClock
-    ) -> None:
+    def test_every_snapshot_filters_by_its_own_time(self, harness: BackendHarness, clock: ManualClock) -> None:
         backend = self.fresh(harness)
         backend.get_state(LIST).add(1)
         handle = harness.snapshot(backend).handle

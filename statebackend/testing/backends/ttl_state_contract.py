@@ -38,13 +38,13 @@ class TtlStateContract(TtlContractBase):
     """Expiry at each access, for every kind of state."""
 
     @every_case
-    def test_what_was_never_written_is_empty(self, harness: BackendHarness, clock: ManualClock, case: TtlCase) -> None:
+    def test_unset_state_is_empty(self, harness: BackendHarness, clock: ManualClock, case: TtlCase) -> None:
         backend = self.fresh(harness)
         assert case.read(backend.get_state(case.with_ttl(ON_WRITE))) == case.nothing
         assert case.read(self.restored(harness, backend).get_state(case.with_ttl(ON_WRITE))) == case.nothing
 
     @every_case
-    def test_an_entry_lives_from_its_last_write_and_is_removed_when_it_is_met(
+    def test_an_entry_expires_after_its_last_write_and_an_access_removes_it(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_WRITE)
@@ -68,7 +68,7 @@ class TtlStateContract(TtlContractBase):
 
     @every_case
     @pytest.mark.parametrize("ttl", [RELAXED_ON_WRITE, RELAXED_ON_READ], ids=["on write", "on read"])
-    def test_what_expired_may_be_returned_once_if_the_configuration_says_so(
+    def test_an_expired_entry_may_be_returned_once_if_configured(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase, ttl: Any
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ttl)
@@ -86,7 +86,7 @@ class TtlStateContract(TtlContractBase):
         assert case.read(self.restored(harness, backend).get_state(descriptor)) == case.nothing
 
     @every_case
-    def test_reading_renews_the_life_of_an_entry_if_the_configuration_says_so(
+    def test_reading_renews_the_time_if_configured(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_READ)
@@ -101,7 +101,7 @@ class TtlStateContract(TtlContractBase):
         assert not is_stored(backend, descriptor)
 
     @every_case
-    def test_reading_renews_a_life_after_which_what_expired_may_be_returned_once(
+    def test_reading_renews_the_time_of_state_that_returns_expired_entries_once(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(RELAXED_ON_READ)
@@ -186,7 +186,7 @@ class TtlStateContract(TtlContractBase):
         assert case.read(backend.get_state(descriptor)) == case.content(2)
 
     @every_case
-    def test_what_expired_is_listed_among_the_keys_until_it_is_removed(
+    def test_keys_of_expired_entries_are_listed_until_removed(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_WRITE)
@@ -213,7 +213,7 @@ class TtlStateContract(TtlContractBase):
         assert not is_stored(backend, descriptor)
 
     @pytest.mark.parametrize("ttl", [ON_WRITE, RELAXED_ON_WRITE, RELAXED_ON_READ])
-    def test_an_update_with_none_clears_whatever_may_be_seen(
+    def test_an_update_with_none_clears_for_every_visibility(
         self, harness: BackendHarness, clock: ManualClock, ttl: Any
     ) -> None:
         backend, descriptor = self.fresh(harness), evolve(VALUE, ttl=ttl)
@@ -224,7 +224,7 @@ class TtlStateContract(TtlContractBase):
         assert self.restored(harness, backend).get_state(descriptor).value() is None
 
     @pytest.mark.parametrize("ttl", [ON_WRITE, ON_READ, RELAXED_ON_READ])
-    def test_mutable_values_and_defaults_are_the_callers_own(
+    def test_returned_values_and_defaults_belong_to_the_caller(
         self, harness: BackendHarness, clock: ManualClock, ttl: Any
     ) -> None:
         backend = self.fresh(harness)
@@ -306,9 +306,7 @@ class TtlStateContract(TtlContractBase):
         assert len(seen - {"0", "1", "2", "3"}) <= 1
         assert dict(entries.items()) == {str(number): number for number in range(4)}
 
-    def test_iterating_a_map_touches_the_map_of_its_own_key_only(
-        self, harness: BackendHarness, clock: ManualClock
-    ) -> None:
+    def test_iterating_a_map_reads_the_map_of_one_key(self, harness: BackendHarness, clock: ManualClock) -> None:
         backend = self.fresh(harness)
         entries = backend.get_state(evolve(MAP, ttl=ON_READ))
         entries.put_all({"a": 1, "b": 2, "c": 3})
@@ -319,7 +317,7 @@ class TtlStateContract(TtlContractBase):
         assert list(items) == []
         assert dict(entries.items()) == {"a": 10, "b": 20, "c": 30}
 
-    def test_what_expired_is_not_folded(self, harness: BackendHarness, clock: ManualClock) -> None:
+    def test_expired_values_are_not_folded(self, harness: BackendHarness, clock: ManualClock) -> None:
         descriptors = [evolve(descriptor, ttl=ON_WRITE) for descriptor in (SUM, IMMUTABLE_SUM, MUTABLE_SUM)]
         backend = self.fresh(harness)
         for now, added, expected in ((0, 1, 1), (50, 2, 3), (149, 4, 7), (249, 8, 8)):
@@ -331,7 +329,7 @@ class TtlStateContract(TtlContractBase):
             backend = self.restored(harness, backend)
 
     @pytest.mark.parametrize("descriptor", [SUM, IMMUTABLE_SUM, MUTABLE_SUM, LIST], ids=lambda one: one.name)
-    def test_merging_namespaces_drops_what_expired(
+    def test_merging_namespaces_drops_expired_values(
         self, harness: BackendHarness, clock: ManualClock, descriptor: Any
     ) -> None:
         backend, descriptor = self.fresh(harness), evolve(descriptor, ttl=ON_WRITE)
@@ -359,9 +357,7 @@ class TtlStateContract(TtlContractBase):
         assert list(backend.get_keys(descriptor.name, "source")) == []
         assert list(backend.get_keys(descriptor.name, "other")) == []
 
-    def test_what_does_not_fit_is_rejected_and_changes_nothing(
-        self, harness: BackendHarness, clock: ManualClock
-    ) -> None:
+    def test_a_value_that_does_not_fit_changes_nothing(self, harness: BackendHarness, clock: ManualClock) -> None:
         backend = self.fresh(harness)
         value: Any = backend.get_state(VALUE)
         elements: Any = backend.get_state(LIST)

@@ -85,7 +85,7 @@ class ValueStateContract(ContractBase):
         assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), LEG) == {}
         assert content(harness, self.reopen(harness, handle), LEG) == {1: LegV1("JFK", 1)}
 
-    def test_the_default_stands_in_for_an_unset_value_and_is_copied_for_each_access(
+    def test_an_unset_value_reads_as_a_copy_of_the_default(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         descriptor = ValueStateDescriptor("leg with default", leg_v1(), LegV1("JFK", 0))
@@ -144,9 +144,7 @@ class ValueStateContract(ContractBase):
             assert state.value() == LegV1("EWR", 1)
             harness.snapshot(backend)
 
-    def test_nested_mutable_values_are_the_callers_own_too(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_nested_values_belong_to_the_caller(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         lists: ValueStateDescriptor[list[list[int]]] = ValueStateDescriptor("nested", list[list[int]])
         state = backend.get_state(lists)
         given = [[1], [2]]
@@ -159,7 +157,7 @@ class ValueStateContract(ContractBase):
         assert state.value() == [[1], [2]]
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_a_value_is_what_its_bytes_say_from_the_first_read_on(
+    def test_a_value_equals_its_bytes_from_the_first_read(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         number = backend.get_state(VALUE)

@@ -181,7 +181,7 @@ def test_equal_content_has_equal_bytes(fs) -> None:
     assert write_metadata(fs, "a", metadata_of()).checksum == write_metadata(fs, "b", metadata_of()).checksum
 
 
-def test_a_missing_file_is_named(fs) -> None:
+def test_the_error_names_a_missing_file(fs) -> None:
     with pytest.raises(MissingFileError, match="nowhere/_metadata"):
         read_metadata(fs, "nowhere")
 

@@ -110,7 +110,7 @@ def test_a_subclass_is_read_as_written_if_its_serializer_is_reconfigured(operato
     assert state.get() == [NewColour("green"), NewColour("red"), NewSign(), NewColour("blue")]
 
 
-def test_numbers_assigned_while_writing_keep_their_meaning(operator):
+def test_numbers_assigned_while_writing_are_restored(operator):
     (backend,) = operator.start()
     backend.get_state(SplitListStateDescriptor("words", LearningWordSerializer())).add_all(["red", "green"])
     (again,) = operator.restart([backend])
