@@ -34,7 +34,6 @@ from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS
 from statebackend.checkpoint.store.completed_checkpoint_store import (
     CompletedCheckpointStore,
 )
@@ -44,7 +43,6 @@ from statebackend.checkpoint.store.job_files import (
     Rollback,
     end_roll_back,
     read_roll_back,
-    write_roll_back,
 )
 from statebackend.local.graph import ElementSource, PreparedGraph, rows_of
 from statebackend.local.job_parts import CheckpointSettings, LocalProgram
@@ -80,8 +78,12 @@ from statebackend.streaming.runtime.settings import (
     unfit_type,
     warn_of_blocked_timers,
 )
-from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
-from statebackend.streaming.sink import SinkError, SinkLineage
+from statebackend.streaming.runtime.starting_point import (
+    StartingPoint,
+    check_no_roll_back,
+    roll_back_target,
+    starting_point,
+)
 from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
 from statebackend.streaming.stream_graph import DataFrameNode, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
@@ -477,15 +479,9 @@ def _checkpoint_to_continue(records: JobRecords, roll_back_to: int | str | None)
     Raises `JobRestoreError` if a rollback has started and this start does not go back as far.
     """
     found, started = records.pointers.find(), read_roll_back(records.driver_files)
-    if started is None:
-        return found.newest() if roll_back_to is None else found.roll_back_target(roll_back_to)
-    if roll_back_to is None or started.source_log != NO_SOURCE_LOG:
+    if roll_back_to is None or (started is not None and started.source_log != NO_SOURCE_LOG):
         check_no_roll_back(records.driver_files)
-    target = found.roll_back_target(started.checkpoint_id if roll_back_to in (None, PREVIOUS) else roll_back_to)
-    if target.checkpoint_id > started.checkpoint_id:
-        # Sinks may have hidden output of the epochs in between.
-        check_no_roll_back(records.driver_files)
-    return target
+    return found.newest() if roll_back_to is None else roll_back_target(found, records.driver_files, roll_back_to)
 
 
 def _roll_back(
@@ -493,21 +489,13 @@ def _roll_back(
 ) -> None:
     """Make a checkpoint the newest again, and let the sinks hide later output. The caller leads the job.
 
-    Raises `SinkError` if a sink cannot. If another has hidden output by then, the same rollback must be repeated.
+    Raises as `JobSinks.roll_back`.
     """
     driver_files, started = records.driver_files, read_roll_back(records.driver_files)
-    for number, (uid, sink) in enumerate(sinks.rollback_sinks.items()):
-        if number == 0:
-            newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if started is None else started.newest_id)
-            planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
-            write_roll_back(driver_files, planned)
-        try:
-            sink.roll_back(SinkLineage(uid, job_id), checkpoint_id)
-        except SinkError:
-            if number == 0 and started is None:
-                # No output is hidden, so nothing has happened.
-                end_roll_back(driver_files)
-            raise
+    if sinks.rollback_sinks:
+        newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if started is None else started.newest_id)
+        planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
+        sinks.roll_back(driver_files, planned, job_id)
     store.recover(roll_back_to=checkpoint_id)
     if read_roll_back(driver_files) is not None:
         end_roll_back(driver_files)

@@ -67,12 +67,6 @@ class LocalSinks(JobSinks):
         self._counts: dict[int, list[int]] = {}
         self._staged: dict[str, dict[int, tuple[SinkEpoch, bytes]]] = {uid: {} for uid in self.by_uid}
 
-    @property
-    def rollback_sinks(self) -> Mapping[str, Sink]:
-        """The sinks to ask when the job rolls back; a `RecordSink` without the method keeps its output."""
-        in_order = self.in_rollback_order.items()
-        return {uid: one for uid, one in in_order if not isinstance(one, SinkAdapter) or one.can_roll_back}
-
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
         self._records[sink_index] += batch.records
         if self._listener is not None:

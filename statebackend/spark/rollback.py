@@ -12,7 +12,6 @@ Each step can continue after a crash, so the rollback is repeated until it succe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 
 from attrs import frozen
@@ -22,9 +21,9 @@ from snapshots.loggers import logger_of
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS, SET_ASIDE_DIRECTORY, FoundCheckpoints
+from statebackend.checkpoint.store.checkpoint_directories import SET_ASIDE_DIRECTORY, FoundCheckpoints
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back, write_roll_back
+from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back
 from statebackend.spark.sources.offset_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
 from statebackend.spark.sources.progress import (
     SOURCE_ORDER_FILE_NAME,
@@ -35,10 +34,9 @@ from statebackend.spark.sources.progress import (
     read_offsets,
 )
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
-from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
+from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.runtime.source_offsets import OffsetLines
-from statebackend.streaming.runtime.starting_point import check_no_roll_back
-from statebackend.streaming.sink import SinkError, SinkLineage
+from statebackend.streaming.runtime.starting_point import roll_back_target
 
 __all__ = ["RollbackReport", "check_log", "planned_roll_back", "roll_back", "shown_offsets"]
 
@@ -114,17 +112,10 @@ def planned_roll_back(
     """Return the plan of a rollback and the checkpoint that it goes to; change nothing.
 
     Raises:
-        CheckpointNotFoundError, CorruptMetadataError: The checkpoint does not exist or is damaged.
         SourceProgressError: Spark's log does not reach back to the checkpoint.
-        JobRestoreError: A rollback to an older checkpoint was interrupted.
+        CheckpointNotFoundError, CorruptMetadataError, JobRestoreError: As `roll_back_target`.
     """
-    interrupted = read_roll_back(driver_files)
-    if interrupted is not None and roll_back_to == PREVIOUS:
-        roll_back_to = interrupted.checkpoint_id
-    target = found.roll_back_target(roll_back_to)
-    if interrupted is not None and target.checkpoint_id > interrupted.checkpoint_id:
-        # Files of the epochs in between may have been removed already.
-        check_no_roll_back(driver_files)
+    interrupted, target = read_roll_back(driver_files), roll_back_target(found, driver_files, roll_back_to)
     batch_id = batch_of(target)
     capture_source_progress(spark_directory, batch_id)
     newest_batch_id = newest_planned_batch(spark_directory)
@@ -153,21 +144,11 @@ def roll_back(
     """Roll back and report what was removed. The caller leads the job.
 
     Raises:
-        SinkError: A sink failed to hide its output. If another sink has hidden output by then, the same rollback must
-            be started again.
+        SinkError: As `JobSinks.roll_back`.
     """
     before = frozenset(store.set_aside_places())
     has_copy = planned.source_log in driver_files.list_directories(SET_ASIDE_DIRECTORY)
-    is_first_attempt = read_roll_back(driver_files) is None
-    write_roll_back(driver_files, planned)
-    rolled_back: dict[str, Sequence[str]] = {}
-    try:
-        _roll_back(sinks, planned.checkpoint_id, job_id, rolled_back)
-    except SinkError:
-        if is_first_attempt and not rolled_back:
-            # No sink has hidden anything, so nothing has changed.
-            end_roll_back(driver_files)
-        raise
+    hidden = sinks.roll_back(driver_files, planned, job_id)
     store.recover(roll_back_to=planned.checkpoint_id)
     batch_id = batch_of(store.get(planned.checkpoint_id))
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
@@ -183,22 +164,15 @@ def roll_back(
         set_aside=(
             *(place for place in store.set_aside_places() if place not in before),
             driver_files.location(copy),
-            *chain.from_iterable(rolled_back.values()),
+            *chain.from_iterable(hidden.values()),
         ),
         offsets_after=shown_offsets(spark_directory, batch_id),
         offsets_before=offsets_before,
         sinks=tuple(sinks.identities.values()),
-        keeping=tuple(identity for uid, identity in sinks.identities.items() if uid not in rolled_back),
+        keeping=tuple(identity for uid, identity in sinks.identities.items() if uid not in hidden),
     )
     _logger.warning("%s", report)
     return report
-
-
-def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
-    """Let each sink that can hide the output of later epochs; record where it has put it."""
-    for uid, sink in sinks.in_rollback_order.items():
-        if not isinstance(sink, SinkAdapter) or sink.can_roll_back:
-            rolled_back[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), last_epoch_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:

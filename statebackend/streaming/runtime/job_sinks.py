@@ -29,7 +29,9 @@ from attrs import frozen
 
 from snapshots.format_versions import newer_version, pre_release
 from snapshots.loggers import logger_of
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
+from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back, write_roll_back
 from statebackend.streaming.errors import (
     JobDefinitionError,
     JobRestoreError,
@@ -173,9 +175,15 @@ class JobSinks:
         _check_identities(self.by_uid)
 
     @property
-    def in_rollback_order(self) -> Mapping[str, Sink]:
-        """The sinks, first those that cannot roll back: they raise before another sink has hidden its output."""
-        return dict(sorted(self.by_uid.items(), key=lambda one: type(one[1]).roll_back is not Sink.roll_back))
+    def rollback_sinks(self) -> Mapping[str, Sink]:
+        """The sinks to ask at a rollback, first those that cannot: they raise before another one has hidden its output.
+
+        An adapted sink without the method keeps its output.
+        """
+        asked = (
+            (uid, one) for uid, one in self.by_uid.items() if not isinstance(one, SinkAdapter) or one.can_roll_back
+        )
+        return dict(sorted(asked, key=lambda one: type(one[1]).roll_back is not Sink.roll_back))
 
     @property
     def identities(self) -> Mapping[str, str]:
@@ -215,6 +223,29 @@ class JobSinks:
         """Let all sinks remove uncommitted output of later epochs."""
         for uid, sink in self.by_uid.items():
             sink.recover(SinkLineage(uid, job_id, parent), last_epoch_id)
+
+    def roll_back(
+        self, driver_files: CheckpointFileSystem, planned: Rollback, job_id: str
+    ) -> Mapping[str, Sequence[str]]:
+        """Let the sinks hide the output of later epochs; return where each has put it.
+
+        From now on only the same rollback can be started.
+
+        Raises:
+            SinkError: A sink failed. If another one has hidden output by then, the rollback must be started again.
+        """
+        is_first_attempt = read_roll_back(driver_files) is None
+        write_roll_back(driver_files, planned)
+        hidden: dict[str, Sequence[str]] = {}
+        try:
+            for uid, sink in self.rollback_sinks.items():
+                hidden[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), planned.checkpoint_id))
+        except SinkError:
+            if is_first_attempt and not hidden:
+                # Nothing has changed.
+                end_roll_back(driver_files)
+            raise
+        return hidden
 
     def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
         """Return the epochs in a checkpoint that one sink must commit."""

@@ -17,7 +17,12 @@ from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import endpoint_of, without_secrets
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
-from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME, checkpoint_directory
+from statebackend.checkpoint.store.checkpoint_directories import (
+    METADATA_FILE_NAME,
+    PREVIOUS,
+    FoundCheckpoints,
+    checkpoint_directory,
+)
 from statebackend.checkpoint.store.job_directory import ORIGIN_FILE_NAME, JobOrigin, read_origin
 from statebackend.checkpoint.store.job_files import NO_SOURCE_LOG, read_roll_back
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
@@ -26,7 +31,7 @@ from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatc
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.source_offsets import are_of_splits, with_source_positions
 
-__all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
+__all__ = ["StartingPoint", "check_has_every_epoch", "roll_back_target", "starting_point"]
 
 
 @frozen
@@ -125,6 +130,25 @@ def check_no_roll_back(file_system: CheckpointFileSystem) -> None:
             f"the rollback to checkpoint {started.checkpoint_id} in {file_system.uri} is not finished: start "
             f"the job {engine}again with roll_back_to={started.checkpoint_id}"
         )
+
+
+def roll_back_target(
+    found: FoundCheckpoints, driver_files: CheckpointFileSystem, roll_back_to: int | str
+) -> CheckpointMetadata:
+    """Return the checkpoint that a rollback goes to, which may repeat an unfinished one or go back further.
+
+    Raises:
+        CheckpointNotFoundError, CorruptMetadataError: The checkpoint does not exist or is damaged.
+        JobRestoreError: A rollback to an older checkpoint was interrupted.
+    """
+    started = read_roll_back(driver_files)
+    if started is not None and roll_back_to == PREVIOUS:
+        roll_back_to = started.checkpoint_id
+    target = found.roll_back_target(roll_back_to)
+    if started is not None and target.checkpoint_id > started.checkpoint_id:
+        # Files of the epochs in between may be gone, and sinks may have hidden their output.
+        check_no_roll_back(driver_files)
+    return target
 
 
 def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:

@@ -147,7 +147,7 @@ def test_sinks_that_cannot_roll_back_are_checked_first() -> None:
             return []
 
     sinks = JobSinks({"first": Hiding("first", []), "second": Noting("second", []), "third": Hiding("third", [])})
-    assert list(sinks.in_rollback_order) == ["second", "first", "third"]
+    assert list(sinks.rollback_sinks) == ["second", "first", "third"]
 
 
 def test_a_sink_whose_abort_fails_prevents_no_other_abort() -> None:
