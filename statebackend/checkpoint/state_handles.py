@@ -168,7 +168,7 @@ class SubtaskState:
         return tuple(part for part in every if part is not None)
 
     @property
-    def has_records_on_their_way(self) -> bool:
+    def has_in_flight_records(self) -> bool:
         """Whether a restore that leaves out the channels would lose records."""
         return any(part is not None and part.files for part in (self.input_channels, self.output_channels))
 

@@ -230,7 +230,7 @@ def _restore_times(network: Network, former: ChannelsOfCheckpoint, same: set[str
         time = former.times.get(subtask.subtask_id)
         if time is not None and subtask.subtask_id.node in same:
             subtask.watermarks.restore(time.own, time.sent_status)
-            subtask.work.begin_at(time.own.watermark_ms)
+            subtask.work.watermark_ms = time.own.watermark_ms
             subtask.output.restore(time.sent_watermark_ms, time.sent_status)
     outputs = {one.subtask_id: one.output for one in network.sources}
     outputs.update({one.subtask_id: one.output for one in network.operators})

@@ -43,7 +43,7 @@ from snapshots.errors import MalformedDataError, StateFormatError
 from snapshots.format_versions import read_header, write_header
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState
+from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskTime
 from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, format_value
@@ -374,20 +374,6 @@ def _require(condition: bool, message: str | Callable[[], str]) -> None:
 
 
 @frozen
-class ChannelStateParts:
-    """The two parts of a `SubtaskState`."""
-
-    input_channels: OpaqueStateHandle | None = None
-    output_channels: OpaqueStateHandle | None = None
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """The size of the in-flight data, in bytes."""
-        parts = (self.input_channels, self.output_channels)
-        return sum(file.size_bytes for part in parts if part is not None for file in part.files)
-
-
-@frozen
 class ChannelsOfCheckpoint:
     """The in-flight elements of a checkpoint by (sender, reader), in order, and the event time of each subtask."""
 
@@ -401,7 +387,7 @@ def write_channel_state(
     forms: RecordForms,
     file_system: CheckpointFileSystem,
     file_prefix: str,
-) -> ChannelStateParts:
+) -> SubtaskState:
     """Write what the channels of a subtask captured, to files with this prefix; on failure no file remains.
 
     Raises `EpochError` for records that are not rows of their schema, and for too many bytes.
@@ -425,9 +411,9 @@ def write_channel_state(
 
     inputs = written(capture.time, capture.inputs, subtask.node)
     if not capture.outputs:
-        return ChannelStateParts(inputs)
+        return SubtaskState(input_channels=inputs)
     try:
-        return ChannelStateParts(inputs, written(None, capture.outputs, None))
+        return SubtaskState(input_channels=inputs, output_channels=written(None, capture.outputs, None))
     except (EpochError, CheckpointError):
         for file in inputs.files:
             file_system.delete(file.path)

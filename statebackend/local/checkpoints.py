@@ -77,7 +77,7 @@ from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
-from statebackend.local.channel_state import ChannelStateParts, RecordForms, forms_of_operators, write_channel_state
+from statebackend.local.channel_state import RecordForms, forms_of_operators, write_channel_state
 from statebackend.local.job_parts import LocalJobParts
 from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture
@@ -267,11 +267,11 @@ class RunCheckpoints:
             limits=settings.limits,
             failures=FailurePolicy(settings.tolerable_failures),
             are_checkpoints_unaligned=settings.mode.may_be_unaligned,
-            last_completed_id=parts.restored_id,
+            last_completed_id=parts.point.restored_id,
         )
         self.failure: BaseException | None = None
         """Why the job fails, after more failures than it tolerates."""
-        self.last_id = -1 if parts.restored_id is None else parts.restored_id
+        self.last_id = -1 if parts.point.restored_id is None else parts.point.restored_id
         """The newest checkpoint that was triggered, or that the run continues from."""
         self.completed_count = 0
         """How many checkpoints completed, including those without any state, which are not stored."""
@@ -639,7 +639,7 @@ class RunCheckpoints:
     def _work_of_subtask(
         self, subtask: LocalSubtask, capture: SubtaskCapture, frozen: FrozenSubtask | None
     ) -> SnapshotWork:
-        checkpoint_id, task, channels = capture.checkpoint_id, subtask.task, ChannelStateParts()
+        checkpoint_id, task, channels = capture.checkpoint_id, subtask.task, SubtaskState()
 
         def write() -> None:
             nonlocal channels
@@ -662,12 +662,10 @@ class RunCheckpoints:
                 start_delay_ms=capture.metrics.start_delay_ms,
                 alignment_ms=capture.metrics.alignment_ms,
                 capture_ms=capture.metrics.capture_ms,
-                in_flight_bytes=channels.in_flight_bytes,
+                in_flight_bytes=sum(file.size_bytes for file in channels.files),
             )
             made = evolve(made, metrics={**made.metrics, **barriers.to_metrics()})
             inputs, outputs = channels.input_channels, channels.output_channels
-            if inputs is None and outputs is None:
-                return made
             return evolve(made, state=evolve(made.state, input_channels=inputs, output_channels=outputs))
 
         def written_state() -> Sequence[SubtaskState]:

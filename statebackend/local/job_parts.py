@@ -104,8 +104,3 @@ class LocalJobParts:
     point: StartingPoint
     recorder: JobRecorder
     epoch: CurrentEpoch = field(factory=CurrentEpoch)
-
-    @property
-    def restored_id(self) -> int | None:
-        """The checkpoint or savepoint that the run continues from, if any."""
-        return None if self.point.state is None else self.point.state.metadata.checkpoint_id

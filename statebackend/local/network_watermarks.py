@@ -91,7 +91,7 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
         node = known[subtask.subtask_id.node]
         outputs[subtask.subtask_id] = subtask.output
         # The end of time is not stored, as in the valves.
-        subtask.work.begin_at(min(_time(processed.get(node.node)), _time(node.watermark_ms)))
+        subtask.work.watermark_ms = min(_time(processed.get(node.node)), _time(node.watermark_ms))
         sent_ms, status = _sent(node)
         subtask.watermarks.restore(_state_of(node, outputs), status)
         subtask.output.restore(sent_ms, status)

@@ -59,7 +59,7 @@ class LocalRun:
         reports: Mapping[str, SchemaReport],
     ) -> None:
         restored = point.state
-        self.restored_id = None if restored is None else restored.metadata.checkpoint_id
+        self.restored_id = point.restored_id
         """The checkpoint or savepoint that the run continues from, if any."""
         identity = directory.identity
         self.recorder = JobRecorder(

@@ -165,10 +165,6 @@ class LocalSubtask:
     def task(self) -> TaskId:
         return TaskId(self.operator.uid, self.index)
 
-    def begin_at(self, watermark_ms: int) -> None:
-        """Start with a watermark that the operator processed in a former run."""
-        self.watermark_ms = watermark_ms
-
     def process(self, batch: RecordBatch) -> None:
         """Process records, or buffer them until they can be sorted or the types of the keys are known."""
         if self.operator.is_ordered:

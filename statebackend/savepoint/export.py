@@ -92,7 +92,7 @@ class ExportTask:
             progress(evolve(one, subtask_index=self.subtask_index))
 
         state = self.state
-        if state.has_records_on_their_way:
+        if state.has_in_flight_records:
             raise SavepointError(
                 f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records in flight among its "
                 f"state, which a savepoint cannot hold: take it from a checkpoint with aligned barriers"

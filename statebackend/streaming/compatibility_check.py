@@ -383,7 +383,7 @@ class CompatibilityChecker:
         """For a runtime that does not restore records in flight. Dropping them would lose data."""
         for operator in self._stored_operators:
             for index, subtask in enumerate(operator.subtasks if operator.uid in self.job.operators else ()):
-                if subtask.has_records_on_their_way:
+                if subtask.has_in_flight_records:
                     raise JobRestoreError(
                         f"subtask {index} of operator {operator.uid!r} has records in flight in its state at "
                         f"{self.stored.where}, which only the local runtime restores. Nothing was changed; take a "

@@ -161,7 +161,7 @@ def run_once(
         in_flight = 0
         if latest is not None:
             states = [state for operator in latest.operators for state in operator.subtasks]
-            in_flight = sum(state.has_records_on_their_way for state in states)
+            in_flight = sum(state.has_in_flight_records for state in states)
         # What dies here has its results and its positions up to its last checkpoint.
         return results, feeding.positions, in_flight
 
@@ -279,13 +279,13 @@ def test_a_savepoint_has_nothing_in_flight_in_an_unaligned_job(tmp_path: Path) -
     with environment.opened_run(checkpoints=checkpoints, capacity=8, scheduler=ReadsFirst()) as run:
         assert run.restored_id == checkpoint_id
         [latest] = [one for one in run.parts.store.all() if one.checkpoint_id == checkpoint_id]
-        assert any(state.has_records_on_their_way for one in latest.operators for state in one.subtasks)
+        assert any(state.has_in_flight_records for one in latest.operators for state in one.subtasks)
         Feeding(run, [(key, 0) for key in "aAbBcCdD"], 0).feed(8)
         run.take_checkpoint(CheckpointRequestKind.SAVEPOINT)
         newest_one = run.parts.store.latest()
         assert newest_one is not None
         assert newest_one.checkpoint_id > checkpoint_id
-        assert not any(state.has_records_on_their_way for one in newest_one.operators for state in one.subtasks)
+        assert not any(state.has_in_flight_records for one in newest_one.operators for state in one.subtasks)
 
 
 def test_a_job_restores_records_in_flight_in_any_mode(tmp_path: Path) -> None:

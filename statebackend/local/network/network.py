@@ -25,7 +25,6 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 
-from statebackend.checkpoint.barriers.elements import CheckpointBarrier
 from statebackend.local.network.channel import Channel, SubtaskId
 from statebackend.local.network.subtasks import (
     Mail,
@@ -155,11 +154,6 @@ class Network:
             pass
         if any(channel.waiting() for subtask in self._readers for channel in subtask.channels):
             raise StreamJobError("no subtask can move, but channels are not empty: an error of this runtime")
-
-    def trigger(self, checkpoint_id: int) -> None:
-        """Let all sources send a barrier."""
-        for source in self.sources:
-            source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
 
     def resume(self) -> None:
         """Continue from a restored checkpoint: operators that are behind catch up.

@@ -211,16 +211,12 @@ class SourceSubtask(Generic[W]):
 class OperatorWork(Protocol):
     """An operator with its state. It emits into the output of its subtask; any method may raise."""
 
-    @property
-    def watermark_ms(self) -> int:
-        """The last watermark that the operator processed; `MIN_TIMESTAMP` before the first."""
+    watermark_ms: int
+    """The last watermark that the operator processed, also in a former run; `MIN_TIMESTAMP` before the first."""
 
     @property
     def holds_watermarks(self) -> bool:
         """Whether it sends watermarks itself."""
-
-    def begin_at(self, watermark_ms: int) -> None:
-        """Start with a watermark that the operator processed in a former run."""
 
     def process(self, batch: RecordBatch) -> None: ...
 

@@ -215,7 +215,7 @@ class _Export:
         metadata = self._source.metadata
         for operator in metadata.operators:
             for index, subtask in enumerate(operator.subtasks):
-                if subtask.has_records_on_their_way:
+                if subtask.has_in_flight_records:
                     raise PlanError(
                         f"subtask {index} of operator {operator.uid!r} has records in flight, which would be lost; "
                         f"nothing was written. Take a savepoint, or a checkpoint with aligned barriers, and export that"

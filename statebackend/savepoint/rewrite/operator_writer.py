@@ -436,7 +436,7 @@ class WritingContext:
         operator = self.source.operator(uid)
         assert operator is not None
         for index, subtask in enumerate(operator.subtasks):
-            if subtask.has_records_on_their_way:
+            if subtask.has_in_flight_records:
                 raise SavepointError(
                     f"subtask {index} of operator {uid!r} has records in flight among its state, which a savepoint "
                     f"cannot hold: take a savepoint of a checkpoint with aligned barriers, and rewrite that"

@@ -54,6 +54,11 @@ class StartingPoint:
         return None if self.state is None else self.state.metadata, self.is_own, self.origin
 
     @property
+    def restored_id(self) -> int | None:
+        """The checkpoint or savepoint that the start restores, or None."""
+        return None if self.state is None else self.state.metadata.checkpoint_id
+
+    @property
     def own_checkpoint(self) -> CheckpointMetadata | None:
         """The checkpoint of this directory to continue from, or None."""
         return self.state.metadata if self.state is not None and self.is_own else None

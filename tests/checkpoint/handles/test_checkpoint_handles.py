@@ -151,10 +151,10 @@ def channels_of(*paths: str) -> OpaqueStateHandle:
 
 
 def test_records_in_flight_are_kept_for_both_sides_of_a_subtask() -> None:
-    assert SubtaskState(input_channels=channels_of("a")).has_records_on_their_way
-    assert SubtaskState(output_channels=channels_of("a")).has_records_on_their_way
-    assert not SubtaskState(state_handle(files=(file_handle("a"),)), channels_of("b")).has_records_on_their_way
-    assert not SubtaskState(input_channels=channels_of(), output_channels=channels_of()).has_records_on_their_way
+    assert SubtaskState(input_channels=channels_of("a")).has_in_flight_records
+    assert SubtaskState(output_channels=channels_of("a")).has_in_flight_records
+    assert not SubtaskState(state_handle(files=(file_handle("a"),)), channels_of("b")).has_in_flight_records
+    assert not SubtaskState(input_channels=channels_of(), output_channels=channels_of()).has_in_flight_records
 
 
 def test_each_part_of_a_state_is_decoded_in_its_place_and_trailing_bytes_are_rejected() -> None:

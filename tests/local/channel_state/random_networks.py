@@ -139,9 +139,6 @@ class Work:
     broadcast: list[Any] = field(factory=list)
     frozen: dict[int, tuple[dict[int, list[Any]], list[Any], int]] = field(factory=dict)
 
-    def begin_at(self, watermark_ms: int) -> None:
-        self.watermark_ms = watermark_ms
-
     def process(self, batch: RecordBatch) -> None:
         for row in batch.records:
             if batch.input_index == 1 and self.run.shape.second == "broadcast":
@@ -372,7 +369,7 @@ class Run:
             work.broadcast = list(begin.broadcast) if work.uid == "a" else []
         for subtask in self.network.operators:
             state, sent_ms, status = _of_node(begin, subtask)
-            subtask.work.begin_at(state.watermark_ms)
+            subtask.work.watermark_ms = state.watermark_ms
             subtask.watermarks.restore(state, status)
             subtask.output.restore(sent_ms, status)
         self.network.output.restore(self._outputs)

@@ -31,8 +31,7 @@ def operator(subtask: SubtaskId, state: SubtaskState) -> OperatorState:
 
 
 def written(fs: CheckpointFileSystem, subtask: SubtaskId, **channels: Any) -> SubtaskState:
-    parts = write_channel_state(capture(**{"inputs": {}, **channels}), subtask, FORMS, fs, f"shared/{subtask.node}")
-    return SubtaskState(input_channels=parts.input_channels, output_channels=parts.output_channels)
+    return write_channel_state(capture(**{"inputs": {}, **channels}), subtask, FORMS, fs, f"shared/{subtask.node}")
 
 
 def test_the_part_of_the_reader_comes_before_that_of_the_sender(fs: CheckpointFileSystem) -> None:
@@ -51,7 +50,7 @@ def test_the_part_of_the_reader_comes_before_that_of_the_sender(fs: CheckpointFi
 
 def test_without_records_there_is_no_file_but_watermarks_are_kept(fs: CheckpointFileSystem) -> None:
     state = written(fs, READER)
-    assert not state.has_records_on_their_way
+    assert not state.has_in_flight_records
     assert fs.list_files() == ()
     found = channels_of_checkpoint([operator(READER, state)], fs, FORMS)
     assert (found.in_flight, found.times) == ({}, {READER: time()})

@@ -91,9 +91,6 @@ class Task:
         self.subtask = OperatorSubtask(own, self.channels, 1, self, output, self.mode, lambda: self.now_ms)
         self.put = [[] for _ in self.channels]
 
-    def begin_at(self, watermark_ms: int) -> None:
-        raise NotImplementedError
-
     def process(self, batch: RecordBatch) -> None:
         self.processed += batch.records
 

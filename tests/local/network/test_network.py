@@ -64,9 +64,6 @@ class Work:
     aborted: dict[int, AbortReason] = field(factory=dict)
     before_clock: Callable[[], object] = bool
 
-    def begin_at(self, watermark_ms: int) -> None:
-        raise NotImplementedError
-
     def process(self, batch: RecordBatch) -> None:
         self.seen += batch.records
         self._emit(*batch.records)
@@ -146,6 +143,12 @@ def job(
         works.append(work)
     network = Network(made, operators, OutputSubtask(end, to_end, 1, heard), scheduler or DownstreamFirst())
     return Job(network, made, works, heard)
+
+
+def trigger(network: Network, checkpoint_id: int) -> None:
+    """Let all sources send a barrier."""
+    for source in network.sources:
+        source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
 
 
 def test_timer_output_precedes_the_watermark_and_records_keep_their_order() -> None:
@@ -272,7 +275,7 @@ def test_without_downstream_operators_a_barrier_precedes_records_in_flight() -> 
     for subtask in made.network.operators:
         subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
     made.network.resume()
-    made.network.trigger(1)
+    trigger(made.network, 1)
     assert "source-0[0] reads" in {str(one) for one in made.network.moves()}
 
 
@@ -283,7 +286,7 @@ def test_the_end_of_an_input_is_the_end_of_time_and_rejects_further_input() -> N
     assert made.heard.said[-1] == END_OF_TIME
     with pytest.raises(IllegalTransitionError, match="'source-0' has ended"):
         made.sources[0].feed(lambda source: source.record(1))
-    made.network.trigger(7)
+    trigger(made.network, 7)
     made.network.run()
     assert [list(work.snapshots) for work in made.works] == [[7], [7]]
 
@@ -326,7 +329,7 @@ def test_a_source_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
     slow.feed(lambda source: source.time(Watermark(2)))
     made.network.run()
     assert (fast.is_paused, fast.unread) == (True, 1)
-    made.network.trigger(1)
+    trigger(made.network, 1)
     made.network.run()
     assert [list(work.snapshots) for work in made.works] == [[1], [1]]
     slow.feed(lambda source: source.time(Watermark(15)))
@@ -357,7 +360,7 @@ def test_in_any_order_of_moves_a_checkpoint_contains_its_input_and_channels_keep
             # Barriers overtake what is not read, so that is read first.
             made.network.run()
             checkpoint_id += 1
-            made.network.trigger(checkpoint_id)
+            trigger(made.network, checkpoint_id)
             made.network.run()
             taken = sorted(one for work in made.works for one in work.snapshots[checkpoint_id])
             assert taken == sorted(fed[0] + fed[1])
