@@ -511,7 +511,7 @@ def _parsed_partition(text: str) -> tuple[str, str]:
 
 
 _PROMOTIONS: Final = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
-"""The types of columns that Iceberg can widen, beside decimals."""
+"""The types of columns that Iceberg can widen, in addition to decimals."""
 
 _UNSIGNED: Final = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
 _SMALL: Final = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), pa.float16(): pa.float32(), pa.date64(): pa.date32()}

@@ -223,7 +223,7 @@ def tiles(several: Sequence[Tile]) -> Html:
 def document(
     title: str, *, kind: str, status: str = "", facts: Sequence[tuple[str, str]], body: Sequence[Html | Section]
 ) -> str:
-    """Return a whole page. ``status`` is one word beside the title, such as ``running`` or ``failed``."""
+    """Return a whole page. ``status`` is one word next to the title, such as ``running`` or ``failed``."""
     shown_status = element("span", text(status), {"class": f"status {_word(status)}"}) if status else Html("")
     head = element(
         "header",
@@ -379,7 +379,7 @@ def bar_plot(
 
 
 def spark_line(values: Sequence[float | None], *, title: str) -> Html:
-    """Return a small line without axes, to put beside a number."""
+    """Return a small line without axes, to put next to a number."""
     drawn = _thinned(_finite(values), 60)
     known = [value for value in drawn if value is not None]
     scale = _Scale(min(*known, 0.0) if known else 0.0, max(known, default=0.0) or 1.0, 2.0, 26.0)

@@ -66,10 +66,10 @@ __all__ = [
     "MapForm",
     "ScalarForm",
     "StructForm",
+    "from_arrow_value",
     "stored_type",
     "stored_values",
     "type_name",
-    "way_back",
 ]
 
 
@@ -521,7 +521,7 @@ def stored_values(serializer: TypeSerializer[Any], column: pa.Array, what: str) 
     Raises:
         ColumnValueError: The type cannot be converted back, or a value does not fit.
     """
-    convert = way_back(serializer, what)
+    convert = from_arrow_value(serializer, what)
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException) as error:
@@ -533,7 +533,7 @@ def stored_values(serializer: TypeSerializer[Any], column: pa.Array, what: str) 
     return [_converted(convert, value, what) for value in values]
 
 
-def way_back(serializer: TypeSerializer[Any], what: str) -> Convert | None:
+def from_arrow_value(serializer: TypeSerializer[Any], what: str) -> Convert | None:
     """Return the function from Arrow's Python value to the state value, None for identity.
 
     Raises:
@@ -556,8 +556,8 @@ def _converted(convert: Convert, value: Any, what: str) -> Any:
 
 
 def _part(serializer: TypeSerializer[Any], what: str) -> Convert:
-    """As `way_back`, for a nullable part."""
-    convert = way_back(serializer, what)
+    """As `from_arrow_value`, for a nullable part."""
+    convert = from_arrow_value(serializer, what)
     if convert is None:
         return lambda value: value
     return lambda value: None if value is None else convert(value)
@@ -584,7 +584,7 @@ def _tuple_back(serializer: ts.TupleSerializer, what: str) -> Convert:
 
 def _list_back(make: Convert, part: str) -> Back:
     def back(serializer: Any, what: str) -> Convert:
-        convert = way_back(getattr(serializer, part), f"{what}[]")
+        convert = from_arrow_value(getattr(serializer, part), f"{what}[]")
         if convert is None:
             return make
         return lambda value: make([None if one is None else convert(one) for one in value])
@@ -823,7 +823,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.NullableSerializer: Family(
         _same_column("inner"),
         _inside("inner"),
-        lambda serializer, what: way_back(serializer.inner, what),
+        lambda serializer, what: from_arrow_value(serializer.inner, what),
         _around("", "inner", " | None"),
     ),
     ts.LiteralSerializer: Family(

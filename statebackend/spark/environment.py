@@ -286,7 +286,7 @@ class SparkStreamEnvironment(StreamEnvironment):
                 readable one before the newest. Later epochs are set aside, hidden by sinks that can, and processed
                 again; see `SparkJob.roll_back_report`.
             from_spark_checkpoint: The checkpoint directory of a query of Spark with ``transformWithState``, which this
-                job continues behind the last committed batch. The query must not run any more. The first start imports
+                job continues after the last committed batch. The query must not run any more. The first start imports
                 its state into the job directory; later starts continue from there.
 
         Returns:
@@ -355,7 +355,7 @@ class SparkStreamEnvironment(StreamEnvironment):
     ) -> str | None:
         """Import the checkpoint of a query of Spark, unless an earlier start has.
 
-        Returns the savepoint to start from. None if it is gone: the job then continues from its own checkpoints.
+        Returns the savepoint to start from. None if it was deleted: the job then continues from its own checkpoints.
         """
         files = CheckpointFileSystem.from_uri(self.job_dir)
         target = files.location(IMPORTED_DIRECTORY)

@@ -707,7 +707,7 @@ class EpochDriver:
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
         self.abandoned: str | None = None
-        """The error message of the running epoch, if nobody waits for it any longer."""
+        """The error message of the running epoch, if no query waits for it."""
         self._is_running = False
         self.failure: BaseException | None = None
         self._lost: LeadershipLostError | None = None

@@ -2,7 +2,7 @@
 
 A query ends by itself, by `stop`, by a timeout or by Ctrl-C. Its end waits for the running epoch. An epoch that exceeds
 the timeout is aborted: Spark cancels its tasks, nothing of it remains, and the next start processes it again. The jobs
-of a no-data epoch, which runs beside the query, are cancelled here until it has ended.
+of a no-data epoch, which the query does not know, are cancelled here until it has ended.
 
 PySpark answers SIGINT by cancelling all jobs and raising KeyboardInterrupt inside its own code. While the main thread
 waits for the query, this module handles the signal instead: the first one stops the job, the second one aborts the
@@ -11,8 +11,8 @@ epoch.
 Spark writes its offset and commit logs through Hadoop's ``FileContext``. Without Hadoop's native library that starts a
 process (``readlink``) for each local file, 14 per batch. ``FileSystem`` starts none and writes the same files in the
 same steps: a temporary file and its checksum, then a rename. ``FileContext`` also rejects replacing a file atomically;
-one driver leads a job, so nobody else writes these files (``docs/decisions/0039``). Spark reads the setting from the
-session when the query first opens the log, so it is set only until then. A choice of the program is respected.
+one driver leads a job, so no other driver writes these files (``docs/decisions/0039``). Spark reads the setting from
+the session when the query first opens the log, so it is set only until then. A choice of the program is respected.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ _ended_contexts: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 def end_with_program(spark: SparkSession) -> None:
     """Stop a session with a ``local-cluster`` when the program ends, in case the program does not.
 
-    Otherwise the JVM exits beside its own workers, which start executors again and log errors meanwhile.
+    Otherwise the JVM exits at the same time as its workers, which start executors again and log errors meanwhile.
     """
     context = spark.sparkContext
     if (context.master or "").startswith("local-cluster") and context not in _ended_contexts:

@@ -1,7 +1,7 @@
 """The migration of one restored state, from the stored bytes to the bytes of its descriptor.
 
 `StateStore.rewrite` runs it over all entries, right after the state is registered. The errors name the entry that
-cannot be migrated. A store that migrates lazily would keep the migration beside the entries in the old schema
+cannot be migrated. A store that migrates lazily would keep the migration with the entries in the old schema
 (`statebackend.state.state_meta.SchemaPart`).
 """
 

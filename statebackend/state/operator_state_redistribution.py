@@ -112,7 +112,7 @@ def redistribute(handles: Sequence[OperatorStateHandle], parallelism: int) -> tu
         elif parallelism == len(handles):
             carried = [parts or _without_rows(pieces) for parts in pieces]
         else:
-            carried = _dealt(pieces, parallelism, first)
+            carried = _redistributed(pieces, parallelism, first)
             first = (first + sum(part.row_count for parts in pieces for part in parts)) % parallelism
         everything = _merged(part for parts in pieces for part in parts)
         for subtask, parts in zip(assigned, carried, strict=True):
@@ -145,15 +145,15 @@ def _copies(pieces: Sequence[Parts], parallelism: int) -> list[Parts]:
     return [pieces[index % len(pieces)] or copies[index % len(copies)] for index in range(parallelism)]
 
 
-def _dealt(pieces: Sequence[Parts], parallelism: int, first: int) -> list[Parts]:
+def _redistributed(pieces: Sequence[Parts], parallelism: int, first: int) -> list[Parts]:
     total = sum(part.row_count for parts in pieces for part in parts)
     base, remainder = divmod(total, parallelism)
     cutter = _Cutter(pieces)
-    dealt = []
+    shares = []
     for index in range(parallelism):
         has_one_more = (index - first) % parallelism < remainder
-        dealt.append(_merged(cutter.take(base + has_one_more)) or _without_rows(pieces))
-    return dealt
+        shares.append(_merged(cutter.take(base + has_one_more)) or _without_rows(pieces))
+    return shares
 
 
 class _Cutter:

@@ -619,12 +619,12 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         return [column_values(batch.column(name)) for name in self.columns]
 
     def partial_results(
-        self, batch: pa.RecordBatch, groups: Sequence[pa.Array], beside: Sequence[tuple[str, pa.Array]] = ()
+        self, batch: pa.RecordBatch, groups: Sequence[pa.Array], further: Sequence[tuple[str, pa.Array]] = ()
     ) -> Any:
         """Aggregate a batch by groups.
 
         Returns a table: the columns of the groups, one column per partial result, in order, and one for each pair of
-        function and column ``beside`` them. None if a sum may overflow in Arrow, which does not report that.
+        function and column in ``further``. None if a sum may overflow in Arrow, which does not report that.
         """
         if any(_may_overflow(batch.column(name)) for name in self._wide):
             return None
@@ -632,9 +632,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         columns = {f"group{index}": group for index, group in enumerate(groups)}
         by = list(columns)
         columns.update({f"of {name}": batch.column(name) for name in read})
-        columns.update({f"beside{index}": column for index, (_, column) in enumerate(beside)})
+        columns.update({f"further{index}": column for index, (_, column) in enumerate(further)})
         calls: list[tuple[Any, str]] = [(f"of {name}" if name else [], function) for name, function in self.partials]
-        calls += [(f"beside{index}", function) for index, (function, _) in enumerate(beside)]
+        calls += [(f"further{index}", function) for index, (function, _) in enumerate(further)]
         table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
         results = [f"{name}_{function}" if name else function for name, function in calls]
         return table.group_by(by, use_threads=False).aggregate(calls).combine_chunks().select([*by, *results])
@@ -642,7 +642,7 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
     def partials_together(self, tables: Sequence[pa.Table], group_count: int) -> pa.Table | None:
         """Return the partial results of several batches as one table. None if a sum may overflow.
 
-        The columns are those of `partial_results`; functions ``beside`` are ``max``.
+        The columns are those of `partial_results`; functions ``further`` are ``max``.
         """
         if len(tables) == 1:
             return tables[0]

@@ -43,7 +43,7 @@ DEFAULT_CAPACITY: Final = 100
 
 @frozen
 class AsyncContext:
-    """The argument of `async_invoke` and `timeout` beside the record."""
+    """The second argument of `async_invoke` and `timeout`."""
 
     timestamp: int | None
     """The event time of the record in milliseconds since 1970; None if it has none."""

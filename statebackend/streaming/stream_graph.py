@@ -79,7 +79,7 @@ class ReplayableSource(Protocol):
     one, in place of the start position of `splits`, which may be the end of the split.
 
     It may also have ``split_identities()``. It returns a text for splits that exist now. The text changes if the split
-    is deleted and created again. Checkpoints store it beside the position, and another text is an error. It is called
+    is deleted and created again. Checkpoints store it with the position, and another text is an error. It is called
     after `splits` and before each checkpoint.
 
     ``close()`` is called when a run ends.

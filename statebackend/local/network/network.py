@@ -1,6 +1,6 @@
 """The network of a job as one state machine: which moves are possible, and what a move does.
 
-    feed, send                 from outside: a piece for a source, a mail beside the channels
+    feed, send                 from outside: a piece for a source, a mail outside of the channels
     step                       one move, which the scheduler chooses
     run                        moves until none is possible: all that was fed is processed, except by paused sources
     advance_processing_time    the clock, which does not travel on channels
@@ -102,7 +102,7 @@ class Network:
         self.operators = tuple(operators)
         self.output = output
         self.mails: list[Mail] = []
-        """The moves beside the channels that are possible."""
+        """The possible moves outside of the channels."""
         self._scheduler = scheduler
         self._behind: deque[OperatorSubtask] = deque()
         # Downstream first, but the subtasks of one operator by their index.

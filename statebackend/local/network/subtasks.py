@@ -22,7 +22,7 @@ source reads nothing; if the job drains, the end of time precedes that barrier.
 The *output* is one subtask for all sinks, so that there is one order of results. Each sink is an input with its own
 watermark. No barrier overtakes here: what arrived before a barrier belongs to its checkpoint.
 
-A *mail* is a move beside the channels. Mails have no order among each other:
+A *mail* is a move outside of the channels. Mails have no order among each other:
 
     trigger, acknowledge, decline, notify complete, notify aborted    a message between the coordinator and a task
     write                                                             write a snapshot, then acknowledge it
@@ -62,7 +62,7 @@ from statebackend.streaming.time.watermark_generators import END_OF_TIME, Waterm
 
 @frozen(eq=False)
 class Mail:
-    """A move beside the channels, for a checkpoint and possibly a task; ``make`` carries it out."""
+    """A move outside of the channels, for a checkpoint and possibly a task; ``make`` carries it out."""
 
     name: str
     checkpoint_id: int

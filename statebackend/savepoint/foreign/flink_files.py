@@ -541,7 +541,7 @@ class FlinkFiles(CheckpointFileSystem):
 
     @cached_property
     def _databases(self) -> dict[IncrementalHandle, tuple[FlinkDatabase, ExitStack]]:
-        """The open databases that nobody reads at present, the least recently used one first."""
+        """The open databases without a reader, the least recently used one first."""
         return {}
 
     def _bring(self, stream: StreamHandle, target: str) -> None:

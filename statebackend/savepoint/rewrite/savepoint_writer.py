@@ -428,7 +428,7 @@ class SavepointWriter:
             )
         if is_checkpoint and metadata.source_positions is not None and "source_progress" not in drafts.dropped:
             raise PlanError(
-                f"the log of what was read of the sources lies beside the checkpoint {metadata.checkpoint_id}, not in "
+                f"Spark's log of the sources is next to the checkpoint {metadata.checkpoint_id}, not in "
                 f"it: take a savepoint of the job and rewrite that, or let the sources be read again "
                 f"(drop_source_progress)"
             )

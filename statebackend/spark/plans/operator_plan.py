@@ -352,8 +352,8 @@ class OneInput:
         self.order = SelectedColumns(order) if order else None
         """The sort order of the rows of a task; None to leave them unsorted."""
         # By the key group, or else the subtask, a task checks that the rows are its own.
-        beside = [SUBTASK_COLUMN] if one.key_types is None else []
-        self.task_columns = tuple(map(column_named, (*one.names, *beside)))
+        added = [SUBTASK_COLUMN] if one.key_types is None else []
+        self.task_columns = tuple(map(column_named, (*one.names, *added)))
 
     def of(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The rows of the frame of the input."""

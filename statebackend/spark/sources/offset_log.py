@@ -18,7 +18,7 @@ that a rollback may need.
     sources/0/...  of a             sources/0/...  of b
     sources/1/...  of b             sources/2/...  of a
 
-The new log is written beside the old one, which is then moved away and replaced. A crash before that leaves a new log
+The new log is written next to the old one, which is then moved away and replaced. A crash before that leaves a new log
 that is deleted and rewritten, since the program may have changed. A crash between the two moves leaves the new log
 only, which is valid. So there is always one complete log.
 

@@ -4,7 +4,7 @@ Spark's log counts what was read of each source by position, and does not name t
 moved it would read every file again, or fail; it cannot parse the position of another kind of source. So a checkpoint
 names Spark's sources as Spark's plan does, ``FileSource[/data/in]`` or ``rate``, together with the uid of the program's
 source: one DataFrame may contain several of Spark's. The schema is not part of the identity, because it may evolve; it
-is stored beside it.
+is stored with it.
 
 ``withWatermark`` is never ignored: it becomes the watermark strategy of the source, or is rejected. It is in the
 analysed plan at any depth and marks its column, and the mark follows the column through selects and renames. If the

@@ -1,6 +1,6 @@
 """The data source ``statebackend``: its registration with a session, and what ``spark.read.format`` calls.
 
-Spark creates the source in a Python process beside the driver. It asks for the columns, creates a reader, passes the
+Spark creates the source in a Python process next to the driver. It asks for the columns, creates a reader, passes the
 filters of the query, asks for the partitions, and sends the reader to the tasks. The source keeps the checkpoint that
 it opened for the columns, so the rows come from the same one while a job continues.
 

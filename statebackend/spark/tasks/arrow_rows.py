@@ -171,7 +171,7 @@ class InputColumns:
     """Which columns of an input are the record, and which its key; goes to the workers.
 
     An input that is broadcast has no key, and its rows no key groups. ``has_time`` says whether the column of event
-    time is beside them. With a ``kind`` the records are objects of its class, and otherwise rows.
+    time is in a column of its own. With a ``kind`` the records are objects of its class, and otherwise rows.
     """
 
     record: tuple[str, ...]

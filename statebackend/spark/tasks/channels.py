@@ -1,6 +1,6 @@
 """How tasks send acknowledgements and progress to the driver, and how a worker gets its rows without delay.
 
-Both use an accumulator of Spark, beside the rows. Its values arrive with the result of a task: a failed task adds
+Both use an accumulator of Spark, not the rows. Its values arrive with the result of a task: a failed task adds
 nothing, and when an action returns, the values of all its tasks have arrived. If Spark repeats a task for lost rows,
 its acknowledgement arrives again, and the coordinator compares the state of both. Acknowledgements of earlier epochs
 are dropped. Progress arrives per task: the last notice of each restore, migration or export. PySpark keeps every

@@ -12,7 +12,7 @@ Two things travel to the workers:
 
 Spark calls `EpochTask.run` once per partition, with the rows as Arrow batches; the partition id is the subtask index.
 The subtask opens and closes its state within one task: in the next epoch Spark assigns the partition to another worker,
-which an open database would lock out. The acknowledgement is sent beside the rows, after the last of them.
+which an open database would lock out. The acknowledgement is sent after the last row, by an accumulator.
 
 PySpark's workers run the garbage collector after every task, over all modules, classes and functions: about 50 ms for a
 task that takes 20. So a worker that learns of a run excludes all existing objects from collection (`gc.freeze`) until

@@ -1,10 +1,10 @@
 """The entries of one state on the heap, and the copy-on-write history that snapshots read.
 
-One dict maps entry keys to what is stored, the *live* entries. Every read and write goes to it. Beside it is a chain of
-*epochs*, one from each snapshot to the next. An epoch records what it changed and what was stored before. A freeze
-starts a new epoch, whatever the size of the state. A frozen value is what the first later epoch that changed its key
-recorded; without such an epoch it is the live entry. This is Flink's copy-on-write per entry, with the old version
-beside the table instead of in it.
+One dict maps entry keys to what is stored, the *live* entries. Every read and write goes to it. In addition there is a
+chain of *epochs*, one from each snapshot to the next. An epoch records what it changed and what was stored before. A
+freeze starts a new epoch, whatever the size of the state. A frozen value is what the first later epoch that changed its
+key recorded; without such an epoch it is the live entry. This is Flink's copy-on-write per entry, with the old version
+next to the table instead of in it.
 
 The recorded values also serve the digest of an epoch: an entry that is rewritten with its old value is not a change.
 

@@ -10,7 +10,7 @@ handles.
 
 The asynchronous part uploads files, merges increments, and writes bases. It works on what the barrier froze: immutable
 files, and, for a state that is written whole, a scan that shows the database as of the barrier. So it may run on any
-thread, beside the backend and other snapshots. It does not change the local database.
+thread, in parallel to the backend and other snapshots. It does not change the local database.
 
 `statebackend.state.rocksdb.restore` fills the database.
 """

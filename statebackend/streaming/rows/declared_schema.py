@@ -228,7 +228,7 @@ def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
     return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
 
-OF_PROCESS: Final = "schema=RecordClass or schema='name type, ...' beside its uid, the schema of what it emits"
+OF_PROCESS: Final = "schema=RecordClass or schema='name type, ...' after its uid, the schema of its output"
 OF_OUTPUT_TAG: Final = "OutputTag(name, RecordClass) or OutputTag(name, 'name type, ...'), the schema of its rows"
 """How programs pass the schemas of outputs and side outputs."""
 

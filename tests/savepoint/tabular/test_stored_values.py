@@ -15,7 +15,7 @@ import pytest
 import typeserializers as ts
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.tables import ColumnForms
-from statebackend.savepoint.value_forms import stored_values, way_back
+from statebackend.savepoint.value_forms import from_arrow_value, stored_values
 
 
 @attrs.frozen
@@ -24,15 +24,15 @@ class Place:
     y: int
 
 
-def has_way_back(serializer: ts.TypeSerializer[Any]) -> bool:
+def is_writable(serializer: ts.TypeSerializer[Any]) -> bool:
     try:
-        way_back(serializer, "value")
+        from_arrow_value(serializer, "value")
     except ColumnValueError:
         return False
     return True
 
 
-WRITABLE = [name for name, case in contract_cases.CASES.items() if has_way_back(case.make())]
+WRITABLE = [name for name, case in contract_cases.CASES.items() if is_writable(case.make())]
 
 
 def test_common_types_round_trip() -> None:

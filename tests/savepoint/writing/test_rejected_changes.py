@@ -210,7 +210,7 @@ POSITIONS = SourcePositions(batch_id=3, offsets=b"log", sources=(ReadSource("ord
             {"source_positions": POSITIONS},
             Plan().drop_sinks(),
             Plan().drop_source_progress(),
-            r"lies beside the checkpoint 7.*drop_source_progress",
+            r"is next to the checkpoint 7.*drop_source_progress",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_invalid_schema_is_rejected_with_the_reason(ddl: str, reported: str) 
 
 def test_an_output_needs_a_known_kind_of_schema() -> None:
     with pytest.raises(
-        JobDefinitionError, match=r"^here: pass schema=RecordClass or schema='name type, ...' beside its uid"
+        JobDefinitionError, match=r"^here: pass schema=RecordClass or schema='name type, ...' after its uid"
     ):
         output_schema(None, "here", OF_PROCESS)
     with pytest.raises(JobDefinitionError, match=r"^here: schema must be DDL, a record class or a StructType, not int"):

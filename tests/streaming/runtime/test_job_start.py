@@ -145,7 +145,7 @@ def test_an_output_without_a_schema_and_an_unknown_column_are_rejected(tmp_path:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     environment.from_elements([{"key": "a"}]).key_by("key").process(Count(), uid="count").sink_to([])
     with pytest.raises(
-        JobDefinitionError, match=r"operator 'count': pass schema=RecordClass or schema='name type, ...' beside its uid"
+        JobDefinitionError, match=r"operator 'count': pass schema=RecordClass or schema='name type, ...' after its uid"
     ):
         environment.execute("job")
     with pytest.raises(JobDefinitionError, match="which has the columns key: there is no column 'other'"):
