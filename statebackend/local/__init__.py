@@ -1,4 +1,4 @@
-"""The local runtime: jobs in this process, without a JVM, for tests and small jobs.
+"""The local runtime: jobs in one Python process, without a JVM, for tests and small jobs.
 
 Each part is one object or file, created once per run and passed on whole:
 

@@ -1,4 +1,4 @@
-"""The environment of the local runtime: it runs a job in this process, without a JVM.
+"""The environment of the local runtime: it runs a job without a JVM.
 
 A program for Spark runs over a list of elements or a replayable source. Records between operators are rows of the
 declared schemas, and state behaves as in production: a value that was changed without an update is as it was stored,
@@ -69,7 +69,7 @@ from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
-from statebackend.streaming.runtime.job_start import Engine, check_written_by, locked_start, looked_up
+from statebackend.streaming.runtime.job_start import Engine, check_written_by, locked_start, read_starting_point
 from statebackend.streaming.runtime.settings import (
     TIMESTAMP_TYPES,
     check_whole_numbers,
@@ -90,7 +90,7 @@ from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 
 class LocalStreamEnvironment(StreamEnvironment):
-    """Builds one job and runs it in this process.
+    """Builds one job and runs it on the local runtime.
 
     Args:
         job_dir: The job directory. Without it, checkpoints are in a temporary directory, which exists as long as the
@@ -214,7 +214,7 @@ class LocalStreamEnvironment(StreamEnvironment):
         none. Incompatible state is in the reports and not an error.
         """
         job = self._job(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
-        point = looked_up(self._job_dir, self._services, lambda records: self._starting_point(records, job))
+        point = read_starting_point(self._job_dir, self._services, lambda records: self._starting_point(records, job))
         return self._reports(point, job)
 
     def execute(
@@ -393,9 +393,9 @@ class LocalStreamEnvironment(StreamEnvironment):
 
     def _starting_point(self, records: JobRecords, job: LocalProgram) -> StartingPoint:
         # The log of a Spark job identifies its directory, whatever the state of its checkpoints.
-        check_written_by(None, Engine.IN_PROCESS, records.driver_files)
+        check_written_by(None, Engine.LOCAL, records.driver_files)
         newest = _checkpoint_to_continue(records, job.roll_back_to)
-        check_written_by(newest, Engine.IN_PROCESS, records.driver_files)
+        check_written_by(newest, Engine.LOCAL, records.driver_files)
         # The source progress of a Spark savepoint has no meaning for elements.
         return starting_point(records.file_system, newest, job.from_savepoint, False)
 

@@ -67,7 +67,7 @@ class LocalRun:
                 job_name=identity.job_name,
                 job_id=identity.job_id,
                 run_id=directory.run_id,
-                engine="in process",
+                engine="local",
                 parallelism=program.parallelism,
                 max_parallelism=identity.max_parallelism,
                 started_ms=wall_clock(),

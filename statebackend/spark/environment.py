@@ -87,7 +87,7 @@ from statebackend.streaming.runtime.job_start import (
     LockedStart,
     check_written_by,
     locked_start,
-    looked_up,
+    read_starting_point,
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
@@ -251,7 +251,7 @@ class SparkStreamEnvironment(StreamEnvironment):
         """
         pipeline = self._prepare()
         # Only the state is checked, so the source progress does not matter.
-        point = looked_up(
+        point = read_starting_point(
             self.job_dir,
             self._services,
             lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),

@@ -632,7 +632,7 @@ def restore_metrics(
 
 @frozen(kw_only=True)
 class ObservedRun:
-    """A run of a job. ``engine`` is ``"spark"`` or ``"in process"``, ``started_ms`` wall-clock time."""
+    """A run of a job. ``engine`` is ``"spark"`` or ``"local"``, ``started_ms`` wall-clock time."""
 
     job_name: str
     job_id: str

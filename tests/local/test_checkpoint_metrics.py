@@ -15,7 +15,7 @@ from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 
 RUN = ObservedRun(
-    job_name="job", job_id="job", run_id="run", engine="in process", parallelism=2, max_parallelism=8, started_ms=0
+    job_name="job", job_id="job", run_id="run", engine="local", parallelism=2, max_parallelism=8, started_ms=0
 )
 COUNT = StateMetrics(reads=3, writes=2, entries=5)
 

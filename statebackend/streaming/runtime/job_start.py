@@ -21,7 +21,7 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.starting_point import StartingPoint
 
-__all__ = ["Engine", "LockedStart", "check_written_by", "locked_start", "looked_up"]
+__all__ = ["Engine", "LockedStart", "check_written_by", "locked_start", "read_starting_point"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Engine(enum.Enum):
     """The runtime of a job. Each stores source positions differently, so a job directory belongs to one runtime."""
 
     SPARK = "a job on Spark"
-    IN_PROCESS = "a job in one process"
+    LOCAL = "a job of the local runtime"
 
 
 def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_system: CheckpointFileSystem) -> None:
@@ -51,7 +51,7 @@ def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_sys
     is_spark = file_system.exists("spark/metadata") or (newest is not None and newest.source_positions is not None)
     if newest is None and not is_spark:
         return
-    written_by = Engine.SPARK if is_spark else Engine.IN_PROCESS
+    written_by = Engine.SPARK if is_spark else Engine.LOCAL
     if written_by is not engine:
         raise JobRestoreError(
             f"the job directory {file_system.uri} is that of {written_by.value}, and {engine.value} cannot continue "
@@ -60,7 +60,9 @@ def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_sys
         )
 
 
-def looked_up(job_dir: str, services: JobServices, find: Callable[[JobRecords], StartingPoint]) -> StartingPoint:
+def read_starting_point(
+    job_dir: str, services: JobServices, find: Callable[[JobRecords], StartingPoint]
+) -> StartingPoint:
     """Return the starting point without becoming the leader. Raises the errors of ``find``."""
     with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         return find(records)

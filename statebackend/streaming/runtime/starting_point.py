@@ -107,7 +107,7 @@ def starting_point(
     if given is None and recorded is not None:
         savepoint = with_source_positions(_recorded_savepoint(recorded, file_system), split_sources)
     assert savepoint is not None
-    with_progress, restarted = _progress_asked(restore_source_progress)
+    with_progress, restarted = _requested_progress(restore_source_progress)
     if given is None and recorded is not None:
         # A start that does not name the savepoint again keeps the stored source positions.
         with_progress, restarted = with_progress and recorded.with_source_progress, recorded.restarted_sources
@@ -204,7 +204,7 @@ def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) 
         ) from error
 
 
-def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
+def _requested_progress(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
     """Whether the source progress is restored, and the uids of the sources that restart."""
     if isinstance(restore_source_progress, bool):
         return restore_source_progress, ()

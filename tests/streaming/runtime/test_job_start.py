@@ -80,9 +80,9 @@ ON_SPARK = SourcePositions(batch_id=3, offsets=b"v1", sources=None)
 @pytest.mark.parametrize(
     ("engine", "written_by", "newest", "has_log"),
     [
-        (Engine.IN_PROCESS, Engine.SPARK, metadata(source_positions=ON_SPARK), False),
-        (Engine.IN_PROCESS, Engine.SPARK, None, True),
-        (Engine.SPARK, Engine.IN_PROCESS, metadata(), False),
+        (Engine.LOCAL, Engine.SPARK, metadata(source_positions=ON_SPARK), False),
+        (Engine.LOCAL, Engine.SPARK, None, True),
+        (Engine.SPARK, Engine.LOCAL, metadata(), False),
     ],
 )
 def test_a_job_directory_of_the_other_runtime_is_rejected(
