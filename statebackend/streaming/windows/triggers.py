@@ -15,6 +15,7 @@ The next firing time is in state; merged windows use the earliest.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -128,13 +129,13 @@ class Trigger(ABC, Generic[T, W]):
     def on_element(self, element: T, timestamp_ms: int | None, window: W, context: TriggerContext) -> TriggerResult:
         """Called for every record that was added to the window. ``timestamp_ms`` may be None."""
 
-    @abstractmethod
     def on_event_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
         """Called when the watermark reaches a timer of the window. Other code may have registered the timer."""
+        return TriggerResult.CONTINUE
 
-    @abstractmethod
     def on_processing_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
         """Called when the clock reaches a timer of the window. Other code may have registered the timer."""
+        return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
         """Whether the trigger supports windows that merge."""
@@ -156,16 +157,8 @@ _CONTINUE: Final = TriggerResult.CONTINUE
 _FIRE: Final = TriggerResult.FIRE
 
 
-def _sum(left: int, right: int) -> int:
-    return left + right
-
-
-def _earlier(left: int, right: int) -> int:
-    return min(left, right)
-
-
-_COUNT: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("count", _sum, LongSerializer())
-_FIRE_TIME: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("fire-time", _earlier, LongSerializer())
+_COUNT: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("count", operator.add, LongSerializer())
+_FIRE_TIME: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("fire-time", min, LongSerializer())
 
 
 @frozen
@@ -180,9 +173,6 @@ class EventTimeTrigger(Trigger[Any, Any]):
 
     def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         return _FIRE if timestamp_ms == window.max_timestamp else _CONTINUE
-
-    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
 
     def can_merge(self) -> bool:
         return True
@@ -204,9 +194,6 @@ class ProcessingTimeTrigger(Trigger[Any, Any]):
         context.register_processing_time_timer(window.max_timestamp)
         return _CONTINUE
 
-    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         return _FIRE
 
@@ -226,12 +213,6 @@ class NeverTrigger(Trigger[Any, Any]):
     """Never fires; the default of the global window."""
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
-    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
-    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         return _CONTINUE
 
     def can_merge(self) -> bool:
@@ -273,12 +254,6 @@ class CountTrigger(Trigger[Any, Any]):
             return _CONTINUE
         count.clear()
         return _FIRE
-
-    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
-    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
 
     def can_merge(self) -> bool:
         return True
@@ -390,9 +365,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             self._register_next(self._bounded(timestamp_ms, due_ms), window.max_timestamp, context)
         return _FIRE
 
-    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
     def can_merge(self) -> bool:
         return True
 
@@ -431,9 +403,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         if context.get_partitioned_state(_FIRE_TIME).get() is None:
             now_ms = context.current_processing_time()
             self._register_next(_interval_start(now_ms, self.interval_ms), window.max_timestamp, context)
-        return _CONTINUE
-
-    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         return _CONTINUE
 
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
@@ -526,12 +495,6 @@ class DeltaTrigger(Trigger[Any, Any]):
             return _CONTINUE
         state.update(element)
         return _FIRE
-
-    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
-
-    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        return _CONTINUE
 
     def clear(self, window: Any, context: TriggerContext) -> None:
         context.get_partitioned_state(self.descriptor).clear()
