@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -106,6 +108,44 @@ class SinkDriver:
         self.steps += 1
         if self.steps == self.kill_at:
             raise KilledError(f"after step {self.steps}")
+
+
+class LineKill:
+    """A context that raises `KilledError` once, before the nth line of a class that this thread reaches first."""
+
+    def __init__(self, sink: Sink, kill_at: int) -> None:
+        functions = [one for kind in type(sink).__mro__ if kind is not Sink for one in vars(kind).values()]
+        self._codes = {code for one in functions for code in _codes_of(getattr(one, "__code__", None))}
+        self._kill_at = kill_at
+        self._reached: set[tuple[str, int]] = set()
+        self.killed = ""
+        """The line, empty if there is none."""
+
+    def __enter__(self) -> None:
+        self._former = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._former)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in self._codes:
+            return None
+        if event == "line" and not self.killed:
+            line = (frame.f_code.co_filename, frame.f_lineno)
+            self._reached.add(line)
+            if len(self._reached) == self._kill_at:
+                self.killed = f"{line[0]}:{line[1]}"
+                raise KilledError(f"before {self.killed}")
+        return self._trace
+
+
+def _codes_of(code: Any) -> Iterator[CodeType]:
+    """Yield the code of a function and of the functions in it."""
+    if isinstance(code, CodeType):
+        yield code
+        for one in code.co_consts:
+            yield from _codes_of(one)
 
 
 def rows_of_epoch(epoch_id: int, tag: str = "") -> list[Row]:
@@ -203,6 +243,24 @@ class SinkContract:
         again.run(1)
         again.commit()
         assert self.visible(target) == rows_of_epochs(0, 1)
+
+    def test_a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing(self, target_of: Callable[[], Any]) -> None:
+        for kill_at in range(1, 200):
+            target = target_of()
+            driver = self.driver(target)
+            driver.start()
+            driver.run(0)
+            driver.store(1, [driver.stage(1, 0, rows_of_epoch(1))])
+            kill = LineKill(driver.sink, kill_at)
+            with contextlib.suppress(Exception), kill:
+                driver.commit()
+            again = self.driver(target, "run-2", checkpoint=driver.checkpoint)
+            again.start()
+            again.run(2)
+            assert self.visible(target) == rows_of_epochs(0, 1, 2), f"killed before {kill.killed}"
+            if not kill.killed:
+                return
+        pytest.fail("the commit never came to its end")
 
     def test_a_commit_that_fails_inside_the_target_is_repeated(self, target_of: Callable[[], Any]) -> None:
         faults = self.faults()
