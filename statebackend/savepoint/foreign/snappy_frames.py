@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from snapshots.errors import MalformedDataError
 
-__all__ = ["STREAM_START", "crc32c", "decompress_frames", "python_crc32c", "stream_starts"]
+__all__ = ["STREAM_START", "crc32c", "decompress_frames", "python_crc32c", "stream_starts", "uncompressed_size"]
 
 _IDENTIFIER: Final = b"sNaPpY"
 STREAM_START: Final = b"\xff\x06\x00\x00" + _IDENTIFIER
@@ -69,7 +69,7 @@ def stream_starts(data: bytes) -> list[int]:
 
 def _block(codec: pa.Codec, body: bytes, start: int, *, is_compressed: bool) -> bytes:
     content = body[4:]
-    size = _uncompressed_size(content, start) if is_compressed else len(content)
+    size = uncompressed_size(content, start) if is_compressed else len(content)
     if len(body) < 4 or size > _MAX_BLOCK_BYTES:
         raise MalformedDataError(f"the compressed chunk at byte {start} has {size} bytes of data")
     if is_compressed:
@@ -83,7 +83,8 @@ def _block(codec: pa.Codec, body: bytes, start: int, *, is_compressed: bool) -> 
     return content
 
 
-def _uncompressed_size(block: bytes, start: int) -> int:
+def uncompressed_size(block: bytes, start: int) -> int:
+    """Return the size in the first bytes of a compressed block. ``start`` is its position for errors."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * index

@@ -4,7 +4,9 @@ Spark follows links, and trusts names and lengths in its files. A directory may 
 that Spark opens must be inside of it:
 
 * There are no links.
-* An archive of RocksDB has plain names: Spark copies files to the names in its entry ``metadata``.
+* An archive of RocksDB has plain names: Spark copies files to the names in its entry ``metadata``. It has no entries
+  and no data besides those of its directory, because Spark does not read the directory.
+* The lengths in deltas, snapshots and changelogs are those of the file (`spark_records`).
 
 Two kinds of metadata make Spark unable to read a valid checkpoint. `readable_copy` corrects them in a directory of
 links, so that the state itself is not copied and the checkpoint is not changed:
@@ -30,6 +32,7 @@ from typing import Final
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
 __all__ = ["check_state_files", "operators_without_metadata", "readable_copy"]
 
@@ -38,7 +41,13 @@ _ARCHIVE: Final = re.compile(r"(\d+)(?:_[-0-9a-f]+)?\.zip")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][-\w.]*")
 _MAX_ARCHIVE_BYTES: Final = 1 << 30
 _MAX_METADATA_BYTES: Final = 1 << 26
+_ENTRY_HEADER_BYTES: Final = 30
+_MAX_DESCRIPTOR_BYTES: Final = 24
+"""Data of an entry may be followed by its checksum and sizes, which are shorter than the header of an entry."""
+
+_INFLATED_BYTES: Final = 1 << 20
 _UNREADABLE: Final = (
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
     ValueError,
@@ -58,23 +67,28 @@ def check_state_files(files: CheckpointFileSystem) -> None:
 
     Raises:
         StorageError: Something is a link, or neither a file nor a directory.
-        ForeignFormatError: An archive is damaged, or would be unpacked elsewhere.
+        ForeignFormatError: A file has a wrong length, or an archive is damaged or would be unpacked elsewhere.
     """
     for directory in files.list_directories():
         files.check_regular(directory)
     for path in files.list_files("state"):
-        if _ARCHIVE.fullmatch(path.rpartition("/")[2]):
+        name = path.rpartition("/")[2]
+        if _ARCHIVE.fullmatch(name):
             _check_archive(files, path)
+        elif found := RECORD_FILE.fullmatch(name):
+            check_records(files.read_file(path), files.location(path), found[1])
 
 
 def _check_archive(files: CheckpointFileSystem, path: str) -> None:
     """Check the names in an archive of RocksDB and in its list of sorted files."""
     where = files.location(path)
     try:
-        with zipfile.ZipFile(io.BytesIO(files.read_file(path))) as archive:
+        data = files.read_file(path)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
             if sum(one.file_size for one in archive.infolist()) > _MAX_ARCHIVE_BYTES:
                 raise ForeignFormatError(f"{where}: its files are larger than 1 GiB, and no archive of Spark is")
+            _check_layout(data, archive)
             if "metadata" in names:
                 if archive.getinfo("metadata").file_size > _MAX_METADATA_BYTES:
                     raise ForeignFormatError(f"{where}: its entry metadata is larger than 64 MiB")
@@ -87,6 +101,36 @@ def _check_archive(files: CheckpointFileSystem, path: str) -> None:
     for name in names:
         if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
             raise ForeignFormatError(f"{where}: {name!r} is not the name of a file in the archive's directory")
+
+
+def _check_layout(data: bytes, archive: zipfile.ZipFile) -> None:
+    """Raise `ValueError` for entries that are not in the directory, or are larger than it says."""
+    end = 0
+    for entry in sorted(archive.infolist(), key=lambda one: one.header_offset):
+        start = entry.header_offset
+        if not end <= start <= end + (_MAX_DESCRIPTOR_BYTES if end else 0):
+            raise ValueError(f"its directory does not list what is at byte {end}")
+        name_bytes, extra_bytes = struct.unpack_from("<HH", data, start + _ENTRY_HEADER_BYTES - 4)
+        name_end = start + _ENTRY_HEADER_BYTES + name_bytes
+        end = name_end + extra_bytes + entry.compress_size
+        if data[start + _ENTRY_HEADER_BYTES : name_end] != entry.orig_filename.encode():
+            raise ValueError(f"the name at byte {start} is not {entry.orig_filename!r} as in its directory")
+        if entry.compress_type == zipfile.ZIP_DEFLATED:
+            _check_deflated(data[name_end + extra_bytes : end], entry)
+    if not end <= archive.start_dir <= end + _MAX_DESCRIPTOR_BYTES:
+        raise ValueError(f"its directory does not list what is at byte {end}")
+
+
+def _check_deflated(data: bytes, entry: zipfile.ZipInfo) -> None:
+    inflating, size_bytes = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    while not inflating.eof and size_bytes <= entry.file_size:
+        part = inflating.decompress(data, _INFLATED_BYTES)
+        data = inflating.unconsumed_tail
+        if not part and not data:
+            break
+        size_bytes += len(part)
+    if not inflating.eof or size_bytes != entry.file_size or inflating.unused_data:
+        raise ValueError(f"{entry.filename!r} does not have the size in its directory")
 
 
 def operators_without_metadata(files: CheckpointFileSystem) -> Sequence[int]:

@@ -6,16 +6,19 @@ import json
 import os
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.foreign.errors import ForeignFormatError
 from statebackend.savepoint.foreign.spark_files import check_state_files, operators_without_metadata, readable_copy
+from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "spark_checkpoints"
 
@@ -156,3 +159,124 @@ def test_session_windows_of_spark_3_5_get_metadata(tmp_path: Path, name: str) ->
         schema.write_bytes(content[:end])
         with pytest.raises(ForeignFormatError, match="schema is damaged"):
             readable_copy(files, 2)
+
+
+def test_an_entry_that_only_the_archive_s_stream_has_is_an_error(tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
+    archive = archive_of(tmp_path)
+    hidden = b"PK\3\4" + bytes(22) + (13).to_bytes(2, "little") + bytes(2) + b"../../outside"
+    # The directory and its offset stay valid, because zipfile accepts data before an archive.
+    archive.write_bytes(hidden + archive.read_bytes())
+    with pytest.raises(ForeignFormatError, match=r"3.zip is damaged: its directory does not list what is at byte 0"):
+        check_state_files(files)
+
+
+def test_an_entry_with_more_data_than_its_directory_says_is_an_error(tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
+    archive = archive_of(tmp_path)
+    rewrite(archive, lambda entries: entries.update(padding=bytes(1 << 20)))
+    data = bytearray(archive.read_bytes())
+    place = data.rindex(b"padding") - 46
+    data[place + 16 : place + 20] = zlib.crc32(bytes(10)).to_bytes(4, "little")
+    data[place + 24 : place + 28] = (10).to_bytes(4, "little")
+    archive.write_bytes(data)
+    with pytest.raises(ForeignFormatError, match="'padding' does not have the size in its directory"):
+        check_state_files(files)
+
+
+def lz4(content: bytes) -> bytes:
+    """The content as the stream of blocks that Spark writes, without a checksum."""
+    stream = b""
+    for start in range(0, len(content), 1 << 15):
+        part = content[start : start + (1 << 15)]
+        block = pa.Codec("lz4_raw").compress(part, asbytes=True)
+        sizes = len(block).to_bytes(4, "little") + len(part).to_bytes(4, "little")
+        stream += b"LZ4Block\x25" + sizes + bytes(4) + block
+    return stream + b"LZ4Block\x15" + bytes(12)
+
+
+def zstandard(content: bytes) -> bytes:
+    return pa.Codec("zstd").compress(content, asbytes=True)
+
+
+def snappy(content: bytes) -> bytes:
+    block = pa.Codec("snappy").compress(content, asbytes=True)
+    return b"\x82SNAPPY\0" + bytes(8) + len(block).to_bytes(4, "big") + block
+
+
+END = b"\xff\xff\xff\xff"
+RECORD = b"\0\0\0\1k\0\0\0\2vv"
+REMOVAL = b"\0\0\0\1k" + END
+LINEAGE = b"\0\2[]"
+
+
+@pytest.mark.parametrize("compressed", [lz4, zstandard, snappy])
+def test_records_of_every_form_are_accepted(compressed: Callable[[bytes], bytes]) -> None:
+    long = b"\0\1\0\0" + bytes(range(256)) * 256 + b"\0\0\0\0"
+    for kind, content in {
+        "delta": RECORD + REMOVAL + long + END,
+        "snapshot": RECORD + long + END,
+        "changelog": long + RECORD + REMOVAL + END,
+    }.items():
+        check_records(compressed(content), "file", kind)
+    for version, lineage in ((b"v2", b""), (b"v4", LINEAGE)):
+        typed = b"\1" + RECORD + b"\x11" + RECORD + b"\x10" + REMOVAL + b"\0"
+        check_records(compressed(b"\0\2" + version + lineage + typed), "file", "changelog")
+    check_records(compressed(b"\0\2v3" + LINEAGE + RECORD + END), "file", "changelog")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "message"),
+    [
+        ("delta", lz4(RECORD + b"\x7f\xff\xff\xff"), "byte 15 of its content: 2147483647 bytes are announced"),
+        ("delta", lz4(b"\xff\xff\xff\xfe"), "byte 4 of its content: a key has -2 bytes"),
+        ("delta", lz4(b"\0\0\0\1k\x80\0\0\0"), "a value has -2147483648 bytes"),
+        ("delta", lz4(b"\0\0\0\1k\x7f\0\0\0v"), "2130706432 bytes are announced, which the content does not"),
+        ("delta", lz4(RECORD), "byte 11 of its content: the content is truncated"),
+        ("delta", b"", "not compressed by LZ4, Zstandard or Snappy"),
+        ("delta", b"ZV\1\0\0", "not compressed by LZ4, Zstandard or Snappy"),
+        ("delta", lz4(RECORD + END)[:30], "a block of LZ4 has"),
+        ("delta", lz4(RECORD + END)[:12], "no block of LZ4 at byte 0 of the file"),
+        ("delta", b"LZ4Block\x25" + b"\1\0\0\0\xff\xff\xff\xff" + bytes(5), "and 4294967295 when decompressed"),
+        ("delta", zstandard(RECORD + END)[:-3], "Truncated compressed stream"),
+        ("delta", snappy(RECORD + END)[:-3], "the data is truncated"),
+        (
+            "delta",
+            b"\x82SNAPPY\0" + bytes(8) + b"\0\0\0\5\xff\xff\xff\xff\x0f",
+            "a block of Snappy has 4294967295 bytes",
+        ),
+        ("snapshot", lz4(REMOVAL + END), "a value has -1 bytes"),
+        ("changelog", lz4(b"\0\2v2\7"), "a record of the unknown type 7"),
+        ("changelog", lz4(b"\0\2v4\xff\xff[]"), "65535 bytes are announced"),
+    ],
+)
+def test_wrong_lengths_are_errors_with_file_and_position(kind: str, data: bytes, message: str) -> None:
+    with pytest.raises(ForeignFormatError, match=rf"/checkpoint/1.{kind} is damaged: .*{message}"):
+        check_records(data, f"/checkpoint/1.{kind}", kind)
+
+
+@pytest.mark.parametrize("compressed", [lz4, zstandard])
+def test_content_that_is_much_larger_than_its_file_is_an_error(compressed: Callable[[bytes], bytes]) -> None:
+    size = 80 << 20
+    data = compressed(b"\0\0\0\1k" + size.to_bytes(4, "big") + bytes(size) + END)
+    assert len(data) < size // 100
+    with pytest.raises(ForeignFormatError, match="more than 100 times larger than the file"):
+        check_records(data, "1.delta", "delta")
+
+
+@pytest.mark.parametrize("name", ["types-hdfs", "processor-ttl-format-2"])
+def test_a_flipped_log_of_state_is_read_or_an_error(name: str, tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.3", name)
+    check_state_files(files)
+    logs = [path for path in (tmp_path / name / "state").rglob("*") if RECORD_FILE.fullmatch(path.name)]
+    log = max(logs, key=lambda path: path.stat().st_size)
+    content, kind = log.read_bytes(), log.suffix[1:]
+    errors = []
+    for position in range(len(content)):
+        damaged = content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :]
+        try:
+            check_records(damaged, str(log), kind)
+        except ForeignFormatError as error:
+            errors.append(str(error))
+    assert len(errors) > len(content) // 20
+    assert all(str(log) in error for error in errors)
