@@ -4,10 +4,10 @@ The table is that of a value state with empty values, so history and snapshots a
 entries of all key groups. It is built at the first use, in linear time. Afterwards it is kept with the table, across
 epochs and when the table catches up with increments. So an epoch of a kept backend costs only what it adds and polls.
 
-An entry that is removed below the top stays in the heap as *dead*, until it reaches the top, is added again, or more
-than half of the heap is dead. So no entry is in the heap twice.
+An entry that is removed below the top stays in the heap as *stale*, until it reaches the top or most entries of the
+heap are stale. If it is added again meanwhile, the heap has it twice.
 
-Invariants, while there is a heap: its entries without the dead ones are those of the table; its top is alive.
+Invariants, while there is a heap: it contains the entries of the table; its top is one of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 _PRESENT: Final = b""
 """The value stored for an entry."""
 
-_MIN_DEAD: Final = 1024
-"""The heap is rebuilt only if at least this many entries are dead."""
+_MIN_STALE: Final = 1024
+"""The heap is rebuilt only if at least this many entries are stale."""
 
 
 class QueueEntryKeys:
@@ -59,12 +59,11 @@ class QueueEntryKeys:
 class QueueTable(ValueTable):
     """The entries of a queue; ``heap`` is None until first used."""
 
-    __slots__ = ("dead", "heap")
+    __slots__ = ("heap",)
 
     def __init__(self, name: str, key_groups: KeyGroupRange) -> None:
         super().__init__(name, QueueEntryKeys(), MemoryForm(None, is_encoded=True), key_groups)
         self.heap: list[bytes] | None = None
-        self.dead: set[bytes] = set()
 
     def built_heap(self) -> list[bytes]:
         """Return the heap, and build it first if necessary."""
@@ -72,7 +71,6 @@ class QueueTable(ValueTable):
         if heap is None:
             heap = self.heap = list(self.entries_alive())
             heapify(heap)
-            self.dead = set()
         return heap
 
     def entries_alive(self) -> Iterator[bytes]:
@@ -98,29 +96,17 @@ class QueueTable(ValueTable):
     def olders(self, epoch: EpochChanges) -> list[Any]:
         return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
 
-    def put_in(self, heap: list[bytes], entry: bytes) -> bool:
-        """Put an added entry into the heap; return whether it is at the top."""
-        dead = self.dead
-        if dead and entry in dead:
-            # It is still in the heap, below another one.
-            dead.remove(entry)
-            return False
-        heappush(heap, entry)
-        return heap[0] is entry
-
     def take_out(self, heap: list[bytes], entry: bytes) -> bool:
-        """Remove an entry from the heap, now or later; return whether it was at the top."""
-        dead = self.dead
+        """Remove an entry that has left the table, now or later; return whether it was at the top of the heap."""
+        live = self.history.live
         if heap[0] == entry:
             heappop(heap)
-            while heap and heap[0] in dead:
-                dead.remove(heappop(heap))
+            while heap and heap[0] not in live:
+                heappop(heap)
             return True
-        dead.add(entry)
-        if 2 * len(dead) > len(heap) + _MIN_DEAD:
-            heap[:] = [kept for kept in heap if kept not in dead]
+        if len(heap) > 2 * len(live) + _MIN_STALE:
+            heap[:] = live
             heapify(heap)
-            dead.clear()
         return False
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
@@ -136,7 +122,7 @@ class QueueTable(ValueTable):
         elif entry not in self.history.live:
             self.history.put_restored(entry, key_group, _PRESENT)
             if heap is not None:
-                self.put_in(heap, entry)
+                heappush(heap, entry)
 
     def can_take_entries_of(self, other: HeapTable) -> bool:
         return isinstance(other, QueueTable)
@@ -183,8 +169,6 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
             else:
                 table.admit(entry, entry[-2] << 8 | entry[-1])
         live[entry] = _PRESENT
-        if table.dead:
-            return table.put_in(heap, entry)
         heappush(heap, entry)
         return heap[0] is entry
 
@@ -238,14 +222,11 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heap = table.built_heap()
         entry = heap[0]
         self._drop(table, entry)
-        if table.dead:
-            table.take_out(heap, entry)
-        else:
-            heappop(heap)
+        table.take_out(heap, entry)
 
     def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
         table = self._table or self._open_table()
-        heap, dead, element_of, drop = table.built_heap(), table.dead, self.element_of, self._drop
+        heap, live, element_of, drop = table.built_heap(), self._live, self.element_of, self._drop
         polled: list[tuple[T, int]] = []
         while heap and len(polled) < most:
             entry = heap[0]
@@ -254,14 +235,13 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
                 break
             drop(table, entry)
             heappop(heap)
-            while dead and heap and heap[0] in dead:
-                dead.remove(heappop(heap))
+            while heap and heap[0] not in live:
+                heappop(heap)
             polled.append((element, entry[-2] << 8 | entry[-1]))
         return polled
 
     def size(self) -> int:
-        table = self._open_table()
-        return len(table.built_heap()) - len(table.dead)
+        return len(self._open_table().history.live)
 
     def entries_of_group(self, key_group: int) -> Iterator[bytes]:
         return iter(self._open_table().entries_in(key_group))
