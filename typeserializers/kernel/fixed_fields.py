@@ -152,7 +152,9 @@ class SingleValueSerializer(CompiledTypeSerializer[T]):
         return self.create_instance()
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.line(f"{emitter.function.bind('require', self._require)}({value})")
+        function = emitter.function
+        require, only = function.bind("require", self._require), function.bind("only", self.value)
+        emitter.line(f"if {value} is not {only}: {require}({value})")
         emitter.append("b'\\x00'")
 
     def emit_read(self, emitter: ReadEmitter) -> str:

@@ -256,19 +256,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
-        current = () if self._table.form.is_encoded else self._live.get(self._context.key, ())
-        stored: list[Any] = list(elements)
-        # Elements of the current list were checked before. Mostly all but the last one are at its end.
-        known = len(stored) - 1
-        start = len(current) - known
-        if known > 0 <= start and stored[0] is current[start] and all(map(is_, current[start:], stored)):
-            if stored[-1] is None:
-                raise null_element(self.describe(), known)
-            stored[-1] = self._stored(stored[-1])
-        else:
-            given = checked_elements(self._table.name, stored)
-            ids = set(map(id, current)) if len(current) <= 2 * len(given) else ()
-            stored = [element if id(element) in ids else self._stored(element) for element in given]
+        stored = list(map(self._stored, checked_elements(self._table.name, elements)))
         if not stored:
             self.clear()
             return
@@ -313,6 +301,29 @@ class HeapObjectListState(HeapListState[T]):
             "    change = self._changes.get(self._context.key) or self._begin_change()",
             "    change.items = self._live[self._context.key] = stored",
         ]
+
+    def update(self, elements: Iterable[T]) -> None:
+        key = self._context.key
+        current = self._live.get(key, ())
+        stored: list[Any] = [*elements]
+        # Elements of the current list were checked before. Mostly all but the last one are at its end.
+        known = len(stored) - 1
+        start = len(current) - known
+        if known > 0 <= start and stored[0] is current[start] and all(map(is_, current[start:], stored)):
+            if stored[-1] is None:
+                raise null_element(self.describe(), known)
+            stored[-1] = self._store(stored[-1])
+        else:
+            given = checked_elements(self._table.name, stored)
+            ids = set(map(id, current)) if len(current) <= 2 * len(given) else ()
+            stored = [element if id(element) in ids else self._store(element) for element in given]
+        if not stored:
+            self.clear()
+            return
+        change = self._changes.get(key)
+        if change is None:
+            change = self._begin_change()
+        change.items = self._live[key] = stored
 
     def append_stored(self, element: T) -> None:
         change = self._changes.get(self._context.key) or self._begin_change()
