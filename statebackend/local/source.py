@@ -20,7 +20,7 @@ from attrs import field, frozen
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.metadata import ChannelWatermark
-from statebackend.local.graph import LocalStream, field_getter
+from statebackend.local.graph import LocalStream, column_getter, field_getter
 from statebackend.local.network.channel import SubtaskOutput
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.operator_state_backend import OperatorStateSnapshotTask
@@ -41,7 +41,7 @@ from statebackend.streaming.runtime.source_offsets import (
     positions_backend,
 )
 from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, StreamEdge, TimestampsNode
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of, timestamps_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, WatermarkElement, WatermarkStatus
 from statebackend.streaming.watermark_strategy import channel_name
@@ -53,6 +53,7 @@ class _Timestamps:
 
     node: TimestampsNode
     timestamp_of_record: Callable[[Any], Any]
+    times_of_records: Callable[[Sequence[Any]], list[Any]]
     channel_of_record: Callable[[Any], str] | None
     time: TimestampsAndWatermarks[Any]
 
@@ -211,7 +212,10 @@ class LocalSource:
         except Exception as error:
             what = f"{self._where}: its watermark generator cannot be created: {describe_exception(error)}"
             raise UserFunctionError(what) from error
-        return _Timestamps(node, get_timestamp, channel_of_record, time)
+        column = strategy.timestamps
+        # The getter of a function adds the record to its errors.
+        get_all = column_getter(get_timestamp if callable(column) else column, self._where, "with_timestamps")
+        return _Timestamps(node, get_timestamp, get_all, channel_of_record, time)
 
     def _getter(self, column: Any, given_to: str) -> Callable[[Any], Any]:
         get = field_getter(column, self._where, given_to)
@@ -230,7 +234,7 @@ class LocalSource:
     def _timed_together(self, given: _Timestamps, records: Sequence[Any]) -> list[int | None] | None:
         """The timestamps of records, or None if they must be timed one by one."""
         try:
-            times = list(map(timestamp_of, map(given.timestamp_of_record, records)))
+            times = timestamps_of(given.times_of_records(records))
         except (TypeError, ValueError, UserFunctionError):
             # Timed one by one, the record raises the error.
             return None

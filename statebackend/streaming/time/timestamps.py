@@ -6,8 +6,10 @@ Computed timestamps are clamped to the range, where Java would overflow.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import operator
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from snapshots.errors import SerializationError, shown
@@ -15,7 +17,17 @@ from statebackend.state import durations
 from statebackend.state.durations import Duration, DurationError
 from statebackend.streaming.errors import JobDefinitionError
 
-__all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "Duration", "Time", "clamped", "duration_ms", "time_ms", "timestamp_of"]
+__all__ = [
+    "MAX_TIMESTAMP",
+    "MIN_TIMESTAMP",
+    "Duration",
+    "Time",
+    "clamped",
+    "duration_ms",
+    "time_ms",
+    "timestamp_of",
+    "timestamps_of",
+]
 
 
 MIN_TIMESTAMP: Final = -(1 << 63)
@@ -52,6 +64,15 @@ def timestamp_of(value: object) -> int | None:
             f"a datetime, or None"
         )
     return value
+
+
+def timestamps_of(values: Sequence[object]) -> list[int | None]:
+    """As `timestamp_of`, for the values of a batch."""
+    if set(map(type, values)) == {datetime.datetime}:
+        # A time without a zone raises an error here.
+        with contextlib.suppress(TypeError):
+            return [(value - _EPOCH) // _MILLISECOND for value in values]  # type: ignore[operator]
+    return list(map(timestamp_of, values))
 
 
 Time: TypeAlias = int | datetime.datetime

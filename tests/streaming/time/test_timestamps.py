@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statebackend.streaming.errors import StreamJobError
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped, timestamp_of
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped, timestamp_of, timestamps_of
 from statebackend.streaming.time.watermark_generators import Watermark
 
 
@@ -66,3 +68,16 @@ def test_a_watermark_is_a_number_of_64_bits(timestamp_ms: Any) -> None:
         assert Watermark(end).timestamp_ms == end
     with pytest.raises((ValueError, StreamJobError)):
         Watermark(timestamp_ms)
+
+
+_IN_ZONES = st.datetimes(timezones=st.none() | st.timezones() | st.just(datetime.timezone.utc))
+
+
+@given(st.lists(_IN_ZONES) | st.lists(_IN_ZONES | st.none() | st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)))
+def test_the_timestamps_of_a_batch_are_those_of_its_values(values: list[Any]) -> None:
+    assert timestamps_of(values) == list(map(timestamp_of, values))
+
+
+def test_a_batch_with_a_value_that_is_no_timestamp_is_rejected() -> None:
+    with pytest.raises(ValueError, match="'noon' is not a timestamp"):
+        timestamps_of([datetime.datetime(2026, 3, 1, tzinfo=datetime.timezone.utc), "noon"])
