@@ -41,7 +41,16 @@ else:
     except ImportError:
         np = None
 
-__all__ = ["CodecMissError", "ColumnCodec", "column_codec", "read_column", "write_column"]
+__all__ = [
+    "CodecMissError",
+    "ColumnCodec",
+    "WindowTimers",
+    "column_codec",
+    "key_rows",
+    "read_column",
+    "window_timers",
+    "write_column",
+]
 
 _LARGEST_COLUMN: Final = (1 << 31) - 1
 _NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
@@ -480,6 +489,91 @@ class ColumnCodec:
         if not np.array_equal(read, ends):
             raise CodecMissError
         return column
+
+
+_KEY_GROUP: Final = _Fixed(">u2", pa.uint16(), 2)
+
+
+@functools.lru_cache(maxsize=256)
+def _key_codec(serializer: TypeSerializer[Any]) -> tuple[ColumnCodec, pa.DataType] | None:
+    part = None if np is None or not serializer.equal_values_have_equal_bytes else _part(serializer)
+    if part is None:
+        return None
+    data_type = ColumnForms().of(serializer).data_type
+    row_type = pa.struct([("key_group", pa.uint16()), ("key", data_type)])
+    return ColumnCodec(_Record([_KEY_GROUP, part], [False, False], row_type)), data_type
+
+
+def key_rows(serializer: TypeSerializer[Any], columns: Sequence[pa.Array], key_groups: pa.Array) -> list[bytes] | None:
+    """Return the key group as u16 and the bytes of each key, or None if the keys are encoded one by one.
+
+    A key of several columns is a tuple.
+    """
+    codec = _key_codec(serializer)
+    if codec is None:
+        return None
+    key_codec, data_type = codec
+    try:
+        if len(columns) == 1:
+            keys = columns[0]
+        else:
+            keys = pa.StructArray.from_arrays(columns, names=[f"f{index}" for index in range(len(columns))])
+        if keys.type != data_type:
+            return None
+        groups = key_groups.cast(pa.uint16())
+        rows: Any = key_codec.encode(pa.StructArray.from_arrays([groups, keys], names=["key_group", "key"]))
+    except (CodecMissError, pa.ArrowInvalid):
+        return None
+    encoded: list[bytes] = rows
+    return encoded
+
+
+_WINDOW: Final = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+_SIGN: Final = -(1 << 63)
+
+
+@frozen
+class WindowTimers:
+    """Timers of time windows as columns, in order.
+
+    ``rows`` are those of `key_rows`. ``runs`` are pairs of a time and the bounds of a window, with the number of timers
+    that follow each other and have them.
+    """
+
+    keys: pa.Array
+    key_groups: pa.Array
+    rows: Sequence[bytes]
+    runs: Sequence[tuple[int, int, int, int]]
+
+
+def window_timers(serializer: TypeSerializer[Any], entries: Sequence[bytes]) -> WindowTimers | None:
+    """Decode entries of a timer queue with time windows. None if the keys are decoded one by one.
+
+    An entry is the timer and its key group as u16.
+    """
+    codec = _key_codec(serializer)
+    if codec is None:
+        return None
+    try:
+        decoded = _timer_codec(serializer).decode(entries)
+    except CodecMissError:
+        return None
+    times, keys, windows, key_groups = decoded.flatten()
+    bounds = [times.to_numpy() ^ _SIGN, *(one.to_numpy() for one in windows.flatten())]
+    changed = functools.reduce(np.logical_or, [np.diff(one) != 0 for one in bounds])
+    starts = [0, *(np.flatnonzero(changed) + 1).tolist(), len(entries)]
+    runs = [(*(int(one[start]) for one in bounds), end - start) for start, end in pairwise(starts)]
+    return WindowTimers(keys, key_groups, [entry[-2:] + entry[8:-18] for entry in entries], runs)
+
+
+@functools.lru_cache(maxsize=256)
+def _timer_codec(serializer: TypeSerializer[Any]) -> ColumnCodec:
+    part = _part(serializer)
+    assert part is not None
+    long = _FIXED[ts.LongSerializer]
+    types = [pa.int64(), ColumnForms().of(serializer).data_type, _WINDOW, pa.uint16()]
+    parts = [long, part, _Record([long, long], [False, False], _WINDOW), _KEY_GROUP]
+    return ColumnCodec(_Record(parts, [False] * 4, pa.struct([(str(i), one) for i, one in enumerate(types)])))
 
 
 @functools.lru_cache(maxsize=256)

@@ -80,15 +80,29 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         """The sorted entries of a key group of this subtask."""
 
     def add(self, element: T, key_group: int) -> bool:
-        return self.add_entry(self._entry(element, key_group))
+        return self.add_entry(self.entry_of(element, key_group))
 
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        add_entry = self.add_entry
-        for entry in self._encoded(entries if isinstance(entries, (list, tuple)) else list(entries)):
-            add_entry(entry)
+        self.add_entries(self._encoded(entries if isinstance(entries, (list, tuple)) else list(entries)))
+
+    def add_entries(self, entries: Sequence[bytes]) -> None:
+        """Like `add_all`, for entries of this subtask."""
+        for entry in entries:
+            self.add_entry(entry)
+
+    def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
+        return list(map(self.of_entry, self.poll_entries(is_due, most)))
+
+    def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
+        """Like `poll_many`, as entries."""
+        polled: list[bytes] = []
+        while len(polled) < most and (entry := self.head()) is not None and is_due(self.element_of(entry)):
+            self.remove_head()
+            polled.append(entry)
+        return polled
 
     def remove(self, element: T, key_group: int) -> bool:
-        return self.remove_entry(self._entry(element, key_group))
+        return self.remove_entry(self.entry_of(element, key_group))
 
     def peek(self) -> T | None:
         entry = self.head()
@@ -126,6 +140,10 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         self._suffixes[key_group]
         return map(self.element_of, self.entries_of_group(key_group))
 
+    def of_entry(self, entry: bytes) -> tuple[T, int]:
+        """The element of an entry, and its key group."""
+        return self.element_of(entry), entry[-2] << 8 | entry[-1]
+
     def element_of(self, entry: bytes) -> T:
         """Decode an entry; raise `StateRestoreError` if another serializer wrote it."""
         try:
@@ -140,7 +158,8 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         """The queue's name for messages."""
         return f"state {self.name!r}"
 
-    def _entry(self, element: T, key_group: int) -> bytes:
+    def entry_of(self, element: T, key_group: int) -> bytes:
+        """The entry of an element. Raises as `add`."""
         try:
             return self._write(element) + self._suffixes[key_group]
         except Exception:

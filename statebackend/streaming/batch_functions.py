@@ -55,8 +55,15 @@ Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 class Groups(Keys):
     """The distinct keys of a batch, in the order of their first rows, and the rows of each key."""
 
-    def __init__(self, batch: KeyBatch, form: ColumnForm, index: pa.Array, columns: pa.RecordBatch) -> None:
-        super().__init__(batch, form)
+    def __init__(
+        self,
+        batch: KeyBatch,
+        form: ColumnForm,
+        index: pa.Array,
+        columns: pa.RecordBatch,
+        distinct: pa.Array | None = None,
+    ) -> None:
+        super().__init__(batch, form, distinct)
         self.index = index
         """The group of each row: the position of its key, as int32."""
         self._columns = columns

@@ -57,10 +57,11 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray | Sequence[T]"
 class Keys:
     """Keys of a batch: the argument of bulk operations."""
 
-    def __init__(self, batch: KeyBatch, form: ColumnForm) -> None:
+    def __init__(self, batch: KeyBatch, form: ColumnForm, column: pa.Array | None = None) -> None:
         self.batch = batch
         """The keys as the state backend takes them."""
         self._form = form
+        self._column = column
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -68,14 +69,23 @@ class Keys:
     @cached_property
     def keys(self) -> pa.Array:
         """The keys as an array. A key of several columns is a struct of `f0`, `f1`, ..."""
-        return self._form.array(self.batch.keys)
+        column = self._column
+        return (
+            column if column is not None and column.type == self._form.data_type else self._form.array(self.batch.keys)
+        )
 
     def take(self, positions: pa.Array | Sequence[int]) -> Keys:
         """Return the keys at these positions, in this order. A position may occur more than once."""
         places: list[int] = positions.to_pylist() if isinstance(positions, pa.Array) else list(positions)
-        keys, key_groups = self.batch.keys, self.batch.key_groups
-        taken = KeyBatch([keys[one] for one in places], [key_groups[one] for one in places], self.batch.set_key)
-        return Keys(taken, self._form)
+        batch = self.batch
+        keys, key_groups = batch.keys, batch.key_groups
+
+        def encode() -> list[bytes] | None:
+            rows = batch.rows
+            return None if rows is None else [rows[one] for one in places]
+
+        taken = [keys[one] for one in places], [key_groups[one] for one in places]
+        return Keys(KeyBatch(*taken, batch.set_key, encode), self._form)
 
     def filter(self, mask: pa.Array) -> Keys:
         """Return the keys that a mask of booleans selects. Null selects nothing."""

@@ -47,10 +47,15 @@ class CountingTimers(InternalTimerService[Any]):
         super().register_event_time_timer(namespace, timestamp_ms)
 
     def register_event_time_timers(
-        self, namespace: Any, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
+        self,
+        namespace: Any,
+        timestamp_ms: int,
+        keys: Sequence[Any],
+        key_groups: Sequence[int],
+        rows: Sequence[bytes] | None = None,
     ) -> None:
         self.registrations += len(keys)
-        super().register_event_time_timers(namespace, timestamp_ms, keys, key_groups)
+        super().register_event_time_timers(namespace, timestamp_ms, keys, key_groups, rows)
 
 
 class HarnessContext(RuntimeContext):

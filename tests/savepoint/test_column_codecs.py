@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import typeserializers as ts
-from statebackend.savepoint.column_codecs import CodecMissError, ColumnCodec, column_codec
+from statebackend.savepoint.column_codecs import CodecMissError, ColumnCodec, column_codec, key_rows, window_timers
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.value_state import ValueStateDescriptor
+from typeserializers.times.timers import Timer, TimerSerializer, TimeWindow, TimeWindowSerializer
 
 pytest.importorskip("numpy")
 
@@ -130,3 +131,61 @@ def test_null_in_a_field_that_is_not_optional_is_left_to_the_object_path() -> No
 )
 def test_other_types_have_no_codec(hint: Any) -> None:
     assert column_codec(ValueStateDescriptor("state", hint).serializer) is None
+
+
+KEYS: dict[str, tuple[Any, Any, list[pa.DataType]]] = {
+    "int": (ts.LongSerializer(), LONG, [pa.int64()]),
+    "int32": (ts.IntSerializer(), st.integers(-(1 << 31), (1 << 31) - 1), [pa.int32()]),
+    "bool": (ts.BooleanSerializer(), st.booleans(), [pa.bool_()]),
+    "str": (ts.StringSerializer(), TEXT, [pa.string()]),
+    "bytes": (ts.BytesSerializer(), st.binary(max_size=5), [pa.binary()]),
+    "several": (
+        ts.TupleSerializer((ts.LongSerializer(), ts.StringSerializer())),
+        st.tuples(LONG, TEXT),
+        [pa.int64(), pa.string()],
+    ),
+}
+
+
+def columns_of(keys: list[Any], types: list[pa.DataType]) -> list[pa.Array]:
+    """The key columns of a batch with these keys."""
+    if len(types) == 1:
+        return [pa.array(keys, types[0])]
+    return [pa.array([key[index] for key in keys], one) for index, one in enumerate(types)]
+
+
+@pytest.mark.parametrize("name", KEYS)
+@given(data=st.data())
+def test_rows_of_keys_are_key_groups_and_the_bytes_of_the_serializer(name: str, data: st.DataObject) -> None:
+    serializer, keys_of, types = KEYS[name]
+    pairs = data.draw(st.lists(st.tuples(keys_of, st.integers(0, 32_767)), max_size=6))
+    groups = pa.array([group for _, group in pairs], pa.int32())
+    rows = key_rows(serializer, columns_of([key for key, _ in pairs], types), groups)
+    assert rows == [group.to_bytes(2, "big") + serializer.to_bytes(key) for key, group in pairs]
+
+
+def test_keys_without_a_codec_or_of_another_type_are_encoded_one_by_one() -> None:
+    groups = pa.array([1], pa.int32())
+    assert key_rows(ts.LongSerializer(), [pa.array([1], pa.int32())], groups) is None
+    assert key_rows(ts.DoubleSerializer(), [pa.array([1.0])], groups) is None
+    assert key_rows(ts.DateSerializer(), [pa.array([datetime.date(2024, 1, 1)])], groups) is None
+
+
+@pytest.mark.parametrize("name", KEYS)
+@given(data=st.data())
+def test_timers_of_windows_are_read_as_columns(name: str, data: st.DataObject) -> None:
+    serializer, keys_of, types = KEYS[name]
+    window = st.builds(TimeWindow, st.sampled_from([-(1 << 63), -5, 0]), st.sampled_from([0, 7, (1 << 63) - 1]))
+    due = st.tuples(st.sampled_from([-(1 << 63), -1, 0, 6]), keys_of, window, st.integers(0, 32_767))
+    timers = data.draw(st.lists(due, min_size=1, max_size=6))
+    of_timer: Any = TimerSerializer(serializer, TimeWindowSerializer())
+    read = window_timers(
+        serializer,
+        [of_timer.to_bytes(Timer(time, key, one)) + group.to_bytes(2, "big") for time, key, one, group in timers],
+    )
+    assert read is not None
+    assert read.key_groups.to_pylist() == [group for *_, group in timers]
+    assert read.rows == [group.to_bytes(2, "big") + serializer.to_bytes(key) for _, key, _, group in timers]
+    columns = read.keys.flatten() if len(types) > 1 else [read.keys]
+    assert columns == columns_of([key for _, key, _, _ in timers], types)
+    assert [run[:3] for run in read.runs for _ in range(run[3])] == [(time, *one) for time, _, one, _ in timers]

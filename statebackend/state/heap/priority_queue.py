@@ -12,7 +12,7 @@ Invariants, while there is a heap: it contains the entries of the table; its top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar
 
@@ -172,12 +172,6 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heappush(heap, entry)
         return heap[0] is entry
 
-    def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        given = entries if isinstance(entries, (list, tuple)) else list(entries)
-        add_entry = self.add_entry
-        for entry in self._encoded(given):
-            add_entry(entry)
-
     def remove(self, element: T, key_group: int) -> bool:
         # As `add`.
         try:
@@ -224,20 +218,19 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         self._drop(table, entry)
         table.take_out(heap, entry)
 
-    def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
+    def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
         table = self._table or self._open_table()
         heap, live, element_of, drop = table.built_heap(), self._live, self.element_of, self._drop
-        polled: list[tuple[T, int]] = []
+        polled: list[bytes] = []
         while heap and len(polled) < most:
             entry = heap[0]
-            element = element_of(entry)
-            if not is_due(element):
+            if not is_due(element_of(entry)):
                 break
             drop(table, entry)
             heappop(heap)
             while heap and heap[0] not in live:
                 heappop(heap)
-            polled.append((element, entry[-2] << 8 | entry[-1]))
+            polled.append(entry)
         return polled
 
     def size(self) -> int:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Final, NoReturn, Protocol
 
 from attrs import define, field
@@ -109,7 +110,7 @@ class Drained:
     def from_changes(cls, changes: Changes, stored: Changes | None = None, digest: int | None = None) -> Drained:
         """Convert dicts; ``stored`` may have fewer keys."""
         keys = list(changes)
-        known = [UNKNOWN] * len(keys) if not stored else [stored.get(key, UNKNOWN) for key in keys]
+        known = [UNKNOWN] * len(keys) if not stored else list(map(stored.get, keys, repeat(UNKNOWN)))
         return cls(keys, list(changes.values()), known, digest)
 
 
@@ -123,8 +124,8 @@ class StoredRows(Protocol):
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
         """The values of raw keys, or None; fastest if the keys are sorted. Its exceptions need no `reading_failed`."""
 
-    def scan(self, from_key: bytes) -> Scan:
-        """All entries from a raw key on, in order, as of the time of the call."""
+    def scan(self, from_key: bytes, end: bytes | None = None) -> Scan:
+        """All entries from a raw key on and before ``end``, in order, as of the time of the call."""
 
     def scan_prefix(self, prefix: bytes) -> Scan:
         """All entries whose raw key starts with ``prefix``; otherwise like `scan`."""

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from snapshots.errors import SerializationError
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.key_groups import KeyGroupRange
 from typeserializers.kernel.code_generation import GeneratedFunction, WriteEmitter, indented
 from typeserializers.kernel.stepping_over import stepping_over
@@ -92,6 +93,17 @@ class RawKeys:
         if not self.takes_keys:
             keys = map(self._key_serializer.to_bytes, keys)
         return [prefix(entry_key(key), key_group) for key, key_group in zip(keys, key_groups, strict=True)]
+
+    def of_batch(self, keys: KeyBatch, entry_key: Callable[[Any], Any]) -> list[bytes]:
+        """As `prefixes`, for keys that may be encoded already."""
+        rows = keys.rows if self.takes_keys else None
+        if not rows:
+            return self.prefixes(keys.keys, keys.key_groups, entry_key)
+        for key_group in (min(keys.key_groups), max(keys.key_groups)):
+            self.key_groups.require(key_group)
+        first = self.prefix(entry_key(keys.keys[0]), keys.key_groups[0])
+        namespace = first.removeprefix(rows[0])
+        return [row + namespace for row in rows]
 
     @property
     def takes_keys(self) -> bool:

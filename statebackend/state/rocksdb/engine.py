@@ -29,9 +29,9 @@ import os
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
-from itertools import islice
-from operator import lt
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from itertools import islice, starmap
+from operator import itemgetter, lt
 from typing import Any, Final, NoReturn
 
 import rocksdict
@@ -66,7 +66,13 @@ _MOST_SCANNED_ROWS: Final = 4096
 _SCANNED_BYTES: Final = 1 << 20
 """How much a scan reads before it is checked again whether it pays."""
 
+_ROWS_AT_ONCE: Final = 128
+_BYTES_AT_ONCE: Final = 256 << 10
+"""The size of the parts that `ColumnFamily.scan` reads."""
+
 DEFAULT_COLUMN_FAMILY: Final = "default"
+
+_value_of: Final = itemgetter(1)
 
 Scan = Generator[tuple[bytes, bytes], None, None]
 
@@ -195,6 +201,13 @@ class SstWriter:
                     delete(key) if value is None else put(key, value)
         self.entry_count += len(keys)
 
+    def put_rows(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        """Append keys with their values, and return their number."""
+        with _translated("write a sorted file", self.path):
+            count = len(list(starmap(self._writer.__setitem__, rows)))
+        self.entry_count += count
+        return count
+
     def finish(self) -> None:
         """Complete the file; it must hold at least one entry."""
         with _translated("finish a sorted file", self.path):
@@ -250,13 +263,13 @@ class ColumnFamily:
             del iterator
         return found
 
-    def scan(self, from_key: bytes) -> Scan:
-        """All entries from ``from_key`` on, in key order; the caller stops at the end of its range.
+    def scan(self, from_key: bytes, end: bytes | None = None) -> Scan:
+        """All entries from ``from_key`` on and before ``end``, in key order.
 
         Shows the entries as of the time of the call. Any thread may read it, one at a time. Closing the store ends the
         scan, because a store with open scans cannot be closed.
         """
-        return self._store.track(self._scan(self._iterator(from_key), self._handle, from_key))
+        return self._store.track(self._scan(self._iterator(from_key), self._handle, from_key, end))
 
     def scan_prefix(self, prefix: bytes) -> Scan:
         """All entries whose key starts with ``prefix``, in key order; otherwise like `scan`."""
@@ -276,13 +289,20 @@ class ColumnFamily:
     # Only the generators hold the iterators, so closing the generators releases the database. An iterator works
     # even after its column family is dropped.
 
-    def _scan(self, iterator: Any, handle: Any, from_key: bytes) -> Scan:
+    def _scan(self, iterator: Any, handle: Any, from_key: bytes, end: bytes | None) -> Scan:
         try:
             with _translated("scan", self._store.path):
-                last = (from_key, b"")
-                for last in iterator:
-                    yield last
-                _check_end(handle, last[0])
+                last, size = from_key, 1
+                # Rows in parts take half the time. The first part is a row, so a short scan reads few rows too many.
+                while rows := list(islice(iterator, size)):
+                    last = rows[-1][0]
+                    if end is not None and last >= end:
+                        yield from [row for row in rows if row[0] < end]
+                        return
+                    yield from rows
+                    row_bytes = sum(map(len, map(_value_of, rows))) // size + len(last)
+                    size = max(1, min(4 * size, _ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
+                _check_end(handle, last)
         finally:
             # The traceback of an error would hold them, so the database could not be closed.
             del iterator, handle

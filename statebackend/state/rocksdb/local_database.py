@@ -67,7 +67,7 @@ def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWr
 
 
 def _alive(family: ColumnFamily) -> Iterator[Change]:
-    return itertools.takewhile(lambda entry: not entry[0].startswith(DELETION_MARK), family.scan(_FIRST_KEY))
+    return family.scan(_FIRST_KEY, DELETION_MARK)
 
 
 def _last_marks(family: ColumnFamily) -> Iterator[bytes]:

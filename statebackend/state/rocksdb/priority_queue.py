@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final, TypeVar
 
 from attrs import frozen
@@ -145,15 +146,13 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         heappush(heap, entry)
         return heap[0] is entry
 
-    def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        given = self._encoded(entries if isinstance(entries, (list, tuple)) else list(entries))
-        if len(given) < _MIN_HEAPIFIED or len(self._changes) + len(given) > self._max_changes:
-            for entry in given:
-                self.add_entry(entry)
+    def add_entries(self, entries: Sequence[bytes]) -> None:
+        if len(entries) < _MIN_HEAPIFIED or len(self._changes) + len(entries) > self._max_changes:
+            super().add_entries(entries)
             return
         heap = self._heap or self._readied_heap()
         members, changes, frontiers, in_store = self._members, self._changes, self._frontiers, self.in_store
-        new = [entry for entry in dict.fromkeys(given) if entry not in members]
+        new = [entry for entry in dict.fromkeys(entries) if entry not in members]
         for entry in new:
             if entry not in changes:
                 frontier = frontiers.get(entry[-2:])
@@ -164,18 +163,16 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         heap += new
         heapify(heap)
 
-    def poll_many(self, is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
-        polled: list[tuple[T, int]] = []
-        while len(polled) < most and (entry := self.head()) is not None and is_due(element := self.element_of(entry)):
-            if len(polled) < _MIN_HEAPIFIED:
-                polled.append((element, entry[-2] << 8 | entry[-1]))
-                self.remove_head()
-            else:
-                polled += self._polled_together(self._readied_heap(), is_due, most - len(polled))
+    def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
+        polled = super().poll_entries(is_due, min(most, _MIN_HEAPIFIED))
+        while _MIN_HEAPIFIED <= len(polled) < most and (head := self.head()) is not None:
+            if not is_due(self.element_of(head)):
+                break
+            polled += self._polled_together(self._readied_heap(), is_due, most - len(polled))
         return polled
 
-    def _polled_together(self, heap: list[bytes], is_due: Callable[[T], bool], most: int) -> list[tuple[T, int]]:
-        """Poll one or more due elements, at most so many. The smallest element is due."""
+    def _polled_together(self, heap: list[bytes], is_due: Callable[[T], bool], most: int) -> list[bytes]:
+        """Poll one or more due entries, at most so many. The smallest one is due."""
         members, frontiers, changes = self._members, self._frontiers, self._changes
         behind = [frontier for frontier in frontiers.values() if is_due(self.element_of(frontier))]
         for frontier in behind:
@@ -187,14 +184,13 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         read = sorted(entry for entry in members if entry <= bound) if bound else sorted(members)
         end = bisect_left(read, True, 0, key=lambda entry: not is_due(self.element_of(entry)))
         due = read[: max(1, min(end, most, self._max_changes - len(changes)))]
-        polled = [(self.element_of(entry), entry[-2] << 8 | entry[-1]) for entry in due]
         self.in_store.update(dict.fromkeys([entry for entry in due if entry not in changes], True))
         changes.update(dict.fromkeys(due, False))
         members.difference_update(due)
         heap[:] = members.union(frontiers.values())
         heapify(heap)
         self._settle(heap)
-        return polled
+        return due
 
     def remove_entry(self, entry: bytes) -> bool:
         heap = self._heap
@@ -289,13 +285,17 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         self._take_page(heap, suffix, self.stored_page(suffix[0] << 8 | suffix[1], frontier[:-2], limit), limit)
 
     def _take_page(self, heap: list[bytes], suffix: bytes, page: list[bytes], limit: int) -> None:
-        members, changes = self._members, self._changes
-        for element in page:
-            entry = element + suffix
-            # Changes are newer than the store.
-            if entry not in changes:
-                members.add(entry)
+        changes = self._changes
+        # Changes are newer than the store.
+        entries = [entry for element in page if (entry := element + suffix) not in changes]
+        members = self._members
+        members.update(entries)
+        if len(entries) < _MIN_HEAPIFIED:
+            for entry in entries:
                 heappush(heap, entry)
+        else:
+            heap += entries
+            heapify(heap)
         if len(page) == limit:
             frontier = self._frontiers[suffix] = page[-1] + suffix
             if frontier not in members:
@@ -378,16 +378,10 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
 
     def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
         prefix = KEY_GROUP.pack(key_group)
-        page: list[bytes] = []
         # The next possible key is the element followed by a zero byte.
         first = self.lower_bound if after is None else after + b"\x00"
-        for raw_key, _ in self.stored_rows.scan(prefix + first):
-            if not raw_key.startswith(prefix):
-                break
-            page.append(raw_key[2:])
-            if len(page) == limit:
-                break
-        return page
+        rows = self.stored_rows.scan(prefix + first, KEY_GROUP.pack(key_group + 1))
+        return [raw_key[2:] for raw_key, _ in islice(rows, limit)]
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
         # One scan serves all groups. It restarts only after a full page, or to skip deletions.

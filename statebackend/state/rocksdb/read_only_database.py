@@ -149,9 +149,9 @@ class ReadOnlyRows:
         rest: Iterator[bytes | None] = iter(found)
         return [kept[key] if key in kept else next(rest) for key in raw_keys]
 
-    def scan(self, from_key: bytes) -> Scan:
-        """All entries from ``from_key`` on."""
-        return self._opened().scan(from_key)
+    def scan(self, from_key: bytes, end: bytes | None = None) -> Scan:
+        """All entries from ``from_key`` on and before ``end``."""
+        return self._opened().scan(from_key, end)
 
     def scan_prefix(self, prefix: bytes) -> Scan:
         """All entries whose key starts with ``prefix``."""

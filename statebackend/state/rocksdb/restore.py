@@ -13,7 +13,6 @@ handle never holds a key outside the handle's range, and never depends on a save
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -168,7 +167,7 @@ def _import_own_range(
 
 def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Change]:
     end = KEY_GROUP.pack(key_groups.end + 1)
-    return itertools.takewhile(lambda row: row[0] < end, family.scan(KEY_GROUP.pack(key_groups.start)))
+    return family.scan(KEY_GROUP.pack(key_groups.start), end)
 
 
 def _import_canonical(

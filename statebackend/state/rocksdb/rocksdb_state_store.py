@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import tempfile
 import threading
@@ -176,9 +177,13 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         """Write only the whole state, without expired rows."""
         assert table.whole is not None
         writer = SstWriter(os.path.join(directory, "base.sst"))
-        kept = _ExactCopy(table.row_filter)
-        writer.write(kept_rows(kept if table.row_filter else None, self._watched(table.whole)))
-        table.is_exact = kept.is_exact
+        if table.row_filter is None:
+            while writer.put_rows(itertools.islice(table.whole, _CANCEL_CHECK_ROWS)):
+                self.raise_if_cancelled()
+        else:
+            kept = _ExactCopy(table.row_filter)
+            writer.write(kept_rows(kept, self._watched(table.whole)))
+            table.is_exact = kept.is_exact
         if not writer.entry_count:
             return StateFiles()
         writer.finish()

@@ -262,7 +262,9 @@ class RocksDBTable(StateTable):
 
     def scan(self) -> Generator[tuple[bytes, bytes], None, None]:
         """All entries written out before the call, in key order."""
-        return self._scan(self._family.scan(KEY_GROUP.pack(self._sharing.key_groups.start)))
+        # A key group is less than 2**15, so the next one exists.
+        key_groups = self._sharing.key_groups
+        return self._scan(self._family.scan(KEY_GROUP.pack(key_groups.start), KEY_GROUP.pack(key_groups.end + 1)))
 
     def marks(self) -> Iterable[bytes]:
         """The deletion marks among the rows."""
@@ -312,13 +314,8 @@ class RocksDBTable(StateTable):
                 yield address
 
     def _scan(self, rows: Scan) -> Generator[tuple[bytes, bytes], None, None]:
-        # Comparing whole keys is one step. A key group is less than 2**15, so the next one exists.
-        end = KEY_GROUP.pack(self._sharing.key_groups.end + 1)
         try:
-            for raw_key, value in rows:
-                if raw_key >= end:
-                    return
-                yield raw_key, value
+            yield from rows
         finally:
             rows.close()
         # The scan also ends when the database is closed; this raises, so that a part is not taken for the whole.

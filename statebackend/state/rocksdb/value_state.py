@@ -292,7 +292,7 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
     def _raw_keys_of(self, keys: KeyBatch) -> list[bytes]:
         last = keys, self._context.namespace
         if last != self._last_keys:
-            self._raw_keys = self.raw_keys.prefixes(keys.keys, keys.key_groups, self._context.entry_key)
+            self._raw_keys = self.raw_keys.of_batch(keys, self._context.entry_key)
             self._last_keys = last
         return self._raw_keys
 

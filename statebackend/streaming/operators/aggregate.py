@@ -10,12 +10,13 @@ have a vectorised form, accumulators stay in columns between the stored bytes an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from attrs import evolve
 
-from statebackend.savepoint.column_codecs import CodecMissError, column_codec
+from statebackend.savepoint.column_codecs import CodecMissError, column_codec, key_rows
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.aggregates import (
@@ -71,6 +72,7 @@ class AggregateOperator(Operator):
         has_columns = serializer is not None and self._bound.has_columns and bool(self._definition.key_names)
         self._codec = column_codec(serializer) if has_columns else None
         self._emitter = emitter
+        self._context = context
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
@@ -128,7 +130,9 @@ class AggregateOperator(Operator):
         columns = [column.combine_chunks() for column in table.columns]
         count = table.num_columns - len(self._bound.partials) - 2
         key_groups, *values, times = columns[count:]
-        return KeyBatch(keys_of_columns(columns[:count]), column_values(key_groups), self._set_key), values, times
+        encode = partial(key_rows, self._context.keyed.key_serializer, columns[:count], key_groups)
+        keys = KeyBatch(keys_of_columns(columns[:count]), column_values(key_groups), self._set_key, encode)
+        return keys, values, times
 
     def _write_columns(self) -> bool:
         """Write and emit the partial results in columns. Returns False, without changes, if that needs objects."""

@@ -14,7 +14,8 @@ similar types. Python groups other types (a double has two zeros and many NaNs) 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress
+from functools import partial
+from itertools import chain
 from sys import getsizeof
 from typing import Any, Final
 
@@ -193,18 +194,13 @@ def _distinct(keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter
     return KeyBatch(list(group_of), list(group_of.values()), set_key)
 
 
-def _selected(keys: KeyBatch, selection: Sequence[bool]) -> tuple[Sequence[Any], Sequence[int]]:
-    if all(selection):
-        return keys.keys, keys.key_groups
-    return list(compress(keys.keys, selection)), list(compress(keys.key_groups, selection))
-
-
 class AlignedBatches:
     """Adds batches to aligned windows.
 
     ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record with the starts of its
     closed windows; ``has_open`` is True if another of its windows was open. With ``changed``, values are kept there.
-    With ``aggregates``, which is ``state``, the windows of a batch are read and written together.
+    With ``aggregates``, which is ``state``, the windows of a batch are read and written together. ``rows_of_keys``
+    encodes keys from their columns and key groups (`key_rows`).
     """
 
     def __init__(
@@ -212,6 +208,7 @@ class AlignedBatches:
         windows: AlignedWindows,
         state: WindowState,
         timers: InternalTimerService[Any],
+        rows_of_keys: Callable[[Sequence[pa.Array], pa.Array], Sequence[bytes] | None],
         lateness_ms: int,
         add_closed: Callable[[Any, Any, int, Any, list[int], bool], None],
         changed: ChangedWindows | None = None,
@@ -220,6 +217,7 @@ class AlignedBatches:
         self._windows = windows
         self._state = state
         self._timers = timers
+        self._rows_of_keys = rows_of_keys
         self._lateness_ms = lateness_ms
         self._add_closed = add_closed
         self._changed = changed
@@ -299,13 +297,15 @@ class AlignedBatches:
                     groups_of_opened.append(key_group)
             self._register(window, opened, groups_of_opened)
 
-    def _register(self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+    def _register(
+        self, window: TimeWindow, keys: Sequence[Any], key_groups: Sequence[int], rows: Sequence[bytes] | None = None
+    ) -> None:
         """Register the timers of a window for keys that had no records in it."""
         fire_ms = window.max_timestamp
-        self._timers.register_event_time_timers(window, fire_ms, keys, key_groups)
+        self._timers.register_event_time_timers(window, fire_ms, keys, key_groups, rows)
         cleanup_ms = clamped(fire_ms + self._lateness_ms)
         if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
-            self._timers.register_event_time_timers(window, cleanup_ms, keys, key_groups)
+            self._timers.register_event_time_timers(window, cleanup_ms, keys, key_groups, rows)
 
     def _add_columns(
         self, state: ColumnAggregatedWindows, columns: pa.RecordBatch, places: BatchPlaces, set_key: KeySetter
@@ -330,12 +330,14 @@ class AlignedBatches:
             window = self._windows.window(start)
             state.enter(window)
             if is_combined:
-                of_keys = KeyBatch(keys, key_groups, set_key)
+                encode = partial(self._rows_of_keys, found[: len(places.keys)], found[len(places.keys)])
+                of_keys = KeyBatch(keys, key_groups, set_key, encode)
                 are_new = state.add_partials(of_keys, values)
             else:
                 of_keys = _distinct(keys, key_groups, set_key)
                 are_new = state.add_rows(aggregates.fold, of_keys, keys, list(map(column_values, values)))
-            self._register(window, *_selected(of_keys, are_new))
+            new = of_keys.only(are_new)
+            self._register(window, new.keys, new.key_groups, new.rows)
 
     def _add_records(self, state: ColumnAggregatedWindows, parts: Iterable[WindowPart], set_key: KeySetter) -> None:
         aggregates = state.aggregates
@@ -346,7 +348,8 @@ class AlignedBatches:
             row_keys = [key for key, records in zip(keys, contents, strict=True) for _ in records]
             columns = aggregates.columns_of(list(chain.from_iterable(contents)))
             are_new = state.add_rows(aggregates.fold, of_keys, row_keys, columns)
-            self._register(window, *_selected(of_keys, are_new))
+            new = of_keys.only(are_new)
+            self._register(window, new.keys, new.key_groups, new.rows)
 
     def _counted(self, places: BatchPlaces) -> Iterator[WindowPart]:
         starts = starts_of(self._windows, places.timestamps)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import GeneratorType
 from typing import Any, Final
 
 import pyarrow as pa
 from attrs import frozen
 
+from statebackend.savepoint.column_codecs import key_rows
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.key_batch import KeyBatch
 from statebackend.streaming.batch_functions import (
@@ -167,9 +169,15 @@ class KeyedBatchOperator(Operator):
                 "their mask: groups(batch, where=mask)"
             )
         serializer = self._subtask.keyed.key_serializer
+        set_key, form, rows = self._subtask.key_setter(), ColumnForms().of(serializer), columns
+        if where is not None:
+            rows = columns.filter(where)
+        if isinstance(call.keys, pa.Array):
+            keys, groups, index = _grouped_columns(call.keys, call.key_groups, where)
+            encode = partial(key_rows, serializer, [keys], groups)
+            return Groups(KeyBatch(key_values(keys), column_values(groups), set_key, encode), form, index, rows, keys)
         distinct, key_groups, index = _grouped(serializer, call.keys, call.key_groups, where)
-        batch = KeyBatch(distinct, key_groups, self._subtask.key_setter())
-        return Groups(batch, ColumnForms().of(serializer), index, columns if where is None else columns.filter(where))
+        return Groups(KeyBatch(distinct, key_groups, set_key), form, index, rows)
 
     def _emit(self, tag: OutputTag[Any] | None, rows: Rows, timestamps: Any) -> None:
         if tag is not None and tag not in self._emitter.side_outputs:
@@ -189,18 +197,23 @@ class KeyedBatchOperator(Operator):
             start = end
 
 
-def _grouped(
-    serializer: TypeSerializer[Any], keys: Any, key_groups: Any, where: pa.Array | None
-) -> tuple[Sequence[Any], Sequence[int], pa.Array]:
+def _grouped_columns(
+    keys: pa.Array, key_groups: pa.Array, where: pa.Array | None
+) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return the distinct keys in the order of their first rows, their key groups, and the index of each row's key."""
-    if isinstance(keys, pa.Array):
-        if where is not None:
-            keys, key_groups = keys.filter(where), key_groups.filter(where)
-        encoded = keys.dictionary_encode()
-        table = pa.table({"index": encoded.indices, "group": key_groups})
-        # One thread keeps the groups in the order of their first rows.
-        of_keys = table.group_by("index", use_threads=False).aggregate([("group", "min")])
-        return key_values(encoded.dictionary), column_values(of_keys["group_min"].combine_chunks()), encoded.indices
+    if where is not None:
+        keys, key_groups = keys.filter(where), key_groups.filter(where)
+    encoded = keys.dictionary_encode()
+    table = pa.table({"index": encoded.indices, "group": key_groups})
+    # One thread keeps the groups in the order of their first rows.
+    of_keys = table.group_by("index", use_threads=False).aggregate([("group", "min")])
+    return encoded.dictionary, of_keys["group_min"].combine_chunks(), encoded.indices
+
+
+def _grouped(
+    serializer: TypeSerializer[Any], keys: Sequence[Any], key_groups: Sequence[int], where: pa.Array | None
+) -> tuple[Sequence[Any], Sequence[int], pa.Array]:
+    """As `_grouped_columns`, for keys that Arrow cannot compare."""
     if where is not None:
         selected = [position for position, one in enumerate(where.to_pylist()) if one]
         keys, key_groups = [keys[position] for position in selected], [key_groups[position] for position in selected]

@@ -26,6 +26,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from types import GeneratorType
@@ -34,6 +35,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import evolve, frozen
 
+from statebackend.savepoint.column_codecs import key_rows, window_timers
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms
 from statebackend.state.errors import StateBackendError, StateRegistrationError
@@ -65,7 +67,8 @@ from statebackend.streaming.operators.window_state import (
     window_state,
 )
 from statebackend.streaming.output_tag import OutputTag
-from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
+from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
+from statebackend.streaming.time.internal_timer_service import DueTimers, EncodedTimers, InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
 from statebackend.streaming.windows.window_definition import ColumnAggregates, WindowDefinition
@@ -482,6 +485,7 @@ class WindowOperator(Operator):
         self._state = window_state(definition, forms, register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._bulk = self._state if is_bulk and isinstance(self._state, ColumnAggregatedWindows) else None
+        self._context = context
         self._key_form = _key_form(context.keyed.key_serializer) if definition.key_names else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
@@ -527,13 +531,17 @@ class WindowOperator(Operator):
         self._on_timer(self._trigger.on_event_time, True, timestamp_ms, key, key_group, namespace)
 
     def on_event_time_timers(self, due: DueTimers) -> None:
+        if self._bulk is not None and isinstance(due, EncodedTimers) and self._fire_columns(self._bulk, due.entries):
+            return
         for (time, window), timers in groupby(due, lambda one: (one[0].timestamp, one[0].namespace)):
             places = [(timer.key, key_group) for timer, key_group in timers]
             if time == window.max_timestamp:
                 if self._bulk is None:
                     self._fire_once(window, places)
                 else:
-                    self._fire_aggregates(self._bulk, window, places)
+                    keys = KeyBatch([key for key, _ in places], [key_group for _, key_group in places], self._set_key)
+                    key_columns = None if self._key_form is None else _key_columns(self._key_form, keys.keys)
+                    self._fire_aggregates(self._bulk, window, keys, key_columns)
                 continue
             self._store_changed()
             for key, key_group in places:
@@ -603,7 +611,14 @@ class WindowOperator(Operator):
         if windows is None or not self._has_default_trigger:
             return None
         return AlignedBatches(
-            windows, self._state, self._timers, self._lateness_ms, self._add_closed, self._changed, self._bulk
+            windows,
+            self._state,
+            self._timers,
+            lambda columns, key_groups: key_rows(self._context.keyed.key_serializer, columns, key_groups),
+            self._lateness_ms,
+            self._add_closed,
+            self._changed,
+            self._bulk,
         )
 
     def _process_each(self, batch: InputBatch) -> None:
@@ -775,14 +790,34 @@ class WindowOperator(Operator):
         except Exception as error:
             raise self._timer_failure(error, window, window.max_timestamp) from error
 
-    def _fire_aggregates(self, state: ColumnAggregatedWindows, window: Any, places: list[tuple[Any, int]]) -> None:
+    def _fire_columns(self, state: ColumnAggregatedWindows, entries: Sequence[bytes]) -> bool:
+        """Fire and dispose the windows of timers without creating them. Returns False, without changes, if impossible.
+
+        That is the case if a timer is not at the end of its window, as with allowed lateness.
+        """
+        serializer = self._context.keyed.key_serializer
+        timers = None if self._key_form is None else window_timers(serializer, entries)
+        if timers is None or any(time != end - 1 for time, _, end, _ in timers.runs):
+            return False
+        is_composite = isinstance(serializer, TupleSerializer)
+        position = 0
+        for _, start, end, count in timers.runs:
+            column, key_groups = timers.keys.slice(position, count), timers.key_groups.slice(position, count)
+            rows = timers.rows[position : position + count]
+            columns = column.flatten() if is_composite else [column]
+            keys = KeyBatch(keys_of_columns(columns), column_values(key_groups), self._set_key, partial(list, rows))
+            self._fire_aggregates(state, TimeWindow(start, end), keys, columns)
+            position += count
+        return True
+
+    def _fire_aggregates(
+        self, state: ColumnAggregatedWindows, window: Any, keys: KeyBatch, key_columns: list[pa.Array] | None
+    ) -> None:
         """As `_fire_once`, for built-in aggregates: all keys at once, in columns if possible."""
-        keys = KeyBatch([key for key, _ in places], [key_group for _, key_group in places], self._set_key)
         self._output.flush()
         try:
             state.enter(window)
             bounds = in_utc(window.start), in_utc(window.end)
-            key_columns = None if self._key_form is None else _key_columns(self._key_form, keys.keys)
             taken = None if key_columns is None else state.take_columns(keys)
             if taken is None or key_columns is None:
                 rows = state.take_rows(keys, keys.keys[0].__class__ is tuple, bounds)

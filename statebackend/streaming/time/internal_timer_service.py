@@ -12,11 +12,13 @@ never decreases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import define
 
+from statebackend.state.encoded_priority_queue import EncodedPriorityQueue
 from statebackend.state.errors import NoCurrentKeyError
 from statebackend.state.priority_queue import KeyGroupedPriorityQueue, PriorityQueueDescriptor, timer_state_name
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -25,6 +27,7 @@ from typeserializers.times.timers import Timer, TimerSerializer
 
 __all__ = [
     "DueTimers",
+    "EncodedTimers",
     "Fire",
     "FireTogether",
     "InternalTimerService",
@@ -61,6 +64,29 @@ class Fire(Protocol):
 DueTimers = Sequence[tuple[Timer[Any, Any], int]]
 """Due timers with their key groups, in order."""
 
+
+class EncodedTimers(DueTimers):
+    """Due timers as entries of a queue: an operator may decode many at once."""
+
+    def __init__(self, entries: Sequence[bytes], decode: Callable[[bytes], tuple[Timer[Any, Any], int]]) -> None:
+        self.entries = entries
+        """The bytes of each timer and its key group as u16."""
+        self._decode = decode
+
+    @cached_property
+    def _decoded(self) -> list[tuple[Timer[Any, Any], int]]:
+        return list(map(self._decode, self.entries))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._decoded[index]
+
+    def __iter__(self) -> Iterator[tuple[Timer[Any, Any], int]]:
+        return iter(self._decoded)
+
+
 FireTogether = Callable[[DueTimers], None]
 """Receives due timers, as the operator's ``on_event_time_timers``."""
 
@@ -92,6 +118,7 @@ class InternalTimerService(Generic[N]):
         watermark_ms: int = MIN_TIMESTAMP,
     ) -> None:
         self._event_time = event_time_queue
+        self._event_time_entries = event_time_queue if isinstance(event_time_queue, EncodedPriorityQueue) else None
         self._processing_time = processing_time_queue
         self._current = current
         self._clock = clock
@@ -118,11 +145,25 @@ class InternalTimerService(Generic[N]):
         self._event_time.add(Timer(timestamp_ms, current.key, namespace), current.key_group)
 
     def register_event_time_timers(
-        self, namespace: N, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
+        self,
+        namespace: N,
+        timestamp_ms: int,
+        keys: Sequence[Any],
+        key_groups: Sequence[int],
+        rows: Sequence[bytes] | None = None,
     ) -> None:
-        """Register a timer for each key. Needs no current key."""
-        timers = [Timer(timestamp_ms, key, namespace) for key in keys]
-        self._event_time.add_all(list(zip(timers, key_groups, strict=True)))
+        """Register a timer for each key. Needs no current key. ``rows`` are those of a `KeyBatch`, if known."""
+        queue = self._event_time_entries
+        if queue is None or not rows:
+            timers = [Timer(timestamp_ms, key, namespace) for key in keys]
+            self._event_time.add_all(list(zip(timers, key_groups, strict=True)))
+            return
+        for key_group in (min(key_groups), max(key_groups)):
+            queue.key_groups.require(key_group)
+        # Only the keys differ. A timer starts with eight bytes of time, and ends with the namespace.
+        first = queue.entry_of(Timer(timestamp_ms, keys[0], namespace), key_groups[0])
+        time, rest = first[:8], first[8:-2].removeprefix(rows[0][2:])
+        queue.add_entries([time + row[2:] + rest + row[:2] for row in rows])
 
     def delete_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Delete a timer of the current key, if it exists."""
@@ -154,8 +195,17 @@ class InternalTimerService(Generic[N]):
         self._watermark_ms = timestamp_ms
         if self.before_firing is not None:
             self.before_firing(timestamp_ms, self.next_event_time_timer())
+
+        def is_due(timer: Timer[Any, N]) -> bool:
+            return timer.timestamp <= timestamp_ms
+
         # Firing timers may register others that are due.
-        while timers := self._event_time.poll_many(lambda timer: timer.timestamp <= timestamp_ms, _FIRED_TOGETHER):
+        queue = self._event_time_entries
+        if queue is not None:
+            while entries := queue.poll_entries(is_due, _FIRED_TOGETHER):
+                fire(EncodedTimers(entries, queue.of_entry))
+            return
+        while timers := self._event_time.poll_many(is_due, _FIRED_TOGETHER):
             fire(timers)
 
     def advance_processing_time(self, fire: Fire) -> None:
