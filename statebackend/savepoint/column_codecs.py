@@ -5,7 +5,8 @@ array of positions and returns the positions after it. The bytes are the same as
 
 | Vectorised | Converted one by one |
 |---|---|
-| booleans and numbers of fixed width, bytes, optional values, lists of numbers | |
+| booleans and numbers of fixed width, bytes, optional values | |
+| lists | lists of optional values, and columns with a list of more than 256 elements that are no numbers |
 | unbounded integers of 64 bits | a column with a larger integer |
 | ASCII strings of at most 126 characters | a column with any other string |
 | tuples, and records with a constructor that only sets fields | a field of another type |
@@ -236,6 +237,50 @@ class _NumberList:
         return column, positions + 4 + sizes
 
 
+_LONGEST_LIST: Final = 256
+
+
+@frozen
+class _List:
+    """Lists of other types: a 32-bit count, and the elements."""
+
+    element: _Part
+    data_type: pa.DataType
+    width: None = None
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        elements = column.flatten()
+        if elements.null_count:
+            raise CodecMissError
+        encoded = self.element.encode(elements)
+        _, offsets, data = encoded.buffers()
+        ends = np.frombuffer(offsets, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
+        lengths = column.value_lengths()
+        places = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(lengths.to_numpy(zero_copy_only=False), out=places[1:])
+        content = b"" if data is None else data.to_pybytes()[ends[0] : ends[-1]]
+        joined = _binary(content, np.diff(ends[places].astype(np.int64)))
+        return pc.binary_join_element_wise(_LENGTH.encode(lengths), joined, _NO_SEPARATOR)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        lengths = _lengths(data, positions)
+        longest = int(lengths.max(initial=0))
+        if longest > _LONGEST_LIST:
+            raise CodecMissError
+        after, parts, places = positions + 4, [], []
+        # An element starts at the end of the one before, so the first ones of all lists come first.
+        for number in range(longest):
+            active = np.flatnonzero(lengths > number)
+            elements, after[active] = self.element.decode(data, after[active])
+            parts.append(elements)
+            places.append(active)
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        order = np.argsort(np.concatenate(places), kind="stable") if parts else np.zeros(0, np.int64)
+        elements = pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], self.data_type.value_type)
+        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=self.data_type), after
+
+
 @frozen
 class _Optional:
     """Optional values: 00 and the value, or 01 and the padding."""
@@ -404,8 +449,10 @@ def _part(serializer: Any, *, for_reading: bool = False) -> Any:
         value = _part(serializer.value_serializer, for_reading=True)
         return None if value is None else _Timed(value, form)
     if kind in (ts.ListSerializer, ts.ArrayListSerializer):
-        element = _FIXED.get(type(serializer.element_serializer))
-        return None if element is None else _NumberList(element, form)
+        element = _part(serializer.element_serializer)
+        if element is None or isinstance(element, _Optional):
+            return None
+        return _NumberList(element, form) if isinstance(element, _Fixed) else _List(element, form)
     if kind is ts.TupleSerializer:
         return _record(serializer.field_serializers, form, for_reading)
     if kind is ts.AttrsSerializer and (for_reading or settable_twin(serializer.record_class) is not None):

@@ -152,6 +152,11 @@ class InternalReducingState(FoldingState[T], ReducingState[T]):
 
     __slots__ = ()
 
+    @property
+    def stored_values(self) -> InternalValueState[T] | None:
+        """The value state of the folded values, for access to their stored bytes; None if there is none."""
+        return None
+
 
 class ReducingKind(StateKind):
     """Reducing state: one value per key, into which added values are folded."""
@@ -233,6 +238,10 @@ class ValueBackedReducingState(InternalReducingState[T]):
     @property
     def key_context(self) -> HandleContext:
         return self.values.key_context
+
+    @property
+    def stored_values(self) -> InternalValueState[T]:
+        return self.values
 
     def get(self) -> T | None:
         return self.values.value()
@@ -329,7 +338,7 @@ class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
     __slots__ = ()
 
     @property
-    def values(self) -> InternalValueState[Any] | None:
+    def stored_values(self) -> InternalValueState[Any] | None:
         """The value state of the accumulators, for access to their stored bytes; None if there is none."""
         return None
 
@@ -453,7 +462,7 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
         self._accumulators.update(folded)
 
     @property
-    def values(self) -> InternalValueState[Any]:
+    def stored_values(self) -> InternalValueState[Any]:
         return self._accumulators
 
     def get_internal_many(self, keys: KeyBatch) -> list[Any]:
@@ -541,7 +550,7 @@ class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
         descriptor: AggregatingStateDescriptor[I, Any, O],
     ) -> None:
         self._function = descriptor.aggregate_function
-        super().__init__(stored, stored.values, lifetime, descriptor.name, descriptor.accumulator_serializer)
+        super().__init__(stored, stored.stored_values, lifetime, descriptor.name, descriptor.accumulator_serializer)
 
     def set_methods(self) -> None:
         function = self._function

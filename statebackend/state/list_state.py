@@ -57,6 +57,19 @@ class InternalListState(MergingState, ListState[T]):
     def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
         return ["self.update(stored)"]
 
+    @property
+    def row_serializer(self) -> TypeSerializer[T] | None:
+        """The serializer of the elements for `get_rows` and `add_rows`; None if the handle lacks these methods."""
+        return None
+
+    def get_rows(self, keys: KeyBatch) -> list[bytes]:
+        """Return the list of each key as bytes of a `ListSerializer`."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
+
+    def add_rows(self, keys: KeyBatch, elements: Sequence[bytes]) -> None:
+        """Append an element, as bytes of `row_serializer`, to the list of each key, in order."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
+
     def append_stored(self, element: T) -> None:
         """Append an element; of a handle with `exact_value`, a checked one."""
         self.add(element)

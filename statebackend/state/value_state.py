@@ -6,7 +6,9 @@ stored entry with a time-to-live   ttl value(value)
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from statebackend.state.states import DefaultedValueState
 
 T = TypeVar("T")
+
+_TIME: Final = struct.Struct(">q")
+"""The time before a value in a stored row."""
 
 
 class InternalValueState(InternalState, ValueState[T]):
@@ -239,6 +244,50 @@ class TtlValueState(TtlState, InternalValueState[T]):
             # The caller owns the returned value, so each call returns a copy.
             self._encoded_default = serializer.to_bytes(descriptor.default)
         self._set_methods()
+
+    @property
+    def row_serializer(self) -> TypeSerializer[T] | None:
+        # With visible expired values, the first of two equal keys sees a value that the second does not.
+        is_possible = self._stored.row_serializer is not None and not self.lifetime.returns_expired
+        return self._serializer if is_possible else None
+
+    def get_rows(self, keys: KeyBatch) -> list[bytes | None]:
+        if not len(keys):
+            return []
+        self._clean_up_for(keys)
+        now_ms = self.lifetime.clock()
+        expired_ms, size, read = now_ms - self.lifetime.ttl_ms, _TIME.size, _TIME.unpack_from
+        stored: list[bytes | None] = self._stored.get_rows(keys)
+        times = [now_ms if row is None else read(row)[0] for row in stored]
+        rows = [None if row is None else row[size:] for row in stored]
+        if min(times) <= expired_ms:
+            gone = [time <= expired_ms for time in times]
+            rows = [None if is_gone else row for row, is_gone in zip(rows, gone, strict=True)]
+            self._stored.put_rows(keys.only(gone), [None] * gone.count(True))
+        if self.lifetime.renews_on_read:
+            is_older = [row is not None and time < now_ms for row, time in zip(rows, times, strict=True)]
+            if any(is_older):
+                self.put_rows(keys.only(is_older), list(compress(rows, is_older)))
+        if self._default is None:
+            return rows
+        default = self._serializer.to_bytes(self._default)
+        return [default if row is None else row for row in rows]
+
+    def put_rows(self, keys: KeyBatch, rows: Sequence[bytes | None]) -> None:
+        self._clean_up_for(keys)
+        time = _TIME.pack(self.lifetime.clock())
+        self._stored.put_rows(keys, [None if row is None else time + row for row in rows])
+
+    def _clean_up_for(self, keys: KeyBatch) -> None:
+        """Clean up as often as single accesses do."""
+        cleanup, now_ms = self.cleanup, self.lifetime.clock()
+        if cleanup is None or cleanup.due_ms > now_ms or not len(keys):
+            return
+        keys.set_key(keys.keys[0], keys.key_groups[0])
+        for _ in range(len(keys)):
+            if cleanup.due_ms > now_ms:
+                break
+            cleanup()
 
     def clean_up_with(self, cleanup: Cleanup) -> None:
         super().clean_up_with(cleanup)

@@ -32,6 +32,7 @@ from statebackend.state.state_kind import StateKind
 from statebackend.state.value_state import InternalValueState, ValueStateDescriptor
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.rows.row_writer import fitted_column
+from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
@@ -148,11 +149,43 @@ class _ValueColumns:
         return True
 
 
+class _ValueRows:
+    """Converts a value state from and to arrays without Python objects, if its stored bytes have a codec."""
+
+    def __init__(self, values: InternalValueState[Any] | None) -> None:
+        self._values: Any = values
+        serializer = None if values is None else values.row_serializer
+        self.codec = None if serializer is None else column_codec(serializer)
+
+    def get(self, keys: KeyBatch) -> pa.Array | None:
+        """Return the values, or None if they need objects."""
+        if self.codec is not None:
+            with contextlib.suppress(CodecMissError):
+                return self.codec.decode(self._values.get_rows(keys))
+        return None
+
+    def put(self, keys: KeyBatch, column: pa.Array | None) -> bool:
+        """Set the values. Returns False, without changes, if that needs objects."""
+        if column is None or self.codec is None or len(column) != len(keys):
+            return False
+        try:
+            rows = self.codec.encode(column)
+        except CodecMissError:
+            return False
+        self._values.put_rows(keys, rows)
+        return True
+
+
 class BulkState:
     """The base of bulk states."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
+
+    @property
+    def is_vectorised(self) -> bool:
+        """Whether values are converted from and to stored bytes without Python objects."""
+        return False
 
     def clear_many(self, keys: Keys) -> None:
         """Remove the state of each key."""
@@ -167,8 +200,7 @@ class BulkValueState(BulkState, Generic[T]):
     def __init__(self, state: InternalValueState[T], descriptor: ValueStateDescriptor[T]) -> None:
         super().__init__(state)
         self._columns = _ValueColumns(descriptor.name, descriptor.serializer)
-        serializer = state.row_serializer
-        self._codec = None if serializer is None else column_codec(serializer)
+        self._rows = _ValueRows(state)
 
     @property
     def type(self) -> pa.DataType:
@@ -177,15 +209,12 @@ class BulkValueState(BulkState, Generic[T]):
 
     @property
     def is_vectorised(self) -> bool:
-        """Whether values are converted from and to stored bytes without Python objects."""
-        return self._codec is not None
+        return self._rows.codec is not None
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the value of each key: null, or the default of the descriptor, if there is none."""
-        if self._codec is not None:
-            with contextlib.suppress(CodecMissError):
-                return self._codec.decode(self._state.get_rows(keys.batch))
-        return self._columns.form.array(self._state.get_many(keys.batch))
+        found = self._rows.get(keys.batch)
+        return self._columns.form.array(self._state.get_many(keys.batch)) if found is None else found
 
     def get_objects(self, keys: Keys) -> list[T | None]:
         """Return the values as Python objects, for types that no Arrow type holds."""
@@ -203,12 +232,8 @@ class BulkValueState(BulkState, Generic[T]):
             SerializationError: A value does not fit. The error names its key.
         """
         self._columns.check_count(keys.batch, values)
-        column = self._columns.array(values, self.type)
-        if column is not None and self._codec is not None:
-            with contextlib.suppress(CodecMissError):
-                self._state.put_rows(keys.batch, self._codec.encode(column))
-                return
-        self._columns.write(keys.batch, self._columns.objects(values), self._state.put_many)
+        if not self._rows.put(keys.batch, self._columns.array(values, self.type)):
+            self._columns.write(keys.batch, self._columns.objects(values), self._state.put_many)
 
     def clear_many(self, keys: Keys) -> None:
         self._state.put_many(keys.batch, [None] * len(keys))
@@ -221,14 +246,24 @@ class BulkListState(BulkState, Generic[T]):
         super().__init__(state)
         self._elements = _ValueColumns(descriptor.name, descriptor.element_serializer)
         self._form = ListForm(self._elements.form)
+        element, self._codec = state.row_serializer, None
+        if element is not None:
+            self._element_codec, self._codec = column_codec(element), column_codec(ListSerializer(element))
 
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of the lists."""
         return self._form.data_type
 
+    @property
+    def is_vectorised(self) -> bool:
+        return self._codec is not None
+
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the list of each key, empty if there is none."""
+        if self._codec is not None:
+            with contextlib.suppress(CodecMissError):
+                return self._codec.decode(self._state.get_rows(keys.batch))
         return self._form.array(self._state.get_many(keys.batch))
 
     def add_many(self, keys: Keys, elements: Column[T]) -> None:
@@ -237,6 +272,12 @@ class BulkListState(BulkState, Generic[T]):
         ``add_many(groups.of_rows, batch["amount"])`` appends a column of the batch. Null is rejected. Raises as
         `BulkValueState.put_many`.
         """
+        self._elements.check_count(keys.batch, elements)
+        column = self._elements.array(elements, self._elements.form.data_type)
+        if self._codec is not None and column is not None and not column.null_count:
+            with contextlib.suppress(CodecMissError):
+                self._state.add_rows(keys.batch, self._element_codec.encode(column))
+                return
         self._elements.write(keys.batch, self._elements.objects(elements), self._state.add_many)
 
     def put_many(self, keys: Keys, lists: Column[Sequence[T] | None]) -> None:
@@ -303,15 +344,21 @@ class BulkReducingState(BulkState, Generic[T]):
     def __init__(self, state: InternalReducingState[T], descriptor: ReducingStateDescriptor[T]) -> None:
         super().__init__(state)
         self._columns = _ValueColumns(descriptor.name, descriptor.serializer)
+        self._rows = _ValueRows(state.stored_values)
 
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of the values."""
         return self._columns.form.data_type
 
+    @property
+    def is_vectorised(self) -> bool:
+        return self._rows.codec is not None
+
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the folded value of each key, null if there is none."""
-        return self._columns.form.array(self._state.get_internal_many(keys.batch))
+        found = self._rows.get(keys.batch)
+        return self._columns.form.array(self._state.get_internal_many(keys.batch)) if found is None else found
 
     def add_many(self, keys: Keys, values: Column[T]) -> None:
         """Fold one value into that of each key by the function of the descriptor, in order. A key may occur more than
@@ -335,7 +382,8 @@ class BulkReducingState(BulkState, Generic[T]):
             raise SerializationError(self._columns.where, ("null cannot be folded into reducing state",))
         before = self.get_many(keys)
         merged = pc.if_else(before.is_null(), added, fitted_column(kernel(before, added), self.type))
-        self._columns.write(keys.batch, self._columns.objects(merged), self._state.update_internal_many)
+        if not self._rows.put(keys.batch, merged):
+            self._columns.write(keys.batch, self._columns.objects(merged), self._state.update_internal_many)
 
 
 class BulkAggregatingState(BulkState, Generic[I, O]):
@@ -346,11 +394,16 @@ class BulkAggregatingState(BulkState, Generic[I, O]):
     ) -> None:
         super().__init__(state)
         self._columns = _ValueColumns(descriptor.name, descriptor.accumulator_serializer)
+        self._rows = _ValueRows(state.stored_values)
 
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of the accumulators."""
         return self._columns.form.data_type
+
+    @property
+    def is_vectorised(self) -> bool:
+        return self._rows.codec is not None
 
     def get_results(self, keys: Keys) -> list[O | None]:
         """Return the result of the descriptor's function for each key, None if nothing was added."""
@@ -364,14 +417,16 @@ class BulkAggregatingState(BulkState, Generic[I, O]):
 
     def get_accumulators(self, keys: Keys) -> pa.Array:
         """Return the accumulator of each key, null if nothing was added."""
-        return self._columns.form.array(self._state.get_internal_many(keys.batch))
+        found = self._rows.get(keys.batch)
+        return self._columns.form.array(self._state.get_internal_many(keys.batch)) if found is None else found
 
     def put_accumulators(self, keys: Keys, accumulators: Column[Any]) -> None:
         """Set the accumulator of each key, as an Arrow kernel computed it. Null clears it.
 
         Raises as `BulkValueState.put_many`.
         """
-        self._columns.write(keys.batch, self._columns.objects(accumulators), self._state.update_internal_many)
+        if not self._rows.put(keys.batch, self._columns.array(accumulators, self.type)):
+            self._columns.write(keys.batch, self._columns.objects(accumulators), self._state.update_internal_many)
 
 
 def _add_each(add: Callable[[Any], None], keys: KeyBatch, values: Sequence[Any]) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from statebackend.savepoint.column_codecs import column_codec
+from statebackend.state.list_state import ListStateDescriptor
+from statebackend.state.map_state import MapStateDescriptor
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.ttl_config import TtlStateVisibility
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.aggregates import AggregateDefinition, bound_aggregates
 from statebackend.streaming.batch_functions import KeyedBatchFunction
@@ -16,6 +19,7 @@ from statebackend.streaming.operators.aggregate import aggregates_of
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.runtime.state_registration import RegisteredStates
 from statebackend.streaming.stream_graph import OperatorNode
+from typeserializers.containers.lists import ListSerializer
 
 __all__ = ["ExplainedOperator", "explain_operators"]
 
@@ -77,12 +81,18 @@ def _obstacle_of_aggregates(
 
 def _obstacle(descriptor: StateDescriptor, backend: StateBackend, metrics: StateMetricsConfig | None) -> str:
     """Return why bulk state converts values one by one; empty if it is vectorised."""
-    if not isinstance(descriptor, ValueStateDescriptor):
-        return "only value state is vectorised"
+    if isinstance(descriptor, MapStateDescriptor):
+        return "map state is not vectorised"
     if backend.name != "rocksdb":
         return f"the backend {backend.name} keeps objects"
-    if descriptor.ttl is not None:
-        return "it has a time-to-live"
     if metrics is not None:
         return "state metrics are on"
-    return "" if column_codec(descriptor.serializer) is not None else "its type has no vectorised codec"
+    ttl = descriptor.ttl
+    if ttl is not None and not isinstance(descriptor, ValueStateDescriptor):
+        return "it has a time-to-live"
+    if ttl is not None and ttl.visibility is TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP:
+        return "its expired values are visible"
+    [serializer] = descriptor.serializers.values()
+    if isinstance(descriptor, ListStateDescriptor):
+        serializer = ListSerializer(serializer)
+    return "" if column_codec(serializer) is not None else "its type has no vectorised codec"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.state.ttl_config import TtlStateVisibility
 from statebackend.streaming.operators import keyed_batch
 from statebackend.streaming.rows.row_writer import RowMismatchError
 
@@ -398,13 +400,20 @@ class StatesOfEveryPath(KeyedBatchFunction[str, Sale, Any]):
     """Emits the names of its vectorised states."""
 
     def open(self, context: BatchRuntimeContext) -> None:
-        descriptors: list[ValueStateDescriptor[Any]] = [
+        day, seen = StateTtlConfig("1 day"), TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+        descriptors: list[Any] = [
             ValueStateDescriptor("totals", Totals),
-            ValueStateDescriptor("expiring", int, ttl=StateTtlConfig("1 day")),
+            ValueStateDescriptor("expiring", int, ttl=day),
+            ValueStateDescriptor("seen", int, ttl=StateTtlConfig("1 day", visibility=seen)),
             ValueStateDescriptor("day", datetime.date),
+            ListStateDescriptor("words", str),
+            ListStateDescriptor("days", datetime.date),
+            ListStateDescriptor("expiring words", str, ttl=day),
+            MapStateDescriptor("map", str, int),
+            ReducingStateDescriptor("sum", operator.add, int),
+            AggregatingStateDescriptor("doubled", Total(), int),
         ]
-        self.states = {one.name: context.get_state(one) for one in descriptors}
-        context.get_list_state(ListStateDescriptor("list", int))
+        self.states = {one.name: context.register(one) for one in descriptors}
 
     def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
         return pa.table({"name": list(self.states), "is": [one.is_vectorised for one in self.states.values()]})
@@ -422,7 +431,7 @@ def test_explain_names_the_path_of_each_state(backend: str, metrics: StateMetric
     keyed.aggregate(uid="ordered", n=count(), last=last_value("amount")).sink_to([], uid="ordered-rows")
     lines = environment.explain().splitlines()
     assert lines[0] == "operator 'paths': batches of Arrow columns"
-    assert "    list state 'list': as objects (only value state is vectorised)" in lines
+    assert "    map state 'map': as objects (map state is not vectorised)" in lines
     exact = lines.index("operator 'exact': aggregates; Arrow aggregates batches of columns by key before state is read")
     is_in_columns = backend == "rocksdb" and metrics is None
     of_objects = "as objects (once per key and epoch)"
@@ -432,7 +441,7 @@ def test_explain_names_the_path_of_each_state(backend: str, metrics: StateMetric
     environment.execute("sales")
     assert rows
     for name, is_vectorised in rows:
-        [line] = [line for line in lines if f"value state {name!r}" in line]
+        [line] = [line for line in lines if f" state {name!r}" in line]
         assert line.endswith("vectorised") == is_vectorised
 
 

@@ -70,6 +70,9 @@ CASES: dict[str, tuple[Any, Any]] = {
     "bytes": (bytes, st.binary(max_size=6)),
     "int | None": (ts.NullableSerializer(ts.LongSerializer(), pad_null_value=True), LONG),
     "list[float]": (list[float], st.lists(st.floats(), max_size=4)),
+    "list[str]": (list[str], st.lists(TEXT, max_size=4)),
+    "list[list[int]]": (list[list[int]], st.lists(st.lists(LONG, max_size=3), max_size=3)),
+    "list of records": (list[Mixed], st.lists(MIXED, max_size=3)),
     "big integers": (ts.BigIntSerializer(), BIG),
     "tuple": (ts.TupleSerializer((ts.BigIntSerializer(), ts.LongSerializer())), st.tuples(BIG, LONG)),
     "fixed record": (Fixed, FIXED),
@@ -127,7 +130,8 @@ def test_null_in_a_field_that_is_not_optional_is_left_to_the_object_path() -> No
 
 
 @pytest.mark.parametrize(
-    "hint", [Checked, dict[str, int], datetime.datetime, int | str, list[str], tuple[datetime.datetime, datetime.date]]
+    "hint",
+    [Checked, dict[str, int], datetime.datetime, int | str, list[int | None], tuple[datetime.datetime, datetime.date]],
 )
 def test_other_types_have_no_codec(hint: Any) -> None:
     assert column_codec(ValueStateDescriptor("state", hint).serializer) is None

@@ -11,7 +11,7 @@ older chunks still exist.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from attrs import define
 
 from statebackend.state.entry_keys import checked_elements
 from statebackend.state.errors import null_element
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.list_state import InternalListState
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, CachedState, Changes, Drained
 from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER
@@ -122,6 +123,43 @@ class RocksDBListState(CachedState, InternalListState[T]):
             cached.elements.append(self._owned(element, encoded))
         self._grow(cached, _ELEMENT_BYTES + 2 * len(encoded))
 
+    @property
+    def row_serializer(self) -> TypeSerializer[T]:
+        return self._element_serializer
+
+    def get_rows(self, keys: KeyBatch) -> list[bytes]:
+        return [self._row(self._list()) for _ in keys.each()]
+
+    def add_rows(self, keys: KeyBatch, elements: Sequence[bytes]) -> None:
+        read = self._element_serializer.codec.read
+        for _, encoded in zip(keys.each(), elements, strict=True):
+            cached = self._list()
+            cached.appended.append(encoded)
+            self._held += 1
+            if cached.elements is not None:
+                cached.elements.append(read(encoded, 0)[0])
+            self._grow(cached, _ELEMENT_BYTES + 2 * len(encoded))
+
+    def _row(self, cached: _CachedList) -> bytes:
+        """A list as bytes of a `ListSerializer`."""
+        if cached.is_replaced:
+            count, joined = self._replaced(cached)
+        else:
+            if cached.elements is None and cached.rows is None:
+                self.cache_misses += 1
+                self._grow(cached, sum(len(chunk) for _, chunk in self._rows(cached)))
+            count, joined = _joined([chunk for _, chunk in self._rows(cached)])
+            count, joined = count + len(cached.appended), joined + b"".join(cached.appended)
+        return _COUNT.pack(count) + joined
+
+    def _replaced(self, cached: _CachedList) -> tuple[int, bytes]:
+        """Count and join the elements of a replaced list."""
+        write = self._element_serializer.codec.write
+        pairs = zip(cached.elements or (), cached.appended, strict=True)
+        return len(cached.appended), b"".join(
+            [write(element) if one.__class__ is int else one for element, one in pairs]
+        )
+
     def add_all(self, elements: Iterable[T]) -> None:
         given, encoded = self._encode_all(elements)
         if given:
@@ -203,12 +241,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         older = [row for row in rows if row[0] < new_from]
         newer = rows[len(older) :]
         base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
-        write = self._element_serializer.codec.write
-        pairs = zip(cached.elements or (), cached.appended, strict=True)
-        rest = (
-            len(cached.appended),
-            b"".join([write(element) if one.__class__ is int else one for element, one in pairs]),
-        )
+        rest = self._replaced(cached)
         if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
             # The earlier elements are still the first ones, and stay unchanged. Perhaps a clean-up ran here at another
             # time than in another attempt, or the list was rewritten with the same elements.

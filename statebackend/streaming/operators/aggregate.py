@@ -63,7 +63,7 @@ class AggregateOperator(Operator):
     def open(self, context: Any, emitter: Emitter) -> None:
         where = f"operator {self._uid!r}"
         self._bound: BoundAggregates = bound_aggregates(self._definition.aggregates, context.input_schemas[0], where)
-        if self._definition.ttl is None:
+        if self._definition.ttl is None or self._bound.has_columns:
             context.access_in_bulk()
         self._state = context.register(
             ValueStateDescriptor(ACCUMULATORS_NAME, self._bound.serializer, ttl=self._definition.ttl)

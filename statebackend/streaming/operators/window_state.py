@@ -263,8 +263,8 @@ class ColumnAggregatedWindows(AggregatedWindows):
         super().__init__(state, exact, aggregates)
         self.aggregates = aggregates
         self._get_many, self._put_many = state.get_internal_many, state.update_internal_many
-        self._values: Any = state.values
-        serializer = None if state.values is None else state.values.row_serializer
+        self._values: Any = state.stored_values
+        serializer = None if state.stored_values is None else state.stored_values.row_serializer
         self._form = ColumnForms().of(aggregates.serializer)
         self._codec = None if serializer is None or not aggregates.has_columns else column_codec(serializer)
 

@@ -12,10 +12,11 @@ from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.state.state_kind import StateDescriptor
-from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.state.ttl_config import StateTtlConfig, TtlUpdateType
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.testing.backends.evolving_records import LegV1, leg_v1
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, ContractBase, content
+from typeserializers.containers.lists import ListSerializer
 
 LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())
 TIMED: ValueStateDescriptor[int] = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
@@ -80,6 +81,72 @@ class BulkContract(ContractBase):
                     state.update(key * key)
             digests.add(harness.snapshot(backend).digest)
         assert len(digests) == 1
+
+    @pytest.mark.parametrize("update_type", TtlUpdateType)
+    def test_rows_expire_as_values_do(
+        self, harness: BackendHarness, handle_of: HandleOf, update_type: TtlUpdateType
+    ) -> None:
+        timed = ValueStateDescriptor("timed", int, 0, ttl=StateTtlConfig("1 hour", update_type=update_type))
+        clock: Any = harness.clock
+        read, digests = [], []
+        for uses_rows in (False, True):
+            clock.now_ms = 0
+            backend = harness.open(self.create_state_backend())
+            state = handle_of(backend, timed)
+            if state.row_serializer is None:
+                pytest.skip("this handle has no rows")
+            write, values = state.row_serializer.to_bytes, []
+            for minutes, keys, given in ((0, range(6), [*range(1, 6), None]), (30, (2, 3, 2), [20, None, 21])):
+                clock.now_ms = minutes * 60_000
+                written = batch_of(harness, backend, keys)
+                if uses_rows:
+                    state.put_rows(written, [None if value is None else write(value) for value in given])
+                else:
+                    state.put_many(written, given)
+            for minutes in (40, 70, 99, 100, 130):
+                clock.now_ms = minutes * 60_000
+                asked = batch_of(harness, backend, [0, 2] if minutes < 70 else [0, 2, 1, 0])
+                rows = state.get_rows(asked) if uses_rows else state.get_many(asked)
+                values.append([state.row_serializer.from_bytes(row) if uses_rows else row for row in rows])
+                digests.append(harness.snapshot(backend).digest)
+            read.append(values)
+        assert read[0] == read[1]
+        assert digests[:5] == digests[5:]
+        assert read[0][0] == [1, 21]
+        assert (read[0][2] == [0, 0, 0, 0]) == (update_type is TtlUpdateType.ON_CREATE_AND_WRITE)
+
+    @pytest.mark.parametrize("is_replaced", [False, True])
+    @pytest.mark.parametrize("after_a_barrier", [False, True])
+    def test_rows_of_elements_are_appended_as_elements(
+        self, harness: BackendHarness, handle_of: HandleOf, is_replaced: bool, after_a_barrier: bool
+    ) -> None:
+        lists, digests = [], []
+        for uses_rows in (False, True):
+            backend = harness.open(self.create_state_backend())
+            state = handle_of(backend, LIST)
+            if state.row_serializer is None:
+                pytest.skip("this handle has no rows")
+            first, second = batch_of(harness, backend, [1, 2, 1]), batch_of(harness, backend, [2, 1])
+            state.add_many(first, [10, 20, 11])
+            if is_replaced:
+                state.put_many(batch_of(harness, backend, [1]), [[7, 8]])
+            if after_a_barrier:
+                harness.snapshot(backend)
+            if uses_rows:
+                state.add_rows(second, list(map(state.row_serializer.to_bytes, [21, 12])))
+            else:
+                state.add_many(second, [21, 12])
+            keys = batch_of(harness, backend, [1, 2, 3])
+            read: Any = ListSerializer(state.row_serializer).from_bytes
+            lists += [
+                list(map(read, state.get_rows(keys))),
+                state.get_many(keys),
+                list(map(read, state.get_rows(keys))),
+            ]
+            digests.append(harness.snapshot(backend).digest)
+            lists.append(list(map(read, state.get_rows(keys))))
+        assert lists == [[[7, 8, 12] if is_replaced else [10, 11, 12], [20, 21], []]] * 8
+        assert digests[0] == digests[1]
 
     def test_a_bulk_result_belongs_to_the_caller(
         self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
