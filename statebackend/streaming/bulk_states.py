@@ -8,6 +8,7 @@ so a job may change from one form to the other over a savepoint. The Arrow type 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -101,8 +102,8 @@ class _ValueColumns:
         self.where = f"state {state_name!r}"
         self._serializer = serializer
 
-    def array(self, values: Column[Any], data_type: pa.DataType) -> pa.Array | None:
-        """Return given values as an array of a type, or None if they are objects."""
+    def array(self, values: Column[Any], data_type: pa.DataType, keys: KeyBatch) -> pa.Array | None:
+        """Return given values as an array of a type, or None if they are objects. An error names the key."""
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if not isinstance(values, pa.Array):
@@ -110,13 +111,17 @@ class _ValueColumns:
         try:
             return fitted_column(values, data_type)
         except (pa.ArrowException, ValueError) as error:
-            raise SerializationError(
-                self.where, (f"an array of {values.type} does not fit values of {data_type}: {error}",)
-            ) from error
+            # A type that never fits is not the fault of a value.
+            fitting = bisect_left(range(len(values) + 1), True, key=lambda n: not _fits(values[:n], data_type)) - 1
+            reason = f"an array of {values.type} does not fit values of {data_type}: {error}"
+            failure = SerializationError(self.where, (reason,))
+            if fitting >= 0 and len(values) == len(keys):
+                raise failure.within(_place(keys, fitting)) from error
+            raise failure from error
 
-    def objects(self, values: Column[Any]) -> Sequence[Any]:
+    def objects(self, values: Column[Any], keys: KeyBatch) -> Sequence[Any]:
         """Return given values as objects."""
-        column = self.array(values, self.form.data_type)
+        column = self.array(values, self.form.data_type, keys)
         return values if column is None else stored_values(self._serializer, column, self.where)
 
     def check_count(self, keys: KeyBatch, values: Column[Any]) -> None:
@@ -129,24 +134,42 @@ class _ValueColumns:
         if len(set(keys.keys)) < len(keys):
             raise ValueError(f"{self.where}: a key occurs twice; use the distinct keys of context.groups(batch)")
 
-    def write(self, keys: KeyBatch, values: Sequence[Any], put: Callable[[KeyBatch, Sequence[Any]], None]) -> None:
-        """Put values; an error names the key of the value that does not fit."""
+    def write(
+        self,
+        keys: KeyBatch,
+        values: Sequence[Any],
+        put: Callable[[KeyBatch, Sequence[Any]], None],
+        fits: Callable[[Any], bool] | None = None,
+    ) -> None:
+        """Put values; an error names the key of the value that does not fit. By default null fits."""
         self.check_count(keys, values)
         try:
             put(keys, values)
         except SerializationError as error:
             for position, value in enumerate(values):
-                if value is not None and not self._fits(value):
-                    key = format_value(keys.keys[position], 80)
-                    raise error.within(f"key {key}, value {position} of {len(values)}") from error
+                if not (value is None or self.fits(value) if fits is None else fits(value)):
+                    raise error.within(_place(keys, position)) from error
             raise
 
-    def _fits(self, value: Any) -> bool:
+    def fits(self, value: Any) -> bool:
+        """Whether the serializer accepts a value that is not null."""
         try:
             self._serializer.to_bytes(value)
         except SerializationError:
             return False
-        return True
+        return value is not None
+
+
+def _fits(values: pa.Array, data_type: pa.DataType) -> bool:
+    try:
+        fitted_column(values, data_type)
+    except (pa.ArrowException, ValueError):
+        return False
+    return True
+
+
+def _place(keys: KeyBatch, position: int) -> str:
+    return f"key {format_value(keys.keys[position], 80)}, value {position} of {len(keys)}"
 
 
 class _ValueRows:
@@ -232,8 +255,8 @@ class BulkValueState(BulkState, Generic[T]):
             SerializationError: A value does not fit. The error names its key.
         """
         self._columns.check_count(keys.batch, values)
-        if not self._rows.put(keys.batch, self._columns.array(values, self.type)):
-            self._columns.write(keys.batch, self._columns.objects(values), self._state.put_many)
+        if not self._rows.put(keys.batch, self._columns.array(values, self.type, keys.batch)):
+            self._columns.write(keys.batch, self._columns.objects(values, keys.batch), self._state.put_many)
 
     def clear_many(self, keys: Keys) -> None:
         self._state.put_many(keys.batch, [None] * len(keys))
@@ -246,9 +269,9 @@ class BulkListState(BulkState, Generic[T]):
         super().__init__(state)
         self._elements = _ValueColumns(descriptor.name, descriptor.element_serializer)
         self._form = ListForm(self._elements.form)
-        element, self._codec = state.row_serializer, None
-        if element is not None:
-            self._element_codec, self._codec = column_codec(element), column_codec(ListSerializer(element))
+        element = state.row_serializer
+        self._codec = None if element is None else column_codec(ListSerializer(element))
+        self._element_codec = None if element is None or self._codec is None else column_codec(element)
 
     @property
     def type(self) -> pa.DataType:
@@ -273,21 +296,26 @@ class BulkListState(BulkState, Generic[T]):
         `BulkValueState.put_many`.
         """
         self._elements.check_count(keys.batch, elements)
-        column = self._elements.array(elements, self._elements.form.data_type)
-        if self._codec is not None and column is not None and not column.null_count:
+        column = self._elements.array(elements, self._elements.form.data_type, keys.batch)
+        if self._element_codec is not None and column is not None and not column.null_count:
             with contextlib.suppress(CodecMissError):
                 self._state.add_rows(keys.batch, self._element_codec.encode(column))
                 return
-        self._elements.write(keys.batch, self._elements.objects(elements), self._state.add_many)
+        given = self._elements.objects(elements, keys.batch)
+        self._elements.write(keys.batch, given, self._state.add_many, self._elements.fits)
 
     def put_many(self, keys: Keys, lists: Column[Sequence[T] | None]) -> None:
         """Replace the list of each key. Null and an empty list clear it. Raises as `BulkValueState.put_many`."""
         self._elements.check_count(keys.batch, lists)
-        column = self._elements.array(lists, self.type)
+        column, given = self._elements.array(lists, self.type, keys.batch), lists
         if column is not None:
-            elements, offsets = self._elements.objects(column.flatten()), _offsets(column)
-            lists = [elements[start:end] for start, end in pairwise(offsets)]
-        self._state.put_many(keys.batch, lists)
+            elements, offsets = self._elements.objects(column.flatten(), keys.batch), _offsets(column)
+            given = [elements[start:end] for start, end in pairwise(offsets)]
+
+        def fits(one: Any) -> bool:
+            return one is None or all(map(self._elements.fits, one))
+
+        self._elements.write(keys.batch, given, self._state.put_many, fits)
 
 
 class BulkMapState(BulkState, Generic[K, V]):
@@ -321,9 +349,13 @@ class BulkMapState(BulkState, Generic[K, V]):
 
         Raises as `BulkValueState.put_many`.
         """
-        given = self._checked(keys, user_keys)
-        put = self._state.put_many
-        self._values.write(keys.batch, self._values.objects(values), lambda batch, taken: put(batch, given, taken))
+        given, put = self._checked(keys, user_keys), self._state.put_many
+        taken = self._values.objects(values, keys.batch)
+
+        def put_values(batch: KeyBatch, _: Any) -> None:
+            self._values.write(batch, taken, lambda batch, values: put(batch, given, values))
+
+        self._user_keys.write(keys.batch, given, put_values, self._user_keys.fits)
 
     def remove_many(self, keys: Keys, user_keys: Column[K]) -> None:
         """Remove the entry of each pair. A missing one is not an error."""
@@ -331,7 +363,7 @@ class BulkMapState(BulkState, Generic[K, V]):
 
     def _checked(self, keys: Keys, user_keys: Column[K]) -> Sequence[K]:
         self._user_keys.check_count(keys.batch, user_keys)
-        return self._user_keys.objects(user_keys)
+        return self._user_keys.objects(user_keys, keys.batch)
 
 
 Kernel: TypeAlias = Callable[[pa.Array, pa.Array], pa.Array]
@@ -364,7 +396,7 @@ class BulkReducingState(BulkState, Generic[T]):
         """Fold one value into that of each key by the function of the descriptor, in order. A key may occur more than
         once.
         """
-        self._columns.write(keys.batch, self._columns.objects(values), partial(_add_each, self._state.add))
+        self._columns.write(keys.batch, self._columns.objects(values, keys.batch), partial(_add_each, self._state.add))
 
     def merge_many(self, keys: Keys, values: Column[T], kernel: Kernel) -> None:
         """Fold one value into that of each key by a kernel, which must compute what the descriptor's function does.
@@ -375,7 +407,7 @@ class BulkReducingState(BulkState, Generic[T]):
         """
         self._columns.check_distinct(keys.batch)
         self._columns.check_count(keys.batch, values)
-        added = self._columns.array(values, self.type)
+        added = self._columns.array(values, self.type, keys.batch)
         if added is None:
             added = self._columns.form.array(cast("Sequence[T]", values))
         if added.null_count:
@@ -383,7 +415,8 @@ class BulkReducingState(BulkState, Generic[T]):
         before = self.get_many(keys)
         merged = pc.if_else(before.is_null(), added, fitted_column(kernel(before, added), self.type))
         if not self._rows.put(keys.batch, merged):
-            self._columns.write(keys.batch, self._columns.objects(merged), self._state.update_internal_many)
+            given = self._columns.objects(merged, keys.batch)
+            self._columns.write(keys.batch, given, self._state.update_internal_many)
 
 
 class BulkAggregatingState(BulkState, Generic[I, O]):
@@ -425,8 +458,9 @@ class BulkAggregatingState(BulkState, Generic[I, O]):
 
         Raises as `BulkValueState.put_many`.
         """
-        if not self._rows.put(keys.batch, self._columns.array(accumulators, self.type)):
-            self._columns.write(keys.batch, self._columns.objects(accumulators), self._state.update_internal_many)
+        if not self._rows.put(keys.batch, self._columns.array(accumulators, self.type, keys.batch)):
+            given = self._columns.objects(accumulators, keys.batch)
+            self._columns.write(keys.batch, given, self._state.update_internal_many)
 
 
 def _add_each(add: Callable[[Any], None], keys: KeyBatch, values: Sequence[Any]) -> None:

@@ -231,8 +231,12 @@ class PutsWrong(KeyedBatchFunction[str, Sale, Any]):
     [
         ([1, "two", 3], "key 'south', value 1 of 3.*state 'amount'"),
         ([1, 2], "2 values were given for 3 keys"),
-        (pa.array(["a", "b", "c"]), "an array of string does not fit values of int64"),
-        (pa.array([1.5, 2, 3]), "an array of double does not fit values of int64"),
+        (pa.array(["1", "2", "c"]), "key 'west', value 2 of 3.*an array of string does not fit values of int64"),
+        (
+            pa.array([[1], [2], [3]]),
+            "state 'amount' cannot write this value: an array of list<item: int64> does not fit",
+        ),
+        (pa.array([1.0, 2, 3.5]), "key 'west', value 2 of 3.*an array of double does not fit values of int64"),
     ],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -240,6 +244,37 @@ def test_an_error_names_the_batch_and_the_key(backend: str, values: Any, message
     where = "operator 'totals', a batch of 6 rows of epoch "
     with pytest.raises(UserFunctionError, match=f"{where}[0-9]+: .*{message}"):
         run(PutsWrong(values), SALES, backend=backend)
+
+
+class PutsWrongParts(KeyedBatchFunction[str, Sale, Any]):
+    """Calls a function with its list state, its map state, and the keys."""
+
+    def __init__(self, put: Any) -> None:
+        self.put = put
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
+        self.by_name = context.get_map_state(MapStateDescriptor("by name", str, int))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        self.put(self.amounts, self.by_name, context.groups(batch))
+
+
+@pytest.mark.parametrize(
+    ("put", "message"),
+    [
+        (lambda amounts, _, keys: amounts.add_many(keys, pa.array([1, None, 2])), "None cannot be an element"),
+        (lambda amounts, _, keys: amounts.add_many(keys, [1, "x", 2]), "'x' is not an integer"),
+        (lambda amounts, _, keys: amounts.put_many(keys, [[1], [2, None], None]), "None cannot be an element"),
+        (lambda amounts, _, keys: amounts.put_many(keys, [[], [2, "x"], None]), "'x' is not an integer"),
+        (lambda _, by_name, keys: by_name.put_many(keys, ["a", None, "b"], [1, 2, 3]), "key of the map.*None"),
+        (lambda _, by_name, keys: by_name.put_many(keys, ["a", "b", "c"], [None, "x", 3]), "'x' is not an integer"),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_names_the_key_of_an_element_or_entry(backend: str, put: Any, message: str) -> None:
+    with pytest.raises(UserFunctionError, match=f"a batch of 6 rows.*key 'south', value 1 of 3.*{message}"):
+        run(PutsWrongParts(put), SALES, backend=backend)
 
 
 class Emits(KeyedBatchFunction[str, Sale, Any]):
