@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from statebackend.savepoint.column_codecs import read_column
 from statebackend.savepoint.tables import ColumnForms
 from typeserializers import AttrsSerializer, ListSerializer
+from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import (
@@ -100,7 +101,8 @@ def test_any_bytes_are_decoded_as_by_the_serializer_or_left_to_it(
 
 
 def test_other_types_are_decoded_one_by_one() -> None:
-    assert read_column(ListSerializer(StringSerializer()), pa.array([b"\0\0\0\0"], pa.binary())) is None
+    optional: Any = NullableSerializer(StringSerializer())
+    assert read_column(ListSerializer(optional), pa.array([b"\0\0\0\0"], pa.binary())) is None
     assert read_column(BooleanSerializer(), pa.array([b"\x02"], pa.binary())) is None
     assert read_column(LongSerializer(), pa.array([struct.pack(">i", 7)], pa.binary())) is None
 
