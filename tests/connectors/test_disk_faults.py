@@ -7,7 +7,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
+from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
 from statebackend.connectors import DeltaSink, FileSink, IcebergSink, ParquetSink, Sink, SinkError, SinkLineage
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.stream_graph import SplitRead
 from statebackend.testing.sinks import Row, SinkDriver, rows_of_epoch, rows_of_epochs
 
 NOBODY = 65534
@@ -144,3 +147,60 @@ def test_a_job_directory_reports_the_file_and_the_fix(
         files.write_file("checkpoints/chk-1/_metadata", b"new")
     assert files.read_file("checkpoints/chk-1/_metadata") == b"old"
     assert files.list_files(include_temporary=True) == ("checkpoints/chk-1/_metadata",)
+
+
+class Numbers:
+    """A source of numbers that breaks the disk at a position, in its first run."""
+
+    def __init__(self, break_disk: Callable[[], Any]) -> None:
+        self._break_disk = break_disk
+
+    def splits(self) -> Mapping[str, int]:
+        return {"numbers": 0}
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        if position == BREAKS_AT:
+            self._break_disk()
+        end = min(position + max_records, BREAKS_AT if position < BREAKS_AT else LAST)
+        return SplitRead([{"k": f"k{n % 3}", "n": n} for n in range(position, end)], end, end == LAST)
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    """Emits the key and its record count so far."""
+
+    count = ValueStateDescriptor("count", int, default=0)
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield value.k, self.count.value()
+
+
+BREAKS_AT, LAST = 30, 90
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("new_sink", [parquet, csv, delta, iceberg])
+@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+def test_a_running_job_fails_and_its_next_run_loses_and_doubles_nothing(
+    place: Path,
+    new_sink: Callable[[Path], Sink],
+    fault: Callable[[Path], AbstractContextManager[Any]],
+    fix: str,
+    backend: str,
+) -> None:
+    def run(break_disk: Callable[[], Any]) -> None:
+        environment = LocalStreamEnvironment(job_dir=place / "job", epoch_size=10, parallelism=2, backend=backend)
+        records = environment.from_source(Numbers(break_disk), "k string, n bigint", uid="numbers")
+        counted = records.key_by("k").process(Count(), uid="count", schema="k string, n bigint")
+        counted.sink_to(new_sink(place / "target"), uid="out")
+        environment.execute()
+
+    with contextlib.ExitStack() as faults, pytest.raises(Exception) as caught:  # noqa: PT011 - of the disk or a sink
+        run(lambda: faults.enter_context(fault(place)))
+    assert fix in str(caught.value)
+    assert str(place) in str(caught.value)
+    written = rows_in(new_sink(place / "target"), place / "target")
+    assert written == [(f"k{k}", n) for k in range(3) for n in range(1, BREAKS_AT // 3 + 1)]
+    run(lambda: None)
+    rows = rows_in(new_sink(place / "target"), place / "target")
+    assert rows == [(f"k{k}", n) for k in range(3) for n in range(1, LAST // 3 + 1)]
