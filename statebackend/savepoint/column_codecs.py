@@ -55,8 +55,6 @@ __all__ = [
 
 _LARGEST_COLUMN: Final = (1 << 31) - 1
 _NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
-_WIDEST_GAP: Final = 4
-"""The size of the length before bytes; texts have one of one byte."""
 
 
 class CodecMissError(Exception):
@@ -382,26 +380,24 @@ def _gathered(data: Any, positions: Any, width: int) -> Any:
     if step > 0 and (np.diff(positions) == step).all():
         rows = np.lib.stride_tricks.as_strided(data[int(positions[0]) :], (count, width), (step, 1))
         return np.ascontiguousarray(rows)
-    return data[positions[:, None] + np.arange(width)]
+    # One element of this width begins at every byte.
+    elements = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
+    return elements[positions].view(np.uint8).reshape(count, width)
 
 
 def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
     """Return the concatenated bytes of all positions and lengths, and the offset of each as a 32-bit number."""
-    if len(lengths) and ((positions + lengths).max() > len(data) or lengths.sum() > _LARGEST_COLUMN):
-        raise CodecMissError
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    if not len(lengths):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int32)
     ends = positions + lengths
-    gaps = positions[1:] - ends[:-1]
-    gap = int(gaps[0]) if len(gaps) else -1
-    if 0 < gap <= _WIDEST_GAP and (gaps == gap).all():
-        # The values follow one another, each after a length: leave those out.
-        is_content = np.ones(int(ends[-1] - positions[0]), np.bool_)
-        for place in range(gap):
-            is_content[ends[:-1] - positions[0] + place] = False
-        return data[int(positions[0]) : int(ends[-1])][is_content], offsets.astype(np.int32)
-    index = np.repeat(positions - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return data[index], offsets.astype(np.int32)
+    if ends.max() > len(data) or len(data) > _LARGEST_COLUMN:
+        raise CodecMissError
+    # Together with the gaps they form one column of bytes. Arrow takes every other value faster than numpy.
+    bounds = np.empty(2 * len(positions), np.int32)
+    bounds[::2], bounds[1::2] = positions, ends
+    pieces = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    _, offsets, content = pieces.take(pa.array(np.arange(0, len(bounds), 2, dtype=np.int32))).buffers()
+    return np.frombuffer(content, np.uint8), np.frombuffer(offsets, np.int32)
 
 
 def _lengths(data: Any, positions: Any) -> Any:
