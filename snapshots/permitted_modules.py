@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import Final
 
 from snapshots.errors import UnknownSnapshotError
 
@@ -43,6 +44,16 @@ def allowed_snapshot_modules() -> frozenset[str]:
     return frozenset(_allowed_modules)
 
 
+_SCALA: Final = "types of Flink's Scala API cannot be read. Use POJOs or tuples in the job"
+_SQL: Final = "rows of Flink SQL cannot be read. Convert the table to a data stream of POJOs or tuples"
+_WAYS_OUT: Final = (
+    ("org.apache.flink.table.", _SQL),
+    ("org.apache.flink.api.scala.", _SCALA),
+    ("org.apache.flink.runtime.types.", _SCALA),
+)
+"""What to do in Flink, by the package of the snapshot."""
+
+
 def import_class_of(name: str) -> None:
     """Imports the module of the snapshot class of that name, if the program allowed or declared it.
 
@@ -52,6 +63,12 @@ def import_class_of(name: str) -> None:
     if name in _declared_modules:
         _import(name, _declared_modules[name])
         return
+    for package, way_out in _WAYS_OUT:
+        if name.startswith(package):
+            raise UnknownSnapshotError(
+                f"unknown serializer snapshot {name!r}: {way_out}, and take a savepoint of that job; or register a "
+                f"snapshot class under this name"
+            )
     module, colon, _ = name.partition(":")
     if not colon or name in _unavailable:
         because = f" ({_unavailable[name]})" if name in _unavailable else ""

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from attrs import asdict
 
+from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.savepoint.errors import InvalidKeyError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
@@ -97,7 +98,11 @@ def _operator(savepoint: Savepoint, operator: StoredOperator, counts: bool) -> A
         if schema.unknown is not None:
             answer["unknown"] = schema.unknown
         if counts:
-            answer |= _entry_counts(savepoint.statistics(operator.uid, name))
+            try:
+                answer |= _entry_counts(savepoint.statistics(operator.uid, name))
+            except UnresolvableSerializerError as error:
+                # Flink stores keys without their lengths.
+                answer.setdefault("unknown", str(error))
         states.append(answer)
     return {
         "uid": operator.uid,

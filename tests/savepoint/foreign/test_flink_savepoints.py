@@ -75,6 +75,24 @@ def test_an_unknown_serializer_is_named_and_all_other_states_are_read(name: str,
     assert {queue: timers(savepoint, "golden-keyed", queue) for queue in wanted["timers"]} == wanted["timers"]
 
 
+def test_a_state_with_an_unknown_key_does_not_hide_the_others(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOLDEN / "hashmap-canonical" / "savepoint", tmp_path / "savepoint")
+    known = b"org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot"
+    unknown = b"org.apache.flink.table.runtime.typeutils.RowDataSerializer".ljust(len(known), b"x")
+    for file in (tmp_path / "savepoint").iterdir():
+        file.write_bytes(file.read_bytes().replace(known, unknown))
+    assert main(["inspect", str(tmp_path / "savepoint"), "--json"]) == 0
+    operators = {one["uid"]: one for one in json.loads(capsys.readouterr().out)["operators"]}
+    states = {one["name"]: one for one in operators["golden-longkey"]["states"]}
+    assert "entries" not in states["lk-count"]
+    assert "Convert the table to a data stream of POJOs or tuples" in states["lk-count"]["unknown"]
+    assert {one["name"]: one for one in operators["golden-keyed"]["states"]}["pojo"]["entries"] > 0
+    assert main(["inspect", str(tmp_path / "savepoint")]) == 0
+    assert "lk-count" in capsys.readouterr().out
+
+
 JOB = """
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.local import LocalStreamEnvironment
