@@ -337,10 +337,17 @@ class EpochFiles:
         return found
 
     def _mark(self, epoch_id: int, directory: str | None = None) -> EpochMark | None:
-        """Return the mark of a visible epoch; None without a valid one."""
-        with contextlib.suppress(MissingFileError, SinkError):
-            return parse_mark(self._fs.read_file(f"{directory or epoch_name(epoch_id)}/{_MARK}"), epoch_id)
-        return None
+        """Return the mark of a visible epoch; None without a valid one.
+
+        Raises `SinkError` for one of another version, because its rows are not damaged.
+        """
+        path = f"{directory or epoch_name(epoch_id)}/{_MARK}"
+        try:
+            return parse_mark(self._fs.read_file(path), epoch_id, self._fs.location(path))
+        except _OtherVersionError:
+            raise
+        except (MissingFileError, SinkError):
+            return None
 
     def _listed(self) -> Iterator[tuple[str, EpochMark]]:
         """Yield the listed directories with a mark."""
@@ -616,15 +623,24 @@ def _merged(committables: Sequence[bytes], epoch_id: int) -> EpochMark:
     return EpochMark(epoch_id, first.attempt, sorted(files, key=lambda file: file.path))
 
 
-def parse_mark(data: bytes, epoch_id: int) -> EpochMark:
-    """Return the content of a committable. Raises `SinkError` for that of another epoch, sink or version."""
+class _OtherVersionError(SinkError):
+    """A mark or committable has a later version, or that of a pre-release."""
+
+
+def parse_mark(data: bytes, epoch_id: int, where: str = "") -> EpochMark:
+    """Return the content of a committable. Raises `SinkError` for that of another epoch, sink or version.
+
+    ``where`` is the place of a mark.
+    """
+    where = where or f"the committable of epoch {epoch_id}"
     try:
         value = json.loads(data)
         if "version" in value:
-            raise SinkError(pre_release(f"the committable of epoch {epoch_id}", "Write to another path."))
-        version, epoch, attempt = value["format"], value["epoch"], value["attempt"]
+            raise _OtherVersionError(pre_release(where, "Write to another path."))
+        version = value["format"]
         if type(version) is int and version > _FORMAT:
-            raise SinkError(newer_version(f"the committable of epoch {epoch_id}", version, _FORMAT))
+            raise _OtherVersionError(newer_version(where, version, _FORMAT))
+        epoch, attempt = value["epoch"], value["attempt"]
         files = [FileHandle(*file) for file in value["files"]]
         epochs = tuple([int(first), int(last), str(of)] for first, last, of in value.get("epochs", ()))
     except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:

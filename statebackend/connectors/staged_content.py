@@ -96,14 +96,17 @@ class StagingArea:
         first_line, _, compressed = committable.partition(b"\n")
         try:
             header = json.loads(first_line)
-            version, size, file = header["version"], header["size"], header["file"]
+            version = header["version"]
+            if type(version) is int and version > _VERSION:
+                raise SinkError(newer_version(f"{self._target}: the committable of {epoch}", version, _VERSION))
+            if version != _VERSION:
+                raise ValueError(version)
+            size, file = header["size"], header["file"]
             handle = None if file is None else FileHandle(*file)
         except (ValueError, KeyError, TypeError, RecursionError, CheckpointError) as error:
             raise SinkError(
                 f"{self._target}, {epoch}: {format_value(first_line, 100)} is not a committable of this sink"
             ) from error
-        if version != _VERSION:
-            raise SinkError(newer_version(f"{self._target}: the committable of {epoch}", version, _VERSION))
         if handle is not None:
             if self._files is None:
                 raise SinkError(

@@ -75,10 +75,12 @@ def decode_committable(committable: bytes, epoch: SinkEpoch, version: int, sink_
     try:
         fields: dict[str, Any] = json.loads(committable)
         found = fields["version"]
-    except (ValueError, KeyError, TypeError) as error:
+        if type(found) is int and found > version:
+            raise SinkError(newer_version(f"the committable of {epoch}", found, version))
+        if found != version:
+            raise ValueError(found)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SinkError(f"{epoch}: its committable is not one of {sink_name}") from error
-    if found != version:
-        raise SinkError(newer_version(f"the committable of {epoch}", found, version))
     return fields
 
 

@@ -345,3 +345,16 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path)
         workplace.run(DeltaSink(table))
     found = [tuple(row.values()) for row in DeltaTable(table).to_pyarrow_table().to_pylist()]
     assert sorted(found) == workplace.expected()
+
+
+@pytest.mark.parametrize(
+    ("committable", "message"),
+    [
+        (b'{"version": 2}', "version 2, and this version reads up to 1"),
+        (b'{"version": 0}', "its committable is not one of DeltaSink"),
+        (b"[" * 100_000, "its committable is not one of DeltaSink"),
+    ],
+)
+def test_a_committable_of_another_version_is_an_error(tmp_path: Path, committable: bytes, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        DeltaSink(tmp_path).commit(SinkEpoch(LINEAGE, 1, "run"), [committable])

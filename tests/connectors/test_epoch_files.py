@@ -164,3 +164,28 @@ def test_the_names_of_staged_files_are_durable_before_the_checkpoint(
     ParquetSink(root).stage(epoch(7), 0, pa.table({"id": [1]}).to_reader())
     staged = root / "_staging" / "000000000007-job.a"
     assert set(synced) == {str(one) for one in (tmp_path, root.parent, root, staged.parent, staged)}
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        (b'{"format": 2}', "newer version of statebackend: its format has version 2, and this version reads up to 1"),
+        (b'{"version": 1}', "written by a pre-release"),
+    ],
+)
+def test_an_epoch_of_another_version_is_not_taken_for_a_missing_one(tmp_path: Path, mark: bytes, message: str) -> None:
+    sink = ParquetSink(tmp_path)
+    committables = [[stage_by_hand(tmp_path, epoch_id, "job.a")] for epoch_id in range(3)]
+    for epoch_id in range(3):
+        sink.commit(epoch(epoch_id), committables[epoch_id])
+    (tmp_path / "epoch=000000000001" / "_committable").write_bytes(mark)
+    before = files_below(tmp_path)
+    for use in (
+        sink.files,
+        lambda: sink.compact(keep=1, at_least=2),
+        lambda: sink.commit(epoch(1), committables[1]),
+        lambda: sink.roll_back(JOB, 0),
+    ):
+        with pytest.raises(SinkError, match=f"epoch=000000000001/_committable was .*{message}"):
+            use()
+    assert files_below(tmp_path) == before

@@ -78,6 +78,8 @@ def decode_committables(data: bytes) -> list[StagedEpoch]:
     version = reader.number(_COUNT)
     if version > _VERSION:
         raise SinkError(newer_version("the staged epochs of a sink", version, _VERSION))
+    if version != _VERSION:
+        raise SinkError(f"the committables of a sink are damaged: they have no version {version}")
     staged = [
         StagedEpoch(
             reader.number(_EPOCH),

@@ -126,7 +126,7 @@ STAGED = st.lists(
 def test_committables_round_trip(staged: list[StagedEpoch]) -> None:
     data = encode_committables(staged)
     assert decode_committables(data) == sorted(staged, key=lambda one: one.epoch_id)
-    for damaged in (data[:-1], data + b"\0", data[:8] + b"\xff" + data[9:]):
+    for damaged in (data[:-1], data + b"\0", data[:4] + bytes(4) + data[8:], data[:8] + b"\xff" + data[9:]):
         with pytest.raises(SinkError, match="the committables of a sink are damaged"):
             decode_committables(damaged)
 

@@ -85,10 +85,12 @@ def _of_list(old: ListOf, new: ListOf) -> Convert:
 
 
 def _of_map(old: MapOf, new: MapOf) -> Convert:
-    key, item = conversion(old.key, new.key), conversion(old.value, new.value)
+    # As in Flink, every value of a map may be None, whatever its type.
+    before, after = (one.value.item if isinstance(one.value, OptionalOf) else one.value for one in (old, new))
+    key, item = conversion(old.key, new.key), conversion(before, after)
 
     def convert(value: Any) -> Any:
-        made = {key(name): item(part) for name, part in value.items()}
+        made = {key(name): None if part is None else item(part) for name, part in value.items()}
         if len(made) < len(value):
             raise Collision(f"keys of {value} become one")
         return made
