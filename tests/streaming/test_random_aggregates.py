@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from statebackend import (
     OutputTag,
+    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     approx_count_distinct,
     approx_percentile,
@@ -443,3 +444,76 @@ def check_windows(harness: JobTestHarness, model: Windows, held: Sequence[Held],
         for one in held:
             values = [seen[POSITIONS.get(one.call.column, 0)] for seen in model.rows[place]]
             check(one.call, row[one.name], values)
+
+
+INTEGERS = ("i", "l")
+IN_COLUMNS = st.one_of(
+    st.just(Call("count", "")),
+    st.builds(Call, st.just("count"), st.sampled_from(list(TYPES))),
+    st.builds(Call, st.sampled_from(["sum", "avg"]), st.sampled_from(INTEGERS)),
+    st.builds(Call, st.sampled_from(["min", "max"]), st.sampled_from([*INTEGERS, "s"])),
+)
+"""Aggregates whose accumulators stay in Arrow columns."""
+CHANGES = st.tuples(st.lists(IN_COLUMNS, max_size=2), st.integers(0, 2), st.booleans())
+"""Aggregates that the next job adds, how many it removes, and whether it renames the others."""
+VERSIONS = st.lists(
+    st.tuples(
+        CHANGES,
+        st.sampled_from(["heap", "rocksdb"]),
+        st.integers(1, 3),
+        st.lists(st.tuples(st.lists(st.tuples(ROWS, TIMES), min_size=1, max_size=8), st.none() | TIMES), max_size=4),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(VERSIONS, st.sampled_from([TumblingEventTimeWindows.of(SIZE), SlidingEventTimeWindows.of(SIZE, 4)]))
+def test_windows_in_columns_equal_the_model_across_upgrades(versions: list[Any], assigner: Any) -> None:
+    slide = SIZE if isinstance(assigner, TumblingEventTimeWindows) else 4
+    held, places, watermark = [Held("rows", Call("count", ""), {})], set[Any](), MIN_TIMESTAMP
+    with tempfile.TemporaryDirectory() as directory:
+        snapshot = None
+        for number, ((added, removed, renames), backend, parallelism, steps) in enumerate(versions):
+            run = Run([], 0, backend, parallelism, added, min(removed, len(held) - 1), renames)
+            changed, definitions = next_version(held[1:], run, number)
+            held, definitions = [held[0], *changed], {"rows": count(), **definitions}
+
+            def build(job: HarnessJob, definitions: Any = definitions) -> None:
+                windows = job.source("0", SCHEMA).key_by("k").window(assigner)
+                job.output("out", windows.aggregate(uid="totals", **definitions))
+
+            restored = {} if snapshot is None else {"from_snapshot": snapshot}
+            harness = JobTestHarness(build, parallelism=parallelism, backend=backend, **restored)
+            try:
+                last = number == len(versions) - 1
+                for records, now in [*steps, *([([], 1000)] if last else [])]:
+                    taken = []
+                    for row, time in records:
+                        starts = [time - time % slide - back for back in range(0, SIZE, slide)]
+                        of_row = [(row[0], one) for one in starts if time < one + SIZE and one + SIZE - 1 > watermark]
+                        if not all(fits(one.call, one.values(place, row)) for one in held for place in of_row):
+                            continue
+                        taken.append((row, time))
+                        places.update(of_row)
+                        for one in held:
+                            for place in of_row:
+                                one.rows.setdefault(place, []).append(row)
+                    harness.source("0").send_all([row for row, _ in taken], [time for _, time in taken])
+                    if now is not None:
+                        harness.source("0").watermark(now)
+                    watermark = max(watermark, MIN_TIMESTAMP if now is None else now)
+                    fired = {
+                        (one.record.k, round(one.record.window.start.timestamp() * 1000)): one.record
+                        for one in harness.taken()
+                        if isinstance(one, Emitted)
+                    }
+                    assert set(fired) == {one for one in places if one[1] + SIZE - 1 <= watermark}
+                    places -= set(fired)
+                    for place, row in fired.items():
+                        for one in held:
+                            check(one.call, row[one.name], one.values(place))
+                snapshot = harness.snapshot(Path(directory) / f"{number}")
+            finally:
+                harness.close()

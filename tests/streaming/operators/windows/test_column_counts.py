@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timezone
 from pathlib import Path
 from typing import Any
 
@@ -196,14 +197,14 @@ WIDE_RECORDS = st.lists(
 WIDE_SCHEMA = parsed_schema("key string, n bigint, name string", "here")
 
 
-def wide_batch(records: list[Any], key_group: Any) -> Any:
+def wide_batch(records: list[Any], key_group: Any, schema: Any = WIDE_SCHEMA, zone: str = "UTC") -> Any:
     """Records with their timestamps as a batch of columns."""
-    columns = [[record[index] for record in records] for index in range(3)]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, WIDE_SCHEMA.arrow.types, strict=True)]
+    kinds = [pa.timestamp("us", zone) if pa.types.is_timestamp(kind) else kind for kind in schema.arrow.types]
+    arrays = [pa.array([record[index] for record in records], kind) for index, kind in enumerate(kinds)]
     groups = pa.array([key_group(record[0]) for record in records], pa.int32())
     times = time_of_emitted([record[-1] for record in records], len(records), False)
-    names = [*WIDE_SCHEMA.names, KEY_GROUP_COLUMN, TIME_COLUMN]
-    reader = InputReader(InputColumns(tuple(WIDE_SCHEMA.names), ("key",), has_time=True), "here")
+    names = [*schema.names, KEY_GROUP_COLUMN, TIME_COLUMN]
+    reader = InputReader(InputColumns(tuple(schema.names), ("key",), has_time=True), "here")
     [batch] = reader.batches(pa.RecordBatch.from_arrays([*arrays, groups, times], names))
     return batch
 
@@ -287,3 +288,63 @@ def test_batches_are_joined_up_to_a_bound_in_order() -> None:
     assert [batch.num_rows for batch in together] == [130_003, 10_000, 200_000, 1]
     assert pa.concat_batches(together).column("n").to_pylist() == list(range(sum(sizes)))
     assert list(put_together(iter([]))) == []
+
+
+EVERY_TYPE = {
+    "t": ("tinyint", st.integers(-128, 127)),
+    "h": ("smallint", st.integers(-(1 << 15), (1 << 15) - 1)),
+    "i": ("int", st.integers(-(1 << 31), (1 << 31) - 1)),
+    "m": ("decimal(10,2)", st.decimals(-99999999, 99999999, places=2)),
+    "w": ("decimal(37,4)", st.decimals(-(10**32), 10**32, places=4)),
+    "day": ("date", st.dates()),
+    "at": ("timestamp", st.datetimes(timezones=st.just(timezone.utc)).map(lambda one: one.replace(fold=0))),
+    "ok": ("boolean", st.booleans()),
+    "b": ("binary", st.binary(max_size=2)),
+    "f": ("float", st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf")])),
+}
+EVERY_SCHEMA = parsed_schema(f"key string, {', '.join(f'{name} {kind[0]}' for name, kind in EVERY_TYPE.items())}", "")
+EVERY_AGGREGATE = {
+    f"{name}_{kind.__name__}": kind(name)
+    for name in EVERY_TYPE
+    for kind in (count, min_, max_, *((sum_, avg) if name in ("t", "h", "i", "m", "w", "f") else ()))
+}
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@given(
+    st.sets(st.sampled_from(sorted(EVERY_AGGREGATE)), min_size=1, max_size=4),
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a", "ü"]),
+                *(st.none() | values for _, values in EVERY_TYPE.values()),
+                st.integers(-5, 12),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(["UTC", "Europe/Zurich", "Asia/Kathmandu"]),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_type_has_the_same_bytes_and_results_in_columns(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, names: set[str], batches: list[Any], zone: str
+) -> None:
+    contents = ColumnAggregates(checked_aggregates({name: EVERY_AGGREGATE[name] for name in sorted(names)}))
+    runs, harness = [], BackendHarness(Path(tmp_path_factory.mktemp("bytes")))
+    for key_names in (("key",), ()):
+        operator = WindowOperator(evolve(definition(contents, 0), late_data_tag=None, key_names=key_names), "windows")
+        runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(EVERY_SCHEMA,)))
+    for records in batches:
+        runs[0].operator.process_batch(0, wide_batch(records, harness.key_group, EVERY_SCHEMA, zone))
+        # Records of one batch are folded in their order, and the sums of these floats do not depend on it.
+        runs[1].records(*[(record[0], record[:-1], record[-1]) for record in records])
+        for run in runs:
+            run.snapshot()
+        stored = [list(run.backend.export_state("window-contents")) for run in runs]
+        assert stored[0] == stored[1]
+    for run in runs:
+        run.watermark(100)
+    rows = [[tuple("NaN" if one != one else one for one in emitted.row) for emitted in run.emitted] for run in runs]
+    assert rows[0] == rows[1]
