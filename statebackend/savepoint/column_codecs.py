@@ -445,7 +445,7 @@ def _part(serializer: Any, *, for_reading: bool = False) -> Any:
         value = _part(serializer.value_serializer, for_reading=True)
         return None if value is None else _Timed(value, form)
     if kind in (ts.ListSerializer, ts.ArrayListSerializer):
-        element = _part(serializer.element_serializer)
+        element = _part(serializer.element_serializer, for_reading=for_reading)
         if element is None or isinstance(element, _Optional):
             return None
         return _NumberList(element, form) if isinstance(element, _Fixed) else _List(element, form)
