@@ -250,7 +250,7 @@ def match_fields(
             taken.add(free)
             continue
         # Every former name is in use again. A name that another of them was renamed from belongs to a later field.
-        former = {name for other in held for name in old[other].former_names}
+        former = {name for other in held for name in old[other].former_names if name != other}
         reused = [name for name in held if name in namesakes and name not in former]
         if len(reused) == 1 and not new[reused[0]].former_names:
             origins[part.name] = reused[0]

@@ -428,3 +428,12 @@ def test_the_tree_has_the_fix_below_a_path() -> None:
         "└─ .a: incompatible [a-rule] it is so",
         "     fix: make it otherwise",
     ]
+
+
+def test_a_name_that_a_field_got_back_and_lost_again_may_be_used_again() -> None:
+    """The field was renamed from worst to late, back to worst, and to legs; then another field is called worst."""
+    old = record(worst=[int, attrs.field(metadata=former_names("late", "worst"))])
+    new = record(
+        legs=[int, attrs.field(default=0, metadata=former_names("worst", "late"))], worst=[int, attrs.field(default=7)]
+    )
+    assert migrated(*serializers(old, new), old(42)) == new(legs=42, worst=7)
