@@ -247,9 +247,13 @@ def _same(value: Any) -> Any:
 
 def _conversions(chain: _Chain, candidate: Version) -> tuple[Convert, Convert]:
     """Return the conversions of the values and of the user keys. Raises `Rejected`."""
-    is_map = _KINDS[chain.plan.seed % len(_KINDS)] == "map"
-    key = conversion(chain.version.key, candidate.key) if is_map else _same
+    key = _key_conversion(chain, candidate)
     return conversion(chain.version.record, candidate.record), key
+
+
+def _key_conversion(chain: _Chain, candidate: Version) -> Convert:
+    is_map = _KINDS[chain.plan.seed % len(_KINDS)] == "map"
+    return conversion(chain.version.key, candidate.key) if is_map else _same
 
 
 def _is_accepted(chain: _Chain, candidate: Version) -> bool:
@@ -276,7 +280,7 @@ def _adopted(
         if error.may_be_applied is None:
             where = f"chain {chain.plan.seed}: {error}\nfrom {old}\nto {candidate}"
             raise Violation(f"a change that loses values is rejected: {where}") from error
-        is_clear, record, key = False, error.may_be_applied, _same
+        is_clear, record, key = False, error.may_be_applied, _key_conversion(chain, candidate)
     time_ms = now_ms if candidate.has_ttl and not old.has_ttl else None
     keeps = _keeps(old, candidate, now_ms)
     try:
