@@ -26,7 +26,7 @@ from snapshots import (
     write_versioned_snapshot,
 )
 from snapshots.envelope import MAX_NESTING, snapshot_class_for, snapshot_or_unopened
-from snapshots.permitted_modules import declare_snapshot_modules, declare_unavailable_snapshots
+from snapshots.permitted_modules import declare_snapshot_modules, declare_unavailable_snapshots, import_class_of
 from snapshots.type_serializer_snapshot import defined_snapshot_classes
 
 pytestmark = pytest.mark.usefixtures("own_registrations")
@@ -169,3 +169,16 @@ def test_a_class_local_to_a_function_is_not_found_by_its_path() -> None:
     assert CountedSnapshot in defined_snapshot_classes().values()
     with pytest.raises(UnknownSnapshotError):
         snapshot_class_for(f"{__name__}:{Local.__qualname__}")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("org.apache.flink.table.runtime.typeutils.RowDataSerializer$RowDataSerializerSnapshot", "to a data stream"),
+        ("org.apache.flink.api.scala.typeutils.ScalaOptionSerializerSnapshot", "Use POJOs or tuples"),
+        ("org.apache.flink.streaming.runtime.streamrecord.StreamElementSerializer$Snapshot", "windows with an evictor"),
+    ],
+)
+def test_snapshots_of_flink_that_cannot_be_read_are_errors_with_advice(name: str, advice: str) -> None:
+    with pytest.raises(UnknownSnapshotError, match=f"unknown serializer snapshot .*{advice}.* a savepoint of that job"):
+        import_class_of(name)

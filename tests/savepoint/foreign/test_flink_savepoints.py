@@ -23,6 +23,17 @@ def test_every_entry_timer_and_element_is_read(name: str) -> None:
     assert found == wanted_of(expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_read_in_any_order(name: str) -> None:
+    wanted = wanted_of(expected_of(name))["keyedOperators"]["golden-keyed"]["states"]
+    savepoint = Savepoint.open(GOLDEN / name / "savepoint")
+    stored = [state for state in savepoint.operators["golden-keyed"].states if state in wanted]
+    assert len(stored) > 5
+    # The last one first, the others backwards, and all of them again.
+    for state in [*reversed(stored), *stored]:
+        assert keyed_state(savepoint, "golden-keyed", state) == wanted[state]
+
+
 def test_savepoints_of_different_versions_and_backends_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (str(GOLDEN / name / "savepoint") for name in ("1.20.5-hashmap-native", "1.13.6-rocksdb-canonical"))
     assert main(["diff", old, new, "--entries", "--json"]) == 0
