@@ -14,6 +14,7 @@ GROUPS = {
     "processor": "benchmarks.time.processor",
     "windows": "benchmarks.time.windows",
     "aggregates": "benchmarks.time.aggregates",
+    "forms": "benchmarks.time.forms",
     "timers": "benchmarks.time.timers",
     "epochs": "benchmarks.time.epochs",
 }

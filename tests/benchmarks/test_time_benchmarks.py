@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.time import suite
 from benchmarks.time.processor_seconds import processor_seconds_since, processor_ticks
 
@@ -26,6 +28,15 @@ def test_timers_are_measured_on_both_backends_and_levels() -> None:
         assert result.peer is not None
         assert result.peer > 0
         assert result.aim == 0.25
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_ten_aggregates_are_measured_in_two_forms(backend: str) -> None:
+    pytest.importorskip("numpy")
+    given = arguments("--only", "forms", "--backend", backend, "--rows", "200", "--keys", "20", "--rounds", "1")
+    results = list(suite.run(given))
+    assert len({result.name for result in results}) == 2
+    assert all(result.ours and result.peer and result.peer_name == "per-record function" for result in results)
 
 
 def test_processor_time_counts_child_processes_only() -> None:
