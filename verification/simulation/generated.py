@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from attrs import frozen
@@ -90,13 +92,16 @@ def report_generated(name: str, count: int, seed: int, processes: int) -> int:
     group = GENERATORS[name].group
     groups = [(name, range(first, min(first + group, seed + count))) for first in range(seed, seed + count, group)]
     failures: dict[int, str] = {}
-    if processes <= 1:
-        for one in groups:
-            failures |= _run_group(one)
-    else:
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
-            for found in pool.imap_unordered(_run_group, groups):
-                failures |= found
+    with contextlib.ExitStack() as stack:
+        results: Iterable[dict[int, str]] = map(_run_group, groups)
+        if processes > 1:
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(processes))
+            results = pool.imap_unordered(_run_group, groups)
+        for done, found in enumerate(results, 1):
+            failures |= found
+            # A run that is stopped has said what it found.
+            failing = f": {', '.join(map(str, sorted(found)))} failed" if found else ""
+            print(f"group {done} of {len(groups)}{failing}", file=sys.stderr, flush=True)
     took_s = time.monotonic() - started_s
     print(f"{count} {name} from seed {seed}: {len(failures)} failed; {took_s:.1f} s on {processes} processes")
     for failed in sorted(failures)[:_PRINTED_FAILURES]:
