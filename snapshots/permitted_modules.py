@@ -49,7 +49,7 @@ _SQL: Final = "rows of Flink SQL cannot be read. Convert the table to a data str
 _RECORDS: Final = (
     "records of asynchronous functions and of windows with an evictor cannot be read. Use neither in the job"
 )
-_WAYS_OUT: Final = (
+_FIXES: Final = (
     ("org.apache.flink.streaming.runtime.streamrecord.", _RECORDS),
     ("org.apache.flink.table.", _SQL),
     ("org.apache.flink.api.scala.", _SCALA),
@@ -67,10 +67,10 @@ def import_class_of(name: str) -> None:
     if name in _declared_modules:
         _import(name, _declared_modules[name])
         return
-    for package, way_out in _WAYS_OUT:
+    for package, fix in _FIXES:
         if name.startswith(package):
             raise UnknownSnapshotError(
-                f"unknown serializer snapshot {name!r}: {way_out}, and take a savepoint of that job; or register a "
+                f"unknown serializer snapshot {name!r}: {fix}, and take a savepoint of that job; or register a "
                 f"snapshot class under this name"
             )
     module, colon, _ = name.partition(":")

@@ -326,17 +326,17 @@ class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
 
     @property
     @abstractmethod
-    def way_out(self) -> str:
+    def fix(self) -> str:
         """What to do in Flink to make the values readable."""
 
     def restore_serializer(self) -> NoReturn:
-        raise UnresolvableSerializerError(f"{self.reason}. {self.way_out}")
+        raise UnresolvableSerializerError(f"{self.reason}. {self.fix}")
 
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
         return TypeSerializerSchemaCompatibility.incompatible(
-            CompatibilityIssue("", FieldCompatibility.REJECT, "serializer-of-java", self.reason, self.way_out)
+            CompatibilityIssue("", FieldCompatibility.REJECT, "serializer-of-java", self.reason, self.fix)
         )
 
 
@@ -367,7 +367,7 @@ class KryoSerializerSnapshot(UnsupportedSerializerSnapshot):
         return f"Flink wrote {self.java_class} with Kryo, and only the Java classes can read its bytes"
 
     @property
-    def way_out(self) -> str:
+    def fix(self) -> str:
         return (
             f"In Flink, give {self.java_class} a serializer with a format (make it a POJO, or use Avro), move the "
             f"state over in a job that reads the one and writes the other, and take a savepoint of that; or register "
@@ -380,7 +380,7 @@ class VariantSerializerSnapshot(UnsupportedSerializerSnapshot):
     """A semi-structured value of Flink 2.1 and later."""
 
     reason = "Flink wrote a Variant, which has no counterpart here"
-    way_out = (
+    fix = (
         "In Flink, turn the Variant into a string or a row of its fields, and take a savepoint of that; or register "
         "the state under another name"
     )

@@ -101,7 +101,7 @@ class ScalarForm:
     data_type: pa.DataType
     convert: Convert | None = None
     note: str | None = None
-    way_out: str = ""
+    fix: str = ""
     """How to fix a value that does not fit, for the error."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
@@ -124,8 +124,8 @@ class ScalarForm:
 
     def _misfit(self, values: Sequence[Any], error: Exception) -> ColumnValueError:
         culprit, reason = next(filter(None, map(self._misfit_of, values)), ("a value", error))
-        way_out = f"; {self.way_out}" if self.way_out else ""
-        return ColumnValueError(f"{culprit} does not fit a column of type {self.data_type}: {reason}{way_out}")
+        fix = f"; {self.fix}" if self.fix else ""
+        return ColumnValueError(f"{culprit} does not fit a column of type {self.data_type}: {reason}{fix}")
 
     def _misfit_of(self, value: Any) -> tuple[str, Exception] | None:
         try:
@@ -288,7 +288,7 @@ def _bounded(type_: pa.DataType, convert: Convert | None, text: Callable[[Any], 
     def make(serializer: Any, forms: ColumnForms) -> ColumnForm:
         if forms.as_text:
             return ScalarForm(pa.string(), text, "text, as requested: no type holds every value")
-        return ScalarForm(type_, convert, way_out=_WAY_OUT)
+        return ScalarForm(type_, convert, fix=_FIX)
 
     return make
 
@@ -365,10 +365,10 @@ def _escaped(text: str) -> str:
     return text if has_utf8(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
-_WAY_OUT: Final = "ask for such values as text: as_text=True"
+_FIX: Final = "ask for such values as text: as_text=True"
 _DAY_MS: Final = 86_400_000
 _UTC: Final = "UTC"
-_TEXT: Final = ScalarForm(pa.string(), way_out=_WAY_OUT)
+_TEXT: Final = ScalarForm(pa.string(), fix=_FIX)
 _ESCAPED_TEXT: Final = ScalarForm(pa.string(), _escaped)
 _NOTHING: Final = ScalarForm(pa.bool_(), lambda value: True, "true: there is nothing in it")
 

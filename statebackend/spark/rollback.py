@@ -88,13 +88,13 @@ def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
     except SourceProgressError as error:
         targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
         target = next(targets, None)
-        way_out = (
+        fix = (
             "The log reaches no checkpoint: start in a new job directory, from a savepoint if there is one"
             if target is None
             else f"To repair the log, start with roll_back_to={target}: the job continues from checkpoint {target}, "
             f"and reads again what was read after it"
         )
-        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing has changed. {way_out}") from error
+        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing has changed. {fix}") from error
 
 
 def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) -> bool:

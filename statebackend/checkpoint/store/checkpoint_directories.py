@@ -163,7 +163,7 @@ class FoundCheckpoints:
         if not self.unreadable or max(self.unreadable) < max(self.retained, default=-1):
             return
         newest = max(self.unreadable)
-        way_out = (
+        fix = (
             f"To abandon checkpoint {newest} and continue from checkpoint {max(self.retained)}, start with "
             f"roll_back_to={max(self.retained)}; readable are {_listed(self.retained)}."
             if self.retained
@@ -171,7 +171,7 @@ class FoundCheckpoints:
         )
         raise type(self.unreadable[newest])(
             f"the newest checkpoint, {newest}, cannot be read, and an older one is not taken silently. "
-            f"{self.unreadable[newest]} {way_out}"
+            f"{self.unreadable[newest]} {fix}"
         ) from self.unreadable[newest]
 
     def check_parents(self) -> None:
