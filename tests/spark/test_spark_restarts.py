@@ -192,9 +192,10 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
     output = ParquetSink(workplace.directory / "out")
     workplace.run(output)
     expected = workplace.expected()
-    for step in ("_roll_back", "_copy_source_log", "_cut_source_log", "end_roll_back"):
+    steps = ("_copy_source_log", "_cut_source_log", "end_roll_back")
+    for owner, step in ((ParquetSink, "roll_back"), *((roll_back, step) for step in steps)):
         with monkeypatch.context() as patched:
-            patched.setattr(roll_back, step, lambda *arguments: 1 / 0)
+            patched.setattr(owner, step, lambda *arguments: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 workplace.start(output, execute={"roll_back_to": "previous"})
         for execute in ({}, {"from_savepoint": None}):
