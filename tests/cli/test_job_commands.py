@@ -22,8 +22,8 @@ from statebackend.streaming.compatibility_check import CompatibilityChecker
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _UNLESS_ALLOWED = (
-    "state.lock: does not restore, unless the start is given allow_non_restored_state=True, which leaves behind what "
-    "is listed"
+    "state.lock: does not restore, unless the start is given allow_non_restored_state=True, which drops the "
+    "listed state"
 )
 
 
