@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
+from attrs import evolve
 
 from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.cli.job_loading import load_job
@@ -134,9 +135,8 @@ _DROPPED: Final = (
 
 
 def _print_outcome(printer: LinePrinter, answer: Answer) -> None:
-    outcome, stored, here = answer["outcome"], Path(answer["stored"]), Path.cwd()
-    shown = stored.relative_to(here) if stored != here and stored.is_relative_to(here) else answer["stored"]
-    printer.line(f"{shown}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
+    outcome = answer["outcome"]
+    printer.line(f"{answer['stored']}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
 
 
 def _print_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
@@ -216,7 +216,11 @@ def check(
             restored = find_state(path, checkpoint, services_of(zookeeper), moved_directories(moved))
             stored = with_uids(restored, described.operators)
         other = None if backend is None else state_backend(backend)
-        comparisons.append(CompatibilityChecker(described, stored).compare(backend=other, parallelism=parallelism))
+        comparison = CompatibilityChecker(described, stored).compare(backend=other, parallelism=parallelism)
+        if comparison.stored == str(Path(path).absolute()):
+            # A path is printed as it was given.
+            comparison = evolve(comparison, stored=path)
+        comparisons.append(comparison)
     locks = [] if lock is None else [read_lock(lock)]
     if history is not None:
         locks += [former for _, former in locks_of_history(history)]
