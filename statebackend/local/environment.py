@@ -23,8 +23,10 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from migration import EvolutionRules
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
@@ -51,7 +53,7 @@ from statebackend.local.network.network import DownstreamFirst, Scheduler
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.local.run import LocalJob, LocalRun
 from statebackend.local.sinks import LocalSinks, check_sinks
-from statebackend.local.source import ReplayedSource
+from statebackend.local.source import ArrowRows, ReplayedSource
 from statebackend.local.source_reading import read_all
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.clock import Clock, wall_clock
@@ -66,6 +68,7 @@ from statebackend.streaming.explain import ExplainedOperator
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.output_tag import check_uid
+from statebackend.streaming.rows.declared_schema import schema_of_arrow
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
@@ -204,6 +207,34 @@ class LocalStreamEnvironment(StreamEnvironment):
         check_uid("source", "from_source", "how far it is read", uid)
         declared = None if schema is None else output_schema(schema, "from_source", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
+
+    def from_arrow(self, data: pa.Table | Callable[[], pa.RecordBatchReader], *, uid: str) -> DataStream:
+        """A stream of the rows of Arrow data, which stay in columns up to functions that need objects.
+
+        Checkpoints and savepoints have the number of rows read under ``uid``, and a start continues from there.
+
+        Args:
+            data: A table, or a function that returns a reader of the same rows at each call, such as
+                ``lambda: dataset.scanner().to_reader()``. Its schema is the schema of the stream.
+            uid: The name of the source in checkpoints and savepoints.
+
+        Raises:
+            JobDefinitionError: The data is none of these, the schema has a type that rows cannot have, or the uid is
+                invalid.
+        """
+        check_uid("source", "from_arrow", "how far it is read", uid)
+        if isinstance(data, pa.Table):
+            schema, open_reader = data.schema, data.to_reader
+        elif callable(data) and isinstance(reader := data(), pa.RecordBatchReader):
+            schema, open_reader = reader.schema, data
+            reader.close()
+        else:
+            raise JobDefinitionError(
+                f"from_arrow was given {format_instance(data)}; pass a pyarrow.Table, or a function that returns a "
+                f"pyarrow.RecordBatchReader"
+            )
+        source = ReplayedSource(ArrowRows(open_reader), schema_of_arrow(schema, "from_arrow"))
+        return DataStream(self._graph, self._graph.add_source(SourceNode(source, uid)))
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False

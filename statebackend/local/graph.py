@@ -7,6 +7,9 @@ the first record does. All keyed inputs of an operator have keys of the same typ
 inputs without one, and two different ones are rejected. If the types become known from a record while the job runs,
 the state that the job restored is checked then.
 
+Records of an Arrow source, and record batches that an operator emits, stay in columns (`Columnar`). Keys that name
+columns are hashed and divided among the subtasks in columns, too. Steps, orders and unions create objects.
+
 If one stream of a union has rows, the records of all of them become rows of one schema, so that the types of keys do
 not depend on the order of the streams.
 """
@@ -22,12 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
+from itertools import compress
 from numbers import Real
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import define, evolve, field, frozen
 
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
@@ -47,6 +52,7 @@ from statebackend.streaming.rows.declared_schema import (
     place_of_output,
     unknown_column,
 )
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import (
     AS_RECORDS,
@@ -56,7 +62,7 @@ from statebackend.streaming.rows.record_schema import (
     record_type,
 )
 from statebackend.streaming.rows.row_converter import RowConverter
-from statebackend.streaming.rows.row_reader import RowReader
+from statebackend.streaming.rows.row_reader import RowReader, key_values, keys_of_columns
 from statebackend.streaming.rows.row_writer import RowEncoder, RowWriter
 from statebackend.streaming.rows.union import rows_as, united_guess, united_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
@@ -88,7 +94,7 @@ _ACCESSOR: Final = type(vars(namedtuple("_Accessors", "field"))["field"])
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _COMPARED_AS_THEY_ARE: Final = frozenset({str, int, bool, bytes, date, timedelta})
 
-Recast = Callable[[Sequence[Any]], list[Any]]
+Recast = Callable[[Sequence[Any]], Sequence[Any]]
 """Converts records, one for one."""
 
 
@@ -111,7 +117,9 @@ class LocalStream:
 
     def copied(self) -> LocalStream:
         """Copies of the records; raises `StreamJobError` for a record that cannot be copied."""
-        return LocalStream(copied_records(self.records, "a stream with several readers"), self.timestamps)
+        records, where = self.records, "a stream with several readers"
+        copies = records.copied() if isinstance(records, Columnar) else copied_records(records, where)
+        return LocalStream(copies, self.timestamps)
 
     def of(self, places: Sequence[int]) -> LocalStream:
         """The records at these places, in this order."""
@@ -238,6 +246,13 @@ class KeyColumns:
         """Return the key group of each key; raises `KeyHashError` for a key of another type."""
         return key_groups_hasher(self.types, self.max_parallelism)(keys)
 
+    def key_groups_of_columns(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """As `key_groups_of`, for columns without nulls. Each distinct key of one column is hashed once."""
+        if len(columns) > 1:
+            return pa.array(self.key_groups_of(keys_of_columns(columns)), pa.int32())
+        distinct = columns[0].dictionary_encode()
+        return pa.array(self.key_groups_of(key_values(distinct.dictionary)), pa.int32()).take(distinct.indices)
+
 
 def _plain_keys(values: list[Any]) -> list[Any]:
     """Convert the numpy scalars among the values of a key column to Python values."""
@@ -303,6 +318,11 @@ class _KeyedInput(LocalInput):
         self._keys = given.keys
         self._declared = stream.schema
         self._key_getters = _getters(given.keys, uid, "key_by", stream)
+        rows = stream.row_schema
+        found = [rows.column(key) if rows is not None and isinstance(key, str) else None for key in given.keys]
+        names = [column.name for column in found if column is not None]
+        self._column_names = names if len(names) == len(found) else None
+        """The columns of its keys; None if one is a function or the field of a struct."""
         super().__init__(given, uid, place, stream)
 
     def _declared_type(self, key: Any) -> str | None:
@@ -333,6 +353,9 @@ class _KeyedInput(LocalInput):
 
     def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
         assert columns is not None
+        in_columns = self._shares_in_columns(stream, columns, parallelism)
+        if in_columns is not None:
+            return in_columns
         keys = self._keys_of(stream.records, columns)
         try:
             key_groups = columns.key_groups_of(keys)
@@ -346,6 +369,32 @@ class _KeyedInput(LocalInput):
         for index, key_group in enumerate(key_groups):
             add_to[key_group](index)
         return [_picked(whole, share) for share in shares]
+
+    def _shares_in_columns(
+        self, stream: LocalStream, columns: KeyColumns, parallelism: int
+    ) -> Sequence[ObjectBatch] | None:
+        """As `shares`, in columns; None if records or keys are not, or if a key is null, which is an error."""
+        records = stream.records
+        if not isinstance(records, Columnar) or self._column_names is None:
+            return None
+        keys = [records.columns.column(name) for name in self._column_names]
+        if any(column.null_count for column in keys):
+            return None
+        key_groups, times = columns.key_groups_of_columns(keys), stream.timestamps
+        whole = ObjectBatch(records, Columnar.of_keys(keys), Columnar.of_column(key_groups), times)
+        if parallelism == 1:
+            return [whole]
+        subtasks = pa.array(_subtasks(parallelism, columns.max_parallelism), pa.int32()).take(key_groups)
+        masks = [pc.equal(subtasks, index) for index in range(parallelism)]
+        return [
+            ObjectBatch(
+                records.filtered(mask),
+                Columnar.of_keys([column.filter(mask) for column in keys]),
+                Columnar.of_column(key_groups.filter(mask)),
+                None if times is None else list(compress(times, mask.to_pylist())),
+            )
+            for mask in masks
+        ]
 
     def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
         try:
@@ -383,6 +432,8 @@ class _SpreadInput(LocalInput):
 
     def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
         whole = ObjectBatch(stream.records, (), (), stream.timestamps)
+        if parallelism == 1:
+            return [whole]
         count, sent = len(stream.records), self._sent
         self._sent = (sent + count) % parallelism
         return [_picked(whole, range((index - sent) % parallelism, count, parallelism)) for index in range(parallelism)]
@@ -564,8 +615,8 @@ class LocalOperator:
         """The records of an input sorted by its `order_by`, stably."""
         return self._inputs[input_index].in_order(batch)
 
-    def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
-        """Emitted records as rows of the declared schema; raises `RowMismatchError`."""
+    def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> Sequence[Any]:
+        """Emitted records as rows of the declared schema; a record batch stays in columns. Raises `RowMismatchError`."""
         return self._converters[tag].rows(records)
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
@@ -573,8 +624,8 @@ class LocalOperator:
         return self._converters[tag].encoder
 
 
-def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> list[Any]:
-    """Records as rows of a schema, checked as on Spark; errors start with ``where``."""
+def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> Sequence[Any]:
+    """Records as rows of a schema, checked as on Spark; a record batch stays in columns. Errors start with ``where``."""
     return RowConverter(schema.arrow, where).rows(records)
 
 

@@ -11,7 +11,8 @@ a failed checkpoint are committed with the next one, and a crash before the comm
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pyarrow as pa
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.streaming.metrics import SinkMetrics
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.row_writer import RowWriter
 from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter, StagedEpoch, encode_committables, no_sink
 from statebackend.streaming.runtime.settings import is_instance_of
@@ -62,13 +64,13 @@ class LocalSinks(JobSinks):
         self._nodes = graph.sinks
         self._writers = writers or {}
         self._listener = listener
-        self._records: list[list[Any]] = [[] for _ in graph.sinks]
+        self._batches: list[list[Sequence[Any]]] = [[] for _ in graph.sinks]
         self._results: dict[int, list[list[Any]]] = {}
         self._counts: dict[int, list[int]] = {}
         self._staged: dict[str, dict[int, tuple[SinkEpoch, bytes]]] = {uid: {} for uid in self.by_uid}
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
-        self._records[sink_index] += batch.records
+        self._batches[sink_index].append(batch.records)
         if self._listener is not None:
             self._listener.on_records(sink_index, batch)
 
@@ -78,15 +80,16 @@ class LocalSinks(JobSinks):
 
     def end_epoch(self, checkpoint_id: int, epoch_of: Callable[[str], SinkEpoch]) -> None:
         """Assign the results since the last call to a checkpoint. Sinks with two phases stage them."""
-        ended, self._records = self._records, [[] for _ in self._nodes]
+        ended, self._batches = self._batches, [[] for _ in self._nodes]
         if not any(ended):
             return
-        self._counts[checkpoint_id] = list(map(len, ended))
-        for node, records in zip(self._nodes, ended, strict=True):
+        self._counts[checkpoint_id] = [sum(map(len, batches)) for batches in ended]
+        for node, batches in zip(self._nodes, ended, strict=True):
             if node.uid in self.by_uid:
-                self.stage(records, epoch_of(node.uid))
+                self.stage(batches, epoch_of(node.uid))
         self._results[checkpoint_id] = [
-            [] if node.uid in self.by_uid else records for node, records in zip(self._nodes, ended, strict=True)
+            [] if node.uid in self.by_uid else list(chain.from_iterable(batches))
+            for node, batches in zip(self._nodes, ended, strict=True)
         ]
 
     def complete(self, checkpoint_id: int) -> None:
@@ -114,17 +117,18 @@ class LocalSinks(JobSinks):
         counts = [self._counts.pop(known) for known in sorted(self._counts) if known <= checkpoint_id]
         return {node.uid: SinkMetrics(sum(one[index] for one in counts)) for index, node in enumerate(self._nodes)}
 
-    def stage(self, records: Sequence[Any], epoch: SinkEpoch) -> None:
+    def stage(self, batches: Sequence[Sequence[Any]], epoch: SinkEpoch) -> None:
         """Stage the records of an epoch, if there are any."""
         uid = epoch.lineage.sink_uid
         sink = self.by_uid[uid]
-        if not records:
+        if not batches:
             return
         if isinstance(sink, SinkAdapter):
+            records = list(chain.from_iterable(batches))
             committable: bytes = sink.adapted.stage_records(records, epoch.epoch_id, epoch.attempt_id)
         else:
             writer = self._writers[uid]
-            rows = pa.RecordBatchReader.from_batches(writer.schema, writer.batches(records))
+            rows = pa.RecordBatchReader.from_batches(writer.schema, _arrow_batches(writer, batches))
             committable = sink.stage(epoch, 0, rows)
             if not committable:
                 return
@@ -148,6 +152,13 @@ class LocalSinks(JobSinks):
 
     def _due(self, uid: str, checkpoint_id: int) -> list[tuple[SinkEpoch, bytes]]:
         return [staged for epoch_id, staged in sorted(self._staged[uid].items()) if epoch_id <= checkpoint_id]
+
+
+def _arrow_batches(writer: RowWriter, batches: Sequence[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    """Batches in columns as they are, and the records of others that follow each other together."""
+    for is_in_columns, found in groupby(batches, lambda batch: isinstance(batch, Columnar)):
+        for part in found if is_in_columns else [list(chain.from_iterable(found))]:
+            yield from writer.batches(part.columns if isinstance(part, Columnar) else part)
 
 
 def _sink_of(given: Any) -> Sink | None:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -32,7 +33,9 @@ from statebackend.streaming.errors import (
     describe_exception,
     format_value,
 )
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.runtime.source_offsets import (
     IDENTITIES,
     SPLITS,
@@ -40,7 +43,7 @@ from statebackend.streaming.runtime.source_offsets import (
     offset_of_splits,
     positions_backend,
 )
-from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, StreamEdge, TimestampsNode
+from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, SplitRead, StreamEdge, TimestampsNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of, timestamps_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, WatermarkElement, WatermarkStatus
@@ -53,7 +56,7 @@ class _Timestamps:
 
     node: TimestampsNode
     timestamp_of_record: Callable[[Any], Any]
-    times_of_records: Callable[[Sequence[Any]], list[Any]]
+    times_of_records: Callable[[Sequence[Any]], list[int | None]]
     channel_of_record: Callable[[Any], str] | None
     time: TimestampsAndWatermarks[Any]
 
@@ -215,7 +218,12 @@ class LocalSource:
         column = strategy.timestamps
         # The getter of a function adds the record to its errors.
         get_all = column_getter(get_timestamp if callable(column) else column, self._where, "with_timestamps")
-        return _Timestamps(node, get_timestamp, get_all, channel_of_record, time)
+
+        def times_of_records(records: Sequence[Any]) -> list[int | None]:
+            times = _times_in_columns(records, column)
+            return timestamps_of(get_all(records)) if times is None else times
+
+        return _Timestamps(node, get_timestamp, times_of_records, channel_of_record, time)
 
     def _getter(self, column: Any, given_to: str) -> Callable[[Any], Any]:
         get = field_getter(column, self._where, given_to)
@@ -234,7 +242,7 @@ class LocalSource:
     def _timed_together(self, given: _Timestamps, records: Sequence[Any]) -> list[int | None] | None:
         """The timestamps of records, or None if they must be timed one by one."""
         try:
-            times = timestamps_of(given.times_of_records(records))
+            times = given.times_of_records(records)
         except (TypeError, ValueError, UserFunctionError):
             # Timed one by one, the record raises the error.
             return None
@@ -266,6 +274,18 @@ class LocalSource:
             self._output.send_time(element)
 
 
+def _times_in_columns(records: Sequence[Any], column: Any) -> list[int | None] | None:
+    """The timestamps of records in columns, as `timestamps_of`; None if they are read from the objects."""
+    if not isinstance(records, Columnar) or column not in records.columns.schema.names:
+        return None
+    times = records.columns.column(column)
+    if pa.types.is_int64(times.type):
+        return column_values(times)
+    if not pa.types.is_timestamp(times.type):
+        return None
+    return [None if us is None else us // 1000 for us in column_values(times.cast(pa.int64()))]
+
+
 def _generator_failed(where: str, error: Exception) -> UserFunctionError:
     return UserFunctionError(f"{where}: its watermark generator raised {describe_exception(error)}")
 
@@ -282,6 +302,56 @@ class ReplayedSource:
     schema: DeclaredSchema | None = None
     elements: tuple[Any, ...] = field(default=(), init=False)
     """No elements are known before the source is read."""
+
+
+class ArrowRows:
+    """A replayable source of Arrow data, with one split. Its positions are numbers of rows.
+
+    ``open_reader`` returns a reader of the same rows each time. A restart opens another one and skips rows.
+    """
+
+    def __init__(self, open_reader: Callable[[], pa.RecordBatchReader]) -> None:
+        self._open_reader = open_reader
+        self._reader: pa.RecordBatchReader | None = None
+        self._position = 0
+        self._rest: pa.RecordBatch | None = None
+        """The rows of the last batch from the position on; None at the end of the data."""
+
+    def splits(self) -> Mapping[str, int]:
+        return {"rows": 0}
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        if self._reader is None or position != self._position:
+            self.close()
+            self._reader, self._position = self._open_reader(), 0
+            self._rest = self._following(self._reader)
+            while self._position < position:
+                self._take(self._reader, position - self._position)
+        batches: list[pa.RecordBatch] = []
+        until = self._position + max_records
+        while self._rest is not None and self._position < until:
+            batches.append(self._take(self._reader, until - self._position))
+        rows = pa.concat_batches(batches) if len(batches) > 1 else batches[0] if batches else ()
+        return SplitRead(rows, self._position, self._rest is None)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = self._rest = None
+
+    def _take(self, reader: pa.RecordBatchReader, most: int) -> pa.RecordBatch:
+        """Take rows of the current batch."""
+        if self._rest is None:
+            raise ValueError(f"the data has {self._position} rows, fewer than were read before")
+        taken, rest = self._rest.slice(0, most), self._rest.slice(most)
+        self._position += taken.num_rows
+        self._rest = rest if rest.num_rows else self._following(reader)
+        return taken
+
+    @staticmethod
+    def _following(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+        """The next batch that has rows."""
+        return next((batch for batch in reader if batch.num_rows), None)
 
 
 class SplitPositions:

@@ -15,18 +15,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
 
 from statebackend.local.graph import rows_of
 from statebackend.local.network.subtasks import SourceSubtask
 from statebackend.local.run import LocalRun
-from statebackend.local.source import A_POSITION, LocalSource, ReplayedSource, SplitPositions, position_of
+from statebackend.local.source import A_POSITION, ArrowRows, LocalSource, ReplayedSource, SplitPositions, position_of
 from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import SourceNode, SplitRead
 
 BATCH_RECORDS: Final = 2048
 """The most records of a source that travel as one batch."""
+
+BATCH_ROWS: Final = 1 << 16
+"""The same for a source whose records are in columns."""
 
 PAUSE_S: Final = 0.005
 """How long to wait if no source has anything to read."""
@@ -37,6 +42,8 @@ TICK_MS: Final = 200
 
 class ElementFeed:
     """Feeds a source from a list."""
+
+    batch_records: ClassVar = BATCH_RECORDS
 
     def __init__(self, source: SourceSubtask[LocalSource], records: Sequence[Any], *, emits_periodically: bool) -> None:
         self.source = source
@@ -72,6 +79,7 @@ class SplitFeed:
         self._uid = uid
         self._replayed = replayed
         self._positions = positions
+        self.batch_records = BATCH_ROWS if isinstance(replayed.source, ArrowRows) else BATCH_RECORDS
         self._next = dict(positions.now)
         self._open = deque(sorted(self._next))
 
@@ -94,20 +102,24 @@ class SplitFeed:
             self._next[split] = position = self._position_after(got, split, before, most)
             if got.is_at_end:
                 self._open.remove(split)
-            rows = self._rows(list(got.records))
+            rows = self._rows(got.records)
             if rows or position > before:
                 self.source.feed(partial(self._read, split=split, position=position, rows=rows))
                 return True
         return bool(self._open)
 
-    def _rows(self, records: list[Any]) -> Sequence[Any]:
+    def _rows(self, records: Collection[Any] | pa.RecordBatch) -> Sequence[Any]:
         """Rows of the job, which may change them: the source may use its own objects again."""
         where, schema = f"source {self._uid!r}", self._replayed.schema
-        return copied_records(records, where) if schema is None else rows_of(records, schema, where)
+        if isinstance(records, pa.RecordBatch):
+            if schema is None:
+                raise StreamJobError(f"{where}: read() returned a record batch; pass schema= to from_source")
+            return rows_of(records, schema, where)
+        return copied_records(list(records), where) if schema is None else rows_of(list(records), schema, where)
 
     def _position_after(self, got: Any, split: str, before: int, most: int) -> int:
         where = f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} returned"
-        if not isinstance(got, SplitRead) or not isinstance(got.records, Collection):
+        if not isinstance(got, SplitRead) or not isinstance(got.records, Collection | pa.RecordBatch):
             raise StreamJobError(f"{where} {format_value(got, 80)}; it must return a SplitRead of records")
         position = position_of(got.position)
         if position is None:
@@ -180,7 +192,7 @@ def _read_in_epochs(
     def have_fed_splits() -> bool:
         for one in list(splits):
             # A paused source has not read its last batch yet.
-            if not one.source.unread and not one.feed_next(epoch_size or BATCH_RECORDS):
+            if not one.source.unread and not one.feed_next(epoch_size or one.batch_records):
                 splits.remove(one)
         return _can_read(splits)
 
@@ -222,7 +234,7 @@ def _read_continuously(
             ticked_ms = now_ms
             run.advance_processing_time(now_ms)
         for one in [one for one in open_feeds if not one.source.unread]:
-            if not one.feed_next(BATCH_RECORDS):
+            if not one.feed_next(one.batch_records):
                 open_feeds.remove(one)
         if open_feeds and not _can_read(feeds):
             # Nothing to read yet.

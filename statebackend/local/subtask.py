@@ -30,9 +30,10 @@ from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.operators.operator import Emission, ObjectBatch
+from statebackend.streaming.operators.operator import ColumnBatch, Emission, InputBatch, ObjectBatch
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.row_writer import RowEncoder
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from statebackend.streaming.runtime.subtask import FrozenSubtask, OpenedSubtask, OperatorEpoch, OperatorParts, Subtask
@@ -294,8 +295,10 @@ class LocalSubtask:
         return self.operator.encoder(tag)
 
     def _process(self, batch: RecordBatch) -> None:
-        records = ObjectBatch(batch.records, batch.keys, batch.key_groups, batch.timestamps)
-        self._call(lambda opened: opened.process_batch(batch.input_index, records))
+        records, places = batch.records, (batch.keys, batch.key_groups, batch.timestamps)
+        is_in_columns = isinstance(records, Columnar)
+        given: InputBatch = ColumnBatch(records, *places) if is_in_columns else ObjectBatch(records, *places)
+        self._call(lambda opened: opened.process_batch(batch.input_index, given))
 
     def _call(self, call: Callable[[OpenedSubtask], None]) -> None:
         """Call the operator and send what it emits; an exception closes the operator and is raised."""

@@ -20,6 +20,7 @@ from datetime import date, datetime
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
+import pyarrow as pa
 from attrs import field, frozen
 
 from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, format_value
@@ -64,9 +65,12 @@ __all__ = [
 
 @frozen
 class SplitRead:
-    """Records of a split, the position after them, and whether the split has ended."""
+    """Records of a split, the position after them, and whether the split has ended.
 
-    records: Sequence[Any]
+    On the local runtime, the records of a source with a schema may be a record batch.
+    """
+
+    records: Sequence[Any] | pa.RecordBatch
     position: int
     is_at_end: bool = False
 

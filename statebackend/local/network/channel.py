@@ -58,7 +58,7 @@ class RecordBatch:
     """Records for one input of a subtask, in order, with keys and key groups if the input is keyed.
 
     ``timestamps`` is None in a job without event time. ``sender_watermark_ms`` is the watermark of the sender when it
-    sent the records.
+    sent the records. Records, keys and key groups may be in columns, whose objects are created on demand.
     """
 
     input_index: int

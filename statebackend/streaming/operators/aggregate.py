@@ -110,15 +110,22 @@ class AggregateOperator(Operator):
         if table is None:
             return False
         self._tables.append(table)
-        if self._codec is None or self._held:
-            self._fold_tables()
-        elif sum(one.num_rows for one in self._tables) > _MOST_PARTIALS:
-            together = self._bound.partials_together(self._tables, len(places.keys) + 1)
-            self._tables = self._tables if together is None else [together]
+        if sum(one.num_rows for one in self._tables) > _MOST_PARTIALS:
+            self._put_tables_together()
+            if self._codec is None or self._held:
+                self._fold_tables()
         return True
 
+    def _put_tables_together(self) -> None:
+        """Aggregate the partial results of several batches, unless a sum may overflow."""
+        if len(self._tables) > 1:
+            group_count = self._tables[0].num_columns - len(self._bound.partials) - 1
+            together = self._bound.partials_together(self._tables, group_count)
+            self._tables = self._tables if together is None else [together]
+
     def _fold_tables(self) -> None:
-        """Fold the partial results one by one."""
+        """Fold the partial results key by key."""
+        self._put_tables_together()
         tables, self._tables = self._tables, []
         for table in tables:
             keys, values, times = self._parts_of(table)
@@ -174,7 +181,7 @@ class AggregateOperator(Operator):
                 times[key] = time
 
     def _write_and_emit(self) -> None:
-        if self._tables and not self._write_columns():
+        if self._tables and (self._held or not self._write_columns()):
             self._fold_tables()
         if not self._held:
             return

@@ -32,6 +32,8 @@ from statebackend.checkpoint.metadata import ChannelTimestamp
 from statebackend.streaming.errors import NullKeyError
 from statebackend.streaming.operators.subtask_context import SubtaskContext
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.columnar import Columnar
+from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
 from statebackend.streaming.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
 from statebackend.streaming.stream_graph import name_of_input
 from statebackend.streaming.time.internal_timer_service import DueTimers
@@ -39,6 +41,7 @@ from statebackend.streaming.time.internal_timer_service import DueTimers
 __all__ = [
     "BatchPlaces",
     "CollectingEmitter",
+    "ColumnBatch",
     "Emission",
     "Emitter",
     "InputBatch",
@@ -83,6 +86,54 @@ class BatchPlaces:
         """Return the places of the selected records. ``objects_of`` still expects masks over all records."""
         keys = [column.filter(mask) for column in self.keys]
         return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
+
+
+@frozen
+class ColumnBatch:
+    """An `InputBatch` over records in columns. If its keys are in columns, so are its key groups."""
+
+    channel_timestamps: ClassVar[Collection[ChannelTimestamp]] = ()
+    is_early: ClassVar[bool] = False
+
+    _records: Columnar
+    keys: Sequence[Any]
+    key_groups: Sequence[int]
+    timestamps: Sequence[int | None] | None = None
+
+    @property
+    def records(self) -> Sequence[Any]:
+        return self._records.objects
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        return self._records.columns
+
+    record_columns = columns
+
+    @property
+    def key_columns(self) -> tuple[Sequence[pa.Array], pa.Array] | None:
+        keys, key_groups = self.keys, self.key_groups
+        if not isinstance(keys, Columnar) or not isinstance(key_groups, Columnar):
+            return None
+        return keys.columns.columns, key_groups.columns.column(0)
+
+    @property
+    def places(self) -> BatchPlaces | None:
+        of_keys, times = self.key_columns, self.timestamps
+        if of_keys is None:
+            return None
+        (keys, key_groups), count = of_keys, len(self._records)
+        timestamps = pa.nulls(count, pa.int64()) if times is None else pa.array(times, pa.int64())
+
+        def objects_of(mask: pa.Array) -> ObjectBatch:
+            return ObjectBatch(
+                self._records.filtered(mask).objects,
+                keys_of_columns([column.filter(mask) for column in keys]),
+                column_values(key_groups.filter(mask)),
+                column_values(timestamps.filter(mask)),
+            )
+
+        return BatchPlaces(keys, key_groups, timestamps, objects_of)
 
 
 def place_of_input(operator_uid: str, index: int, count: int) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "missing_schema",
     "parsed_schema",
     "place_of_output",
+    "schema_of_arrow",
     "schema_of_struct_type",
     "struct_column",
     "unknown_column",
@@ -152,6 +153,51 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
         return DeclaredSchema(_Parser(ddl).schema())
     except _SyntaxError as error:
         raise unreadable_schema(ddl, where, error) from None
+
+
+def schema_of_arrow(schema: pa.Schema, where: str) -> DeclaredSchema:
+    """Return the declared schema of Arrow columns. Raises `JobDefinitionError` for a type that it cannot have."""
+
+    def ddl_of(one: pa.Field) -> str:
+        null = "" if one.nullable else " not null"
+        return f"`{one.name.replace('`', '``')}` {type_of(one.type, one.name)}{null}"
+
+    def type_of(data_type: pa.DataType, name: str) -> str:
+        if pa.types.is_dictionary(data_type):
+            return type_of(data_type.value_type, name)
+        if pa.types.is_decimal(data_type):
+            return f"decimal({data_type.precision},{data_type.scale})"
+        if pa.types.is_struct(data_type):
+            return f"struct<{', '.join(map(ddl_of, data_type))}>"
+        if pa.types.is_map(data_type):
+            return f"map<{type_of(data_type.key_type, name)}, {type_of(data_type.item_type, name)}>"
+        if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+            return f"array<{type_of(data_type.value_type, name)}>"
+        if pa.types.is_timestamp(data_type):
+            return "timestamp_ntz" if data_type.tz is None else "timestamp"
+        found = next((type_name for is_type, type_name in _OF_ARROW if is_type(data_type)), None)
+        if found is None:
+            raise JobDefinitionError(f"{where}: column {name!r} has the Arrow type {data_type}; cast it to another one")
+        return found
+
+    check_columns(schema.names, str(schema), where)
+    return parsed_schema(", ".join(map(ddl_of, schema)), where)
+
+
+_OF_ARROW: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "tinyint"),
+    (lambda data_type: pa.types.is_int16(data_type) or pa.types.is_uint8(data_type), "smallint"),
+    (lambda data_type: pa.types.is_int32(data_type) or pa.types.is_uint16(data_type), "int"),
+    (lambda data_type: pa.types.is_int64(data_type) or pa.types.is_uint32(data_type), "bigint"),
+    (lambda data_type: pa.types.is_float16(data_type) or pa.types.is_float32(data_type), "float"),
+    (pa.types.is_float64, "double"),
+    (lambda data_type: pa.types.is_string(data_type) or pa.types.is_large_string(data_type), "string"),
+    (lambda data_type: pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type), "binary"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time(6)"),
+    (pa.types.is_duration, "interval day to second"),
+)
 
 
 def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:

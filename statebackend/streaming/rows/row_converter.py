@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.row_reader import RecordRow, RowReader, row_class
 from statebackend.streaming.rows.row_writer import MismatchError, RecordShape, RowEncoder, RowMismatchError, RowWriter
 from statebackend.streaming.rows.time_zones import time_zone_named
@@ -45,8 +46,10 @@ class RowConverter:
         """Encodes a value when it is emitted."""
         return self._writer.encoder
 
-    def rows(self, records: Sequence[Any]) -> list[Any]:
-        """Convert records to rows. Raises `RowMismatchError`."""
+    def rows(self, records: Sequence[Any]) -> Sequence[Any]:
+        """Convert records to rows. A record batch stays in columns (`Columnar`). Raises `RowMismatchError`."""
+        if isinstance(records, pa.RecordBatch):
+            return Columnar(self._writer.fitted(records), self._reader.rows)
         rows = self._direct_rows(records) if records else []
         if rows is None:
             return [row for batch in self._writer.batches(records) for row in self._reader.rows(batch)]
