@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import define, evolve, field, frozen
 
+from statebackend.savepoint.key_hashes import key_groups_of_columns
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
 from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.key_types import canonical_key, check_keys_agree, key_serializer_for
@@ -62,7 +63,7 @@ from statebackend.streaming.rows.record_schema import (
     record_type,
 )
 from statebackend.streaming.rows.row_converter import RowConverter
-from statebackend.streaming.rows.row_reader import RowReader, key_values, keys_of_columns
+from statebackend.streaming.rows.row_reader import RowReader, keys_of_columns
 from statebackend.streaming.rows.row_writer import RowEncoder, RowWriter
 from statebackend.streaming.rows.union import rows_as, united_guess, united_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
@@ -247,11 +248,9 @@ class KeyColumns:
         return key_groups_hasher(self.types, self.max_parallelism)(keys)
 
     def key_groups_of_columns(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """As `key_groups_of`, for columns without nulls. Each distinct key of one column is hashed once."""
-        if len(columns) > 1:
-            return pa.array(self.key_groups_of(keys_of_columns(columns)), pa.int32())
-        distinct = columns[0].dictionary_encode()
-        return pa.array(self.key_groups_of(key_values(distinct.dictionary)), pa.int32()).take(distinct.indices)
+        """As `key_groups_of`, for columns without nulls."""
+        groups = key_groups_of_columns(columns, self.max_parallelism)
+        return pa.array(self.key_groups_of(keys_of_columns(columns)), pa.int32()) if groups is None else groups
 
 
 def _plain_keys(values: list[Any]) -> list[Any]:
@@ -564,6 +563,8 @@ class LocalOperator:
     """An operator of the job; ``key_serializer`` is None as long as the types of the keys are not known."""
 
     node: OperatorNode
+    function: Any
+    """The function of the node; aggregates know the names of their keys."""
     states: RegisteredStates
     outputs: Mapping[OutputTag[Any] | None, DeclaredSchema]
     max_parallelism: int
@@ -735,7 +736,7 @@ class PreparedGraph:
             None if isinstance(given, BroadcastInput) else schema
             for given, schema in zip(node.operator_inputs, schemas, strict=True)
         ]
-        operator = LocalOperator(node, states, outputs, self._max_parallelism, inputs, in_flight)
+        operator = LocalOperator(node, resolved.function, states, outputs, self._max_parallelism, inputs, in_flight)
         operator.learn_keys(lambda index: streams[index].first())
         self.operators[node.uid] = operator
         for output, output_of in outputs.items():

@@ -81,7 +81,7 @@ class RunOperators:
 
     def make_function(self, operator: LocalOperator) -> Any:
         """A copy of the function of an operator, for one subtask."""
-        return self._functions.function(self._run, operator.uid, partial(copy.deepcopy, operator.node.function))
+        return self._functions.function(self._run, operator.uid, partial(copy.deepcopy, operator.function))
 
     def learn_keys(self, operator: LocalOperator, input_index: int, records: Sequence[Any]) -> None:
         """Set the types of the keys of an operator from a record, if they are not known.
@@ -109,7 +109,7 @@ class RunOperators:
             job_id=directory.identity.job_id,
             run_id=directory.run_id,
             operator_uid=operator.uid,
-            operator_factory=operator_factory(operator.node.function),
+            operator_factory=operator_factory(operator.function),
             side_outputs=tuple(tag for tag in operator.outputs if tag is not None),
             key_serializer=operator.key_serializer,
             parallelism=program.parallelism,

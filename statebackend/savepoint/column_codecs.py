@@ -47,6 +47,7 @@ __all__ = [
     "ColumnCodec",
     "WindowTimers",
     "column_codec",
+    "gathered",
     "key_rows",
     "read_column",
     "window_timers",
@@ -94,7 +95,7 @@ class _Fixed:
         return _binary_of_matrix(self.matrix(column))
 
     def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
-        values = _gathered(data, positions, self.width).view(self.dtype).ravel()
+        values = gathered(data, positions, self.width).view(self.dtype).ravel()
         if self.dtype == "?":
             if values.view(np.uint8).max(initial=0) > 1:
                 raise CodecMissError
@@ -136,7 +137,7 @@ class _Text(_Objects):
         return pc.binary_join_element_wise(_binary_of_matrix(heads), column.cast(pa.binary()), _NO_SEPARATOR)
 
     def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
-        heads = _gathered(data, positions, 1).ravel().astype(np.int64)
+        heads = gathered(data, positions, 1).ravel().astype(np.int64)
         if heads.min(initial=1) < 1:
             raise CodecMissError
         lengths = heads - 1
@@ -170,7 +171,7 @@ class _BigInteger(_Objects):
         return _binary(content.tobytes(), sizes + 4)
 
     def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
-        heads = _gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
+        heads = gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
         if heads.max(initial=1) > 12:
             return super().decode(data, positions)
         if heads.min(initial=1) < 1 or (heads == 4).any():
@@ -298,7 +299,7 @@ class _Optional:
         return _spread(encoded, column.is_valid().to_numpy(zero_copy_only=False)).fill_null(null)
 
     def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
-        flags = _gathered(data, positions, 1).ravel()
+        flags = gathered(data, positions, 1).ravel()
         if flags.max(initial=0) > 1:
             raise CodecMissError
         present = flags == 0
@@ -369,7 +370,7 @@ def _binary_of_matrix(matrix: Any) -> pa.Array:
     return _binary(matrix.tobytes(), np.full(count, width, np.int64))
 
 
-def _gathered(data: Any, positions: Any, width: int) -> Any:
+def gathered(data: Any, positions: Any, width: int) -> Any:
     """Return the bytes at each position, as rows of a matrix."""
     count = len(positions)
     if not count:
@@ -401,7 +402,7 @@ def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
 
 
 def _lengths(data: Any, positions: Any) -> Any:
-    lengths = _gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
+    lengths = gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
     if lengths.min(initial=0) < 0:
         raise CodecMissError
     return lengths

@@ -147,7 +147,7 @@ def test_output_after_a_barrier_is_not_part_of_its_checkpoint(tmp_path: Path) ->
     graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
     sinks = LocalSinks(graph)
     for checkpoint_id in (1, 2):
-        sinks.stage([("a", checkpoint_id)], SinkEpoch(SinkLineage("files", "job"), checkpoint_id, "a"))
+        sinks.stage([[("a", checkpoint_id)]], SinkEpoch(SinkLineage("files", "job"), checkpoint_id, "a"))
     staged = {uid: decode_committables(one) for uid, one in sinks.committables(1).items()}
     assert {uid: [one.epoch_id for one in epochs] for uid, epochs in staged.items()} == {"files": [1]}
     sinks.commit_staged(1)
