@@ -43,6 +43,7 @@ from statebackend.streaming.operators.aggregate import resolved_node
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input
 from statebackend.streaming.operators.record_steps import StepResults, results_of_step
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
@@ -53,7 +54,6 @@ from statebackend.streaming.rows.declared_schema import (
     place_of_output,
     unknown_column,
 )
-from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import (
     AS_RECORDS,
@@ -617,7 +617,7 @@ class LocalOperator:
         return self._inputs[input_index].in_order(batch)
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> Sequence[Any]:
-        """Emitted records as rows of the declared schema; a record batch stays in columns. Raises `RowMismatchError`."""
+        """Emitted records as rows of the declared schema, a record batch in columns. Raises `RowMismatchError`."""
         return self._converters[tag].rows(records)
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
@@ -626,7 +626,7 @@ class LocalOperator:
 
 
 def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> Sequence[Any]:
-    """Records as rows of a schema, checked as on Spark; a record batch stays in columns. Errors start with ``where``."""
+    """Records as rows of a schema, checked as on Spark, a record batch in columns; errors start with ``where``."""
     return RowConverter(schema.arrow, where).rows(records)
 
 

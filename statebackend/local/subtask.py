@@ -295,10 +295,11 @@ class LocalSubtask:
         return self.operator.encoder(tag)
 
     def _process(self, batch: RecordBatch) -> None:
-        records, places = batch.records, (batch.keys, batch.key_groups, batch.timestamps)
-        is_in_columns = isinstance(records, Columnar)
-        given: InputBatch = ColumnBatch(records, *places) if is_in_columns else ObjectBatch(records, *places)
-        self._call(lambda opened: opened.process_batch(batch.input_index, given))
+        given, others = batch.records, (batch.keys, batch.key_groups, batch.timestamps)
+        records: InputBatch = (
+            ColumnBatch(given, *others) if isinstance(given, Columnar) else ObjectBatch(given, *others)
+        )
+        self._call(lambda opened: opened.process_batch(batch.input_index, records))
 
     def _call(self, call: Callable[[OpenedSubtask], None]) -> None:
         """Call the operator and send what it emits; an exception closes the operator and is raised."""

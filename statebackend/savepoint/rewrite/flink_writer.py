@@ -114,7 +114,7 @@ class FlinkKeyPlacement(KeyPlacement):
                 f"a key of type {', '.join(unknown)} is not a key of Flink; change the keys first (change_keys)"
             )
         hashes = [_HASHES[column] for column in columns]
-        self._hash_column = None
+        self._column_serializer = None
         if len(hashes) == 1:
             [hash_of] = hashes
             self._hash = lambda key: _mixed(hash_of(key)) % max_parallelism
