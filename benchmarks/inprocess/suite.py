@@ -18,11 +18,20 @@ REQUIRED_RECORDS_PER_SECOND = 300_000
 REQUIRED_RATIO = 0.8
 """Required share of the speed of Bytewax."""
 
+REQUIRED_ARROW_RATIO = 10.0
+"""Required ratio of the count from Arrow batches to Bytewax with recovery."""
+
+FLINK_ROWS_PER_SECOND = 3_000_000
+"""Speed of the count of Flink 2.3 in Java on its heap, of 200,000 rows of 50,000 keys; measured by hand."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the suite."""
     parser.add_argument("--records", type=int, default=1_000_000, help="records per turn (default 1,000,000)")
     parser.add_argument("--keys", type=int, default=10_000, help="distinct keys (default 10,000)")
+    parser.add_argument(
+        "--repeats", type=int, default=10, help="the Arrow batches repeat the records (default 10 times)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds to measure (default 3)")
     parser.add_argument(
         "--clock",
@@ -34,15 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:
     """Measure all contenders on the same records in alternation."""
-    from benchmarks.inprocess.keyed_count import bytewax_count, our_count, processor_s, records_of, wall_s
+    from benchmarks.inprocess import keyed_count
+    from benchmarks.inprocess.keyed_count import arrow_count, bytewax_count, our_count
 
-    clock = wall_s if arguments.clock == "wall" else processor_s
-    records = records_of(arguments.records, arguments.keys)
+    clock = keyed_count.wall_s if arguments.clock == "wall" else keyed_count.processor_s
+    records = keyed_count.records_of(arguments.records, arguments.keys)
     contenders = {
         f"{who}, {what}": partial(count, records, has_checkpoints=has_checkpoints, clock=clock)
         for what, has_checkpoints in (("checkpoints", True), ("none", False))
         for who, count in (("ours", our_count), ("bytewax", bytewax_count))
     }
+    contenders["arrow"] = partial(arrow_count, keyed_count.table_of(records, arguments.repeats), clock=clock)
     measured = measure_alternating(contenders, rounds=arguments.rounds)
     for name, measurement in measured.items():
         print(f"{name}: {measurement}", file=sys.stderr, flush=True)
@@ -72,4 +83,21 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
     )
     yield Result(
         "keyed count, one checkpoint per second", ours, float(REQUIRED_RECORDS_PER_SECOND), "required", "rows/s", 1.0
+    )
+    from_arrow = measured["arrow"].median
+    yield Result(
+        "count from Arrow batches, one checkpoint per second",
+        from_arrow,
+        measured["bytewax, checkpoints"].median,
+        "bytewax with recovery",
+        "rows/s",
+        REQUIRED_ARROW_RATIO,
+    )
+    yield Result(
+        "count from Arrow batches, one checkpoint per second",
+        from_arrow,
+        float(FLINK_ROWS_PER_SECOND),
+        "Flink 2.3 on its heap",
+        "rows/s",
+        1.0,
     )
