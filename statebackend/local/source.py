@@ -304,6 +304,10 @@ class ReplayedSource:
     """No elements are known before the source is read."""
 
 
+_BATCH_BYTES: Final = 16 << 20
+"""Batches of this size are not concatenated."""
+
+
 class ArrowRows:
     """A replayable source of Arrow data, with one split. Its positions are numbers of rows.
 
@@ -328,9 +332,10 @@ class ArrowRows:
             while self._position < position:
                 self._take(self._reader, position - self._position)
         batches: list[pa.RecordBatch] = []
-        until = self._position + max_records
-        while self._rest is not None and self._position < until:
+        until, size = self._position + max_records, 0
+        while self._rest is not None and self._position < until and size < _BATCH_BYTES:
             batches.append(self._take(self._reader, until - self._position))
+            size += batches[-1].nbytes
         rows = pa.concat_batches(batches) if len(batches) > 1 else batches[0] if batches else ()
         return SplitRead(rows, self._position, self._rest is None)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -88,7 +89,7 @@ class BatchPlaces:
         return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
 
 
-@frozen
+@frozen(eq=False)
 class ColumnBatch:
     """An `InputBatch` over records in columns. If its keys are in columns, so are its key groups."""
 
@@ -117,7 +118,7 @@ class ColumnBatch:
             return None
         return keys.columns.columns, key_groups.columns.column(0)
 
-    @property
+    @cached_property
     def places(self) -> BatchPlaces | None:
         of_keys, times = self.key_columns, self.timestamps
         if of_keys is None:
