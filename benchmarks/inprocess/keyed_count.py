@@ -83,7 +83,7 @@ def arrow_count(table: pa.Table, *, clock: Callable[[], float]) -> float:
     environment.from_arrow(table, uid="rows").key_by("k").aggregate(n=count(), uid="count").sink_to(Dropped())
     began_s = clock()
     environment.execute("count")
-    speed = table.num_rows / (clock() - began_s)
+    speed = float(table.num_rows / (clock() - began_s))
     environment.close()
     return speed
 
