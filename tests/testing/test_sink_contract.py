@@ -153,7 +153,7 @@ def failed_tests(kind: type[TableSink], directory: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (CommitsTwice, "a_lost_answer_of_the_target_doubles_nothing"),
+        (CommitsTwice, "a_lost_response_of_the_target_duplicates_no_rows"),
         (LosesAnEpoch, "a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing"),
         (DoublesAnEpoch, "a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing"),
         (LeaksInItsRepr, "secrets_appear_neither_in_committables_nor_in_names"),
