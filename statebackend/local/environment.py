@@ -23,7 +23,7 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -60,11 +60,8 @@ from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
-from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
-from statebackend.streaming.explain import ExplainedOperator
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.output_tag import check_uid
@@ -72,7 +69,7 @@ from statebackend.streaming.rows.declared_schema import schema_of_arrow
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
-from statebackend.streaming.runtime.job_start import Engine, check_written_by, locked_start, read_starting_point
+from statebackend.streaming.runtime.job_start import Engine, check_written_by
 from statebackend.streaming.runtime.settings import (
     TIMESTAMP_TYPES,
     check_whole_numbers,
@@ -87,12 +84,12 @@ from statebackend.streaming.runtime.starting_point import (
     roll_back_target,
     starting_point,
 )
-from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
+from statebackend.streaming.stream_environment import StartOptions, StreamEnvironment
 from statebackend.streaming.stream_graph import DataFrameNode, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 
-class LocalStreamEnvironment(StreamEnvironment):
+class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
     """Builds one job and runs it on the local runtime.
 
     Args:
@@ -120,6 +117,8 @@ class LocalStreamEnvironment(StreamEnvironment):
     Raises:
         JobDefinitionError: A setting is invalid.
     """
+
+    _restores_channel_state = True
 
     def __init__(
         self,
@@ -173,8 +172,8 @@ class LocalStreamEnvironment(StreamEnvironment):
         self.clock = whole_milliseconds(clock)
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
-        self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
-        self._services = high_availability or default_services(self._job_dir)
+        self.job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
+        self._services = high_availability or default_services(self.job_dir)
         self._stopping = threading.Event()
 
     def from_elements(self, elements: Iterable[Any], schema: Any = None, *, uid: str | None = None) -> DataStream:
@@ -205,6 +204,7 @@ class LocalStreamEnvironment(StreamEnvironment):
                 f"has splits() and read()"
             )
         check_uid("source", "from_source", "how far it is read", uid)
+        self._split_sources.add(uid)
         declared = None if schema is None else output_schema(schema, "from_source", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
 
@@ -223,6 +223,7 @@ class LocalStreamEnvironment(StreamEnvironment):
                 invalid.
         """
         check_uid("source", "from_arrow", "how far it is read", uid)
+        self._split_sources.add(uid)
         if isinstance(data, pa.Table):
             schema, open_reader = data.schema, data.to_reader
         elif callable(data) and isinstance(reader := data(), pa.RecordBatchReader):
@@ -235,18 +236,6 @@ class LocalStreamEnvironment(StreamEnvironment):
             )
         source = ReplayedSource(ArrowRows(open_reader), schema_of_arrow(schema, "from_arrow"))
         return DataStream(self._graph, self._graph.add_source(SourceNode(source, uid)))
-
-    def check(
-        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
-    ) -> Mapping[str, SchemaReport]:
-        """Return what a start would find, by operator uid, without starting or changing anything.
-
-        As `SparkStreamEnvironment.check`: it checks the newest checkpoint of ``job_dir``, or the savepoint if there is
-        none. Incompatible state is in the reports and not an error.
-        """
-        job = self._job(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
-        point = read_starting_point(self._job_dir, self._services, lambda records: self._starting_point(records, job))
-        return self._reports(point, job)
 
     def execute(
         self,
@@ -326,13 +315,10 @@ class LocalStreamEnvironment(StreamEnvironment):
         latest = store.latest()
         state = None if latest is None else RestoredState(latest, directory.file_system)
         point = StartingPoint(state, is_own=state is not None)
-        reports = self._checked(point, job)
+        reports = self._compatible(job.name, job, point, job.options.allow_non_restored_state)
+        _check_commits(job, point)
         with LocalRun(job, directory, store, point, reports) as run:
             yield run
-
-    def described(self) -> DescribedJob:
-        """The job as its state knows it. Needs no records of sources with schemas; raises as `execute`."""
-        return self._described(self._job())
 
     def request_stop(self) -> None:
         """Let `execute` end: no more is read, and the last checkpoint has what was read.
@@ -349,7 +335,7 @@ class LocalStreamEnvironment(StreamEnvironment):
 
     def _runnable(self, **options: Any) -> LocalProgram:
         """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
-        job = self._job(**options)
+        job = self._prepare(**options)
         if any(isinstance(node, DataFrameNode) for node in job.graph.nodes):
             raise JobDefinitionError(
                 "transform_dataframe() takes a function of a DataFrame, which only the Spark runtime can run; use "
@@ -357,18 +343,16 @@ class LocalStreamEnvironment(StreamEnvironment):
             )
         return job
 
-    def _job(
+    def _prepare(
         self,
         name: str = "job",
         *,
-        from_savepoint: str | os.PathLike[str] | None = None,
-        allow_non_restored_state: bool = False,
-        roll_back_to: int | str | None = None,
         sources_tell_time: bool = False,
         scheduler: Scheduler | None = None,
         capacity: int = DEFAULT_CAPACITY,
         listener: OutputListener | None = None,
         checkpoints: CheckpointSettings | None = None,
+        **options: Any,
     ) -> LocalProgram:
         graph = self._graph.job()
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
@@ -380,14 +364,12 @@ class LocalStreamEnvironment(StreamEnvironment):
             prepared=prepared,
             event_time=event_time,
             name=name,
-            from_savepoint=from_savepoint,
-            roll_back_to=roll_back_to,
+            options=StartOptions(**options),
             backend=self.backend,
             parallelism=self.parallelism,
             clock=self.clock,
             metrics=self.metrics,
             rules=self.rules,
-            allow_non_restored_state=allow_non_restored_state,
             scheduler=scheduler or DownstreamFirst(),
             checkpoints=checkpoints or self._checkpoints,
             capacity=capacity,
@@ -397,20 +379,16 @@ class LocalStreamEnvironment(StreamEnvironment):
 
     @contextlib.contextmanager
     def _opened(self, job: LocalProgram) -> Iterator[LocalRun]:
-        start = locked_start(
-            self._job_dir,
-            job.name,
-            self.max_parallelism,
-            self._services,
-            lambda records: self._starting_point(records, job),
-            lambda records, point: self._checked(point, job),
-        )
+        def check(_: JobRecords, point: StartingPoint) -> None:
+            _check_commits(job, point)
+
+        start = self._locked_start(job.name, job, job.options, check)
         directory, point = start.directory, start.point
         with directory, raising_root_cause(directory.leadership):
             store = CompletedCheckpointStore(
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )
-            target = point.own_checkpoint if job.roll_back_to is not None else None
+            target = point.own_checkpoint if job.options.roll_back_to is not None else None
             if target is None:
                 store.recover()
             else:
@@ -422,33 +400,13 @@ class LocalStreamEnvironment(StreamEnvironment):
             with LocalRun(job, directory, store, point, start.compatibility) as run:
                 yield run
 
-    def _starting_point(self, records: JobRecords, job: LocalProgram) -> StartingPoint:
+    def _starting_point(self, records: JobRecords, options: StartOptions) -> StartingPoint:
         # The log of a Spark job identifies its directory, whatever the state of its checkpoints.
         check_written_by(None, Engine.LOCAL, records.driver_files)
-        newest = _checkpoint_to_continue(records, job.roll_back_to)
+        newest = _checkpoint_to_continue(records, options.roll_back_to)
         check_written_by(newest, Engine.LOCAL, records.driver_files)
         # The source progress of a Spark savepoint has no meaning for elements.
-        return starting_point(records.file_system, newest, job.from_savepoint, False)
-
-    def _checked(self, point: StartingPoint, job: LocalProgram) -> Mapping[str, SchemaReport]:
-        if point.own_checkpoint is not None:
-            LocalSinks(job.graph).check_commits(point.own_checkpoint)
-        reports = self._reports(point, job)
-        require_compatible(reports, job.name)
-        return reports
-
-    def _operators(self) -> Mapping[str, ExplainedOperator]:
-        return self._job().prepared.operators
-
-    def _reports(self, point: StartingPoint, job: LocalProgram) -> SchemaReports:
-        allows = job.allow_non_restored_state
-        described = self._described(job)
-        return self._compatibilities(
-            described, point.state, allow_non_restored_state=allows, restores_channel_state=True
-        )
-
-    def _described(self, job: LocalProgram) -> DescribedJob:
-        return DescribedJob(job.prepared.operators, self.max_parallelism, self.rules.compatibilities, job.replayed)
+        return starting_point(records.file_system, newest, options.from_savepoint, options.restore_source_progress)
 
 
 def checkpoint_settings(
@@ -502,6 +460,11 @@ def _check_timestamp_columns(event_time: EventTime | None) -> None:
         type_name = schema.type_of(timestamps) if isinstance(timestamps, str) else None
         if type_name is not None and type_name not in TIMESTAMP_TYPES:
             raise unfit_type(name, type_name)
+
+
+def _check_commits(job: LocalProgram, point: StartingPoint) -> None:
+    if point.own_checkpoint is not None:
+        LocalSinks(job.graph).check_commits(point.own_checkpoint)
 
 
 def _checkpoint_to_continue(records: JobRecords, roll_back_to: int | str | None) -> CheckpointMetadata | None:

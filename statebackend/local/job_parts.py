@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from attrs import define, field, frozen
 
@@ -14,11 +13,10 @@ from statebackend.checkpoint.coordinator.requests import CheckpointLimits
 from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
-from statebackend.local.graph import PreparedGraph
+from statebackend.local.graph import LocalOperator, PreparedGraph
 from statebackend.local.network.channel import DEFAULT_CAPACITY
 from statebackend.local.network.network import Scheduler
 from statebackend.local.network.subtasks import Mail, OutputListener
-from statebackend.local.source import ReplayedSource
 from statebackend.state.clock import Clock
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
@@ -26,6 +24,7 @@ from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_recorder import JobRecorder
 from statebackend.streaming.runtime.event_time import EventTime
 from statebackend.streaming.runtime.starting_point import StartingPoint
+from statebackend.streaming.stream_environment import StartOptions
 from statebackend.streaming.stream_graph import JobGraph
 
 
@@ -62,14 +61,12 @@ class LocalProgram:
     prepared: PreparedGraph
     event_time: EventTime | None
     name: str
-    from_savepoint: str | os.PathLike[str] | None
-    roll_back_to: int | str | None
+    options: StartOptions
     backend: StateBackend
     parallelism: int
     clock: Clock
     metrics: StateMetricsConfig | None
     rules: EvolutionRules
-    allow_non_restored_state: bool
     scheduler: Scheduler
     checkpoints: CheckpointSettings = field(factory=CheckpointSettings)
     capacity: int = DEFAULT_CAPACITY
@@ -77,10 +74,9 @@ class LocalProgram:
     listeners: JobListeners = field(factory=JobListeners)
 
     @property
-    def replayed(self) -> list[str]:
-        """The uids of the replayable sources."""
-        sources = zip(self.graph.source_uids, self.graph.sources, strict=True)
-        return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
+    def operators(self) -> Mapping[str, LocalOperator]:
+        """The operators, by uid."""
+        return self.prepared.operators
 
 
 @define

@@ -97,7 +97,7 @@ class RunOperators:
         if restored is None:
             return
         job = DescribedJob(program.prepared.operators, restored.max_parallelism, program.rules.compatibilities)
-        report = CompatibilityChecker(job, restored).report(operator.uid, program.allow_non_restored_state)
+        report = CompatibilityChecker(job, restored).report(operator.uid, program.options.allow_non_restored_state)
         if report is not None:
             report.raise_if_incompatible(_CHECKED_LATE)
             self.schema_reports[operator.uid] = report

@@ -31,6 +31,7 @@ from attrs import frozen
 
 import typeserializers as ts
 from statebackend.savepoint.value_forms import ColumnForms, stored_values
+from statebackend.state.key_hashes import gathered
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_serializer import settable_twin
 
@@ -47,7 +48,6 @@ __all__ = [
     "ColumnCodec",
     "WindowTimers",
     "column_codec",
-    "gathered",
     "key_rows",
     "read_column",
     "window_timers",
@@ -209,39 +209,12 @@ class _Bytes:
         return column, positions + 4 + lengths
 
 
-@frozen
-class _NumberList:
-    """Lists of numbers: a 32-bit count, and the elements."""
-
-    element: _Fixed
-    data_type: pa.DataType
-    width: None = None
-
-    def encode(self, column: pa.Array) -> pa.Array:
-        elements = column.flatten()
-        if elements.null_count:
-            raise CodecMissError
-        lengths = column.value_lengths()
-        sizes = lengths.to_numpy(zero_copy_only=False).astype(np.int64) * self.element.width
-        content = _binary(self.element.matrix(elements).tobytes(), sizes)
-        return pc.binary_join_element_wise(_LENGTH.encode(lengths), content, _NO_SEPARATOR)
-
-    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
-        lengths = _lengths(data, positions)
-        sizes = lengths * self.element.width
-        content, offsets = _gathered_parts(data, positions + 4, sizes)
-        starts = np.arange(0, len(content), self.element.width, dtype=np.int64)
-        elements, _ = self.element.decode(content, starts)
-        column = pa.ListArray.from_arrays(pa.array(offsets // self.element.width), elements, type=self.data_type)
-        return column, positions + 4 + sizes
-
-
 _LONGEST_LIST: Final = 256
 
 
 @frozen
 class _List:
-    """Lists of other types: a 32-bit count, and the elements."""
+    """Lists: a 32-bit count, and the elements."""
 
     element: _Part
     data_type: pa.DataType
@@ -251,33 +224,42 @@ class _List:
         elements = column.flatten()
         if elements.null_count:
             raise CodecMissError
-        encoded = self.element.encode(elements)
-        _, offsets, data = encoded.buffers()
-        ends = np.frombuffer(offsets, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
         lengths = column.value_lengths()
         places = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=places[1:])
-        content = b"" if data is None else data.to_pybytes()[ends[0] : ends[-1]]
-        joined = _binary(content, np.diff(ends[places].astype(np.int64)))
+        content, ends = _bytes_and_ends(self.element.encode(elements))
+        joined = _binary(content[ends[0] : ends[-1]], np.diff(ends[places].astype(np.int64)))
         return pc.binary_join_element_wise(_LENGTH.encode(lengths), joined, _NO_SEPARATOR)
 
     def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
         lengths = _lengths(data, positions)
+        read = self._decode_numbers if isinstance(self.element, _Fixed) else self._decode_in_turn
+        elements, after = read(data, positions + 4, lengths)
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=self.data_type), after
+
+    def _decode_numbers(self, data: Any, starts: Any, lengths: Any) -> tuple[pa.Array, Any]:
+        width = self.element.width
+        assert width is not None
+        content, _ = _gathered_parts(data, starts, lengths * width)
+        elements, _ = self.element.decode(content, np.arange(0, len(content), width, dtype=np.int64))
+        return elements, starts + lengths * width
+
+    def _decode_in_turn(self, data: Any, after: Any, lengths: Any) -> tuple[pa.Array, Any]:
         longest = int(lengths.max(initial=0))
         if longest > _LONGEST_LIST:
             raise CodecMissError
-        after, parts, places = positions + 4, [], []
+        parts, places = [], []
         # An element starts at the end of the one before, so the first ones of all lists come first.
         for number in range(longest):
             active = np.flatnonzero(lengths > number)
             elements, after[active] = self.element.decode(data, after[active])
             parts.append(elements)
             places.append(active)
-        offsets = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:])
         order = np.argsort(np.concatenate(places), kind="stable") if parts else np.zeros(0, np.int64)
         elements = pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], self.data_type.value_type)
-        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=self.data_type), after
+        return elements, after
 
 
 @frozen
@@ -365,25 +347,16 @@ def _binary(content: bytes, sizes: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(content)])
 
 
+def _bytes_and_ends(encoded: pa.BinaryArray) -> tuple[bytes, Any]:
+    """Return the bytes of all values, and where each begins; the last place is the end."""
+    _, offsets, data = encoded.buffers()
+    places = np.frombuffer(offsets, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
+    return b"" if data is None else data.to_pybytes(), places
+
+
 def _binary_of_matrix(matrix: Any) -> pa.Array:
     count, width = matrix.shape
     return _binary(matrix.tobytes(), np.full(count, width, np.int64))
-
-
-def gathered(data: Any, positions: Any, width: int) -> Any:
-    """Return the bytes at each position, as rows of a matrix."""
-    count = len(positions)
-    if not count:
-        return np.zeros((0, width), np.uint8)
-    if positions.max() + width > len(data):
-        raise CodecMissError
-    step = int(positions[1] - positions[0]) if count > 1 else width
-    if step > 0 and (np.diff(positions) == step).all():
-        rows = np.lib.stride_tricks.as_strided(data[int(positions[0]) :], (count, width), (step, 1))
-        return np.ascontiguousarray(rows)
-    # One element of this width begins at every byte.
-    elements = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
-    return elements[positions].view(np.uint8).reshape(count, width)
 
 
 def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
@@ -449,7 +422,7 @@ def _part(serializer: Any, *, for_reading: bool = False) -> Any:
         element = _part(serializer.element_serializer, for_reading=for_reading)
         if element is None or isinstance(element, _Optional):
             return None
-        return _NumberList(element, form) if isinstance(element, _Fixed) else _List(element, form)
+        return _List(element, form)
     if kind is ts.TupleSerializer:
         return _record(serializer.field_serializers, form, for_reading)
     if kind is ts.AttrsSerializer and (for_reading or settable_twin(serializer.record_class) is not None):
@@ -504,10 +477,7 @@ class ColumnCodec:
             content = self._part.matrix(present).tobytes()
             rows = [row for (row,) in struct.iter_unpack(f"{self._part.width}s", content)]
         else:
-            encoded = self._part.encode(present)
-            _, offsets, data = encoded.buffers()
-            content = b"" if data is None else data.to_pybytes()
-            places = np.frombuffer(offsets, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
+            content, places = _bytes_and_ends(self._part.encode(present))
             rows = [content[start:end] for start, end in pairwise(places.tolist())]
         if len(rows) == len(column):
             return list(rows)

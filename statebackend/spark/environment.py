@@ -73,11 +73,9 @@ from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
 from statebackend.state.state_backend import StateBackend
-from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
-from statebackend.streaming.explain import ExplainedOperator
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_schema import output_schema
@@ -86,8 +84,6 @@ from statebackend.streaming.runtime.job_start import (
     Engine,
     LockedStart,
     check_written_by,
-    locked_start,
-    read_starting_point,
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
@@ -103,13 +99,13 @@ from statebackend.streaming.runtime.starting_point import (
     starting_point,
 )
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
-from statebackend.streaming.stream_environment import StreamEnvironment, require_compatible
+from statebackend.streaming.stream_environment import StartOptions, StreamEnvironment
 from statebackend.streaming.stream_graph import MicroBatchSource, SourceNode
 
 _log = logger_of(__name__)
 
 
-class SparkStreamEnvironment(StreamEnvironment):
+class SparkStreamEnvironment(StreamEnvironment[Pipeline]):
     """Builds one job and starts it.
 
     Args:
@@ -177,7 +173,6 @@ class SparkStreamEnvironment(StreamEnvironment):
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
-        self._split_sources: set[str] = set()
 
     def from_dataframe(self, frame: DataFrame, *, uid: str | None = None) -> DataStream:
         """Return the stream of a streaming DataFrame, made with ``spark.readStream`` and stateless steps.
@@ -241,23 +236,6 @@ class SparkStreamEnvironment(StreamEnvironment):
         self._split_sources.add(uid)
         return self.from_dataframe(frame_of(self.spark, source, declared, epoch_size), uid=uid)
 
-    def check(
-        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
-    ) -> Mapping[str, SchemaReport]:
-        """Return the compatibility results of a start by operator uid, without starting or changing anything.
-
-        It checks the state that `execute` would restore: the newest checkpoint of the job directory or, without one,
-        the savepoint. Raises as `execute`, except for incompatible state, which is in the results.
-        """
-        pipeline = self._prepare()
-        # Only the state is checked, so the source progress does not matter.
-        point = read_starting_point(
-            self.job_dir,
-            self._services,
-            lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),
-        )
-        return self._reports(pipeline, point, allow_non_restored_state)
-
     def execute(
         self,
         name: str,
@@ -311,23 +289,18 @@ class SparkStreamEnvironment(StreamEnvironment):
             from_savepoint = self._imported(name, pipeline, sources, from_spark_checkpoint, allow_non_restored_state)
         schemas = read_schemas(pipeline.source)
 
-        def check_state(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
-            # A directory that started from the savepoint is checked by its own newest checkpoint.
+        def check(records: JobRecords, point: StartingPoint) -> None:
             self._check_name(name)
-            found = self._reports(pipeline, point, allow_non_restored_state)
-            require_compatible(found, name)
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
             self._check_sink(pipeline, point, records.driver_files)
-            return found
 
-        start = locked_start(
-            self.job_dir,
-            name,
-            self.max_parallelism,
-            self._services,
-            lambda records: self._starting_point(records, from_savepoint, restore_source_progress, roll_back_to),
-            check_state,
+        options = StartOptions(
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            roll_back_to=roll_back_to,
+            restore_source_progress=restore_source_progress,
         )
+        start = self._locked_start(name, pipeline, options, check)
         try:
             with raising_root_cause(start.directory.leadership):
                 driver_files = start.records.driver_files
@@ -336,14 +309,6 @@ class SparkStreamEnvironment(StreamEnvironment):
         except BaseException:
             start.directory.close()
             raise
-
-    def described(self) -> DescribedJob:
-        """The job by its operators and state; raises as `execute`."""
-        return self._described(self._prepare())
-
-    def _described(self, pipeline: Pipeline) -> DescribedJob:
-        sources = sorted(self._split_sources)
-        return DescribedJob(pipeline.operators, self.max_parallelism, self.rules.compatibilities, sources)
 
     def _imported(
         self,
@@ -397,27 +362,22 @@ class SparkStreamEnvironment(StreamEnvironment):
         check_time_zone(self.spark)
         return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
 
-    def _starting_point(
-        self,
-        records: JobRecords,
-        from_savepoint: str | os.PathLike[str] | None,
-        restore_source_progress: bool | Mapping[str, bool],
-        roll_back_to: int | str | None = None,
-    ) -> StartingPoint:
+    def _starting_point(self, records: JobRecords, options: StartOptions) -> StartingPoint:
+        roll_back_to, progress = options.roll_back_to, options.restore_source_progress
         file_system, driver_files = records.file_system, records.driver_files
         # Where a crash may have left it.
         source_log = _local_path(driver_files, source_log_directory(driver_files))
         if roll_back_to is not None:
             _, target = planned_roll_back(records.pointers.find(), driver_files, source_log, roll_back_to)
             check_written_by(target, Engine.SPARK, driver_files)
-            return starting_point(file_system, target, from_savepoint, restore_source_progress, self._split_sources)
+            return starting_point(file_system, target, options.from_savepoint, progress, self._split_sources)
         check_no_roll_back(driver_files)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(source_log)
         found = records.pointers.find()
         newest = found.newest()
         check_written_by(newest, Engine.SPARK, driver_files)
-        point = starting_point(file_system, newest, from_savepoint, restore_source_progress, self._split_sources)
+        point = starting_point(file_system, newest, options.from_savepoint, progress, self._split_sources)
         check_has_every_epoch(point, committed, driver_files)
         if not point.is_new_origin:
             check_log(found, source_log)
@@ -444,20 +404,17 @@ class SparkStreamEnvironment(StreamEnvironment):
                 f"other one first"
             )
 
-    def _operators(self) -> Mapping[str, ExplainedOperator]:
-        return self._prepare().operators
-
-    def _reports(self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
-        described, state, origin = self._described(pipeline), point.state, point.origin
+    def _described(self, program: Pipeline, point: StartingPoint) -> DescribedJob:
+        described, state, origin = super()._described(program, point), point.state, point.origin
         if state is not None and origin is not None and not point.is_own and not origin.with_source_progress:
             # The start drops the positions of a local job's sources.
-            described = evolve(described, sources=state.positioned_sources)
-        return self._compatibilities(described, state, allow_non_restored_state=allow_non_restored_state)
+            return evolve(described, sources=state.positioned_sources)
+        return described
 
     def _start(
         self,
         name: str,
-        start: LockedStart[Mapping[str, SchemaReport]],
+        start: LockedStart[SchemaReports],
         pipeline: Pipeline,
         source_log: SourceLogPlan,
         trigger: dict[str, Any],

@@ -15,22 +15,20 @@ from statebackend.state.ttl_config import TtlStateVisibility
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.aggregates import AggregateDefinition, bound_aggregates
 from statebackend.streaming.batch_functions import KeyedBatchFunction
+from statebackend.streaming.compatibility_check import StartingOperator
 from statebackend.streaming.operators.aggregate import aggregates_of
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.runtime.state_registration import RegisteredStates
 from statebackend.streaming.stream_graph import OperatorNode
 from typeserializers.containers.lists import ListSerializer
 
 __all__ = ["ExplainedOperator", "explain_operators"]
 
 
-class ExplainedOperator(Protocol):
-    """An operator of either runtime."""
+class ExplainedOperator(StartingOperator, Protocol):
+    """An operator of either runtime, with its node of the graph."""
 
     @property
     def node(self) -> OperatorNode: ...
-    @property
-    def states(self) -> RegisteredStates: ...
 
 
 def explain_operators(

@@ -1,35 +1,69 @@
-"""What the environments of all runtimes share: settings, listeners, and the check of stored state."""
+"""What the environments of all runtimes share: settings, listeners, the check of stored state, and the start."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from attrs import frozen
 
 from migration import LIBRARY_RULES, EvolutionRules
 from snapshots.loggers import logger_of
-from statebackend.checkpoint.ha.services import JobServices
-from statebackend.savepoint.restored_state import RestoredState
+from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.state.key_groups import check_parallelism
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend, state_backend
+from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.explain import ExplainedOperator, explain_operators
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
+from statebackend.streaming.runtime.job_start import LockedStart, locked_start, read_starting_point
 from statebackend.streaming.runtime.settings import check_whole_numbers, is_instance_of
-from statebackend.streaming.stream_graph import StreamGraph
+from statebackend.streaming.runtime.starting_point import StartingPoint
+from statebackend.streaming.stream_graph import JobGraph, StreamGraph
 
-__all__ = ["StreamEnvironment", "require_compatible"]
+__all__ = ["CheckedProgram", "StartOptions", "StreamEnvironment"]
 
 _logger = logger_of(__name__)
 
 
-class StreamEnvironment(ABC):
+class CheckedProgram(Protocol):
+    """A checked job of either runtime."""
+
+    @property
+    def graph(self) -> JobGraph: ...
+    @property
+    def operators(self) -> Mapping[str, ExplainedOperator]: ...
+
+
+P = TypeVar("P", bound=CheckedProgram)
+
+
+@frozen(kw_only=True)
+class StartOptions:
+    """What a start restores. The options are those of ``execute``."""
+
+    from_savepoint: str | os.PathLike[str] | None = None
+    allow_non_restored_state: bool = False
+    roll_back_to: int | str | None = None
+    restore_source_progress: bool | Mapping[str, bool] = False
+
+
+class StreamEnvironment(ABC, Generic[P]):
     """Builds one job. A runtime adds its sources and the start.
 
     Raises:
         JobDefinitionError: A setting is invalid.
     """
+
+    job_dir: str
+    """The path or URI of the job directory."""
+
+    _services: JobServices
+    _restores_channel_state: ClassVar = False
 
     def __init__(
         self,
@@ -62,6 +96,8 @@ class StreamEnvironment(ABC):
         self.rules = rules or LIBRARY_RULES
         self._graph = StreamGraph()
         self._listeners = JobListeners()
+        self._split_sources: set[str] = set()
+        """The uids of the sources whose positions are in checkpoints."""
 
     def add_listener(self, listener: JobListener) -> None:
         """Add a listener for jobs that start from now on; see `statebackend.streaming.observing.job_events`."""
@@ -76,37 +112,77 @@ class StreamEnvironment(ABC):
 
         Raises as `execute`. Nothing is started.
         """
-        return explain_operators(self._operators(), self.backend, self.metrics)
+        return explain_operators(self._prepare().operators, self.backend, self.metrics)
 
-    @abstractmethod
     def described(self) -> DescribedJob:
-        """Return the job by its operators and state; raises as `execute`."""
+        """Return the job by its operators and state. Needs no records of sources with schemas; raises as `execute`."""
+        return self._described(self._prepare(), StartingPoint())
+
+    def check(
+        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
+    ) -> Mapping[str, SchemaReport]:
+        """Return the compatibility results of a start by operator uid, without starting or changing anything.
+
+        It checks the state that `execute` would restore: the newest checkpoint of the job directory or, without one,
+        the savepoint. Raises as `execute`, except for incompatible state, which is in the results.
+        """
+        program = self._prepare()
+        options = StartOptions(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
+        point = read_starting_point(
+            self.job_dir, self._services, lambda records: self._starting_point(records, options)
+        )
+        return self._reports(program, point, allow_non_restored_state)
 
     @abstractmethod
-    def _operators(self) -> Mapping[str, ExplainedOperator]:
-        """The operators of the checked job, by uid."""
+    def _prepare(self) -> P:
+        """Check the program, without its state and records."""
 
-    def _compatibilities(
+    @abstractmethod
+    def _starting_point(self, records: JobRecords, options: StartOptions) -> StartingPoint:
+        """Find the state that a start restores; change nothing."""
+
+    def _described(self, program: P, point: StartingPoint) -> DescribedJob:
+        """The job as it starts from a starting point."""
+        sources = [uid for uid in program.graph.source_uids if uid in self._split_sources]
+        return DescribedJob(program.operators, self.max_parallelism, self.rules.compatibilities, sources)
+
+    def _locked_start(
         self,
-        described: DescribedJob,
-        state: RestoredState | None,
-        *,
-        allow_non_restored_state: bool,
-        restores_channel_state: bool = False,
-    ) -> SchemaReports:
-        """The compatibility results of a start from this state; none without state."""
-        if state is None:
+        name: str,
+        program: P,
+        options: StartOptions,
+        check: Callable[[JobRecords, StartingPoint], object],
+    ) -> LockedStart[SchemaReports]:
+        """Find the starting point, check its state and then by ``check``, and become the leader of the job."""
+
+        def compatible(records: JobRecords, point: StartingPoint) -> SchemaReports:
+            reports = self._compatible(name, program, point, options.allow_non_restored_state)
+            check(records, point)
+            return reports
+
+        return locked_start(
+            self.job_dir,
+            name,
+            self.max_parallelism,
+            self._services,
+            lambda records: self._starting_point(records, options),
+            compatible,
+        )
+
+    def _compatible(self, name: str, program: P, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
+        """Raise `StateMigrationException` for incompatible state, and log a warning for all that the start drops."""
+        reports = self._reports(program, point, allow_non_restored_state)
+        reports.require_compatible()
+        for uid, state_name, issue in reports.data_loss():
+            _logger.warning("job %r: operator %r, state %r: %s", name, uid, state_name, issue)
+        return reports
+
+    def _reports(self, program: P, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
+        if point.state is None:
             return SchemaReports()
-        return CompatibilityChecker(described, state).check_start(
+        return CompatibilityChecker(self._described(program, point), point.state).check_start(
             backend=self.backend,
             parallelism=self.parallelism,
             allow_non_restored_state=allow_non_restored_state,
-            restores_channel_state=restores_channel_state,
+            restores_channel_state=self._restores_channel_state,
         )
-
-
-def require_compatible(reports: SchemaReports, job_name: str) -> None:
-    """Raise `StateMigrationException` for incompatible state, and log a warning for all that the start drops."""
-    reports.require_compatible()
-    for uid, state_name, issue in reports.data_loss():
-        _logger.warning("job %r: operator %r, state %r: %s", job_name, uid, state_name, issue)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from statebackend.savepoint.column_codecs import read_column
-from statebackend.savepoint.key_hashes import key_groups_of_columns
 from statebackend.state.key_columns import KEY_COLUMNS, serializer_of_key
 from statebackend.state.key_groups import key_group_hasher
+from statebackend.state.key_hashes import key_groups_of_columns
 
 __all__ = ["KeyPlacement"]
 

@@ -54,7 +54,7 @@ def epochs_of(
     )
     windows = timed.key_by(*names).window(TumblingEventTimeWindows.of("1 hour")).allowed_lateness(lateness)
     windows.aggregate(times=count(), total=sum_("amount"), high=max_("amount"), uid="w").sink_to([])
-    operator = environment._operators()["w"]
+    operator = environment._prepare().operators["w"]
     schemas = operator.states.input_schemas
     node = resolved_node(operator.node, schemas[0], ["bigint", "string"][: len(names)])
     file_system = CheckpointFileSystem.from_uri(directory / "job")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import xxhash
 
-from statebackend.savepoint.column_codecs import gathered
 from statebackend.state.key_groups import SEED
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ else:
     except ImportError:
         np = None
 
-__all__ = ["key_groups_of_columns"]
+__all__ = ["gathered", "key_groups_of_columns"]
 
 _PRIME_1: Final = 0x9E3779B185EBCA87
 _PRIME_2: Final = 0xC2B2AE3D27D4EB4F
@@ -123,3 +122,19 @@ def _avalanche(hashes: Any) -> Any:
     hashes = (hashes ^ hashes >> 33) * _PRIME_2
     hashes = (hashes ^ hashes >> 29) * _PRIME_3
     return hashes ^ hashes >> 32
+
+
+def gathered(data: Any, positions: Any, width: int) -> Any:
+    """Return the bytes at each position, as rows of a matrix. Raises `IndexError` after the end of the data."""
+    count = len(positions)
+    if not count:
+        return np.zeros((0, width), np.uint8)
+    if positions.max() + width > len(data):
+        raise IndexError("a value ends after the data")
+    step = int(positions[1] - positions[0]) if count > 1 else width
+    if step > 0 and (np.diff(positions) == step).all():
+        rows = np.lib.stride_tricks.as_strided(data[int(positions[0]) :], (count, width), (step, 1))
+        return np.ascontiguousarray(rows)
+    # One element of this width begins at every byte.
+    elements = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
+    return elements[positions].view(np.uint8).reshape(count, width)

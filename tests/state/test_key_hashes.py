@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.savepoint.key_hashes import key_groups_of_columns
 from statebackend.state.key_columns import KEY_COLUMNS
 from statebackend.state.key_groups import key_group_hasher
+from statebackend.state.key_hashes import key_groups_of_columns
 from statebackend.streaming.rows.declared_schema import parsed_schema
 
 TEXT = st.text(max_size=40) | st.text("ab", max_size=3)
