@@ -94,7 +94,7 @@ def _module(module_name: str, name: str) -> Any:
             ) from error
         raise JobLoadingError(
             f"--job {name}: {module_name} imports {error.name!r}, which is not installed for this command; install "
-            f"it, or run the command with the program's interpreter: python -m statebackend.cli"
+            f"it, or run the command with the program's interpreter: python -m statebackend"
         ) from error
     except SystemExit as error:
         raise JobLoadingError(

@@ -397,7 +397,7 @@ def test_a_lock_is_equal_in_every_process(directory: Path) -> None:
     locks = []
     for seed in ("1", "2"):
         environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-m", "statebackend.cli", "lock", "--job", "sales:build", "--output", seed]
+        command = [sys.executable, "-m", "statebackend", "lock", "--job", "sales:build", "--output", seed]
         assert subprocess.run(command, cwd=directory, env=environment, check=False).returncode == 0
         locks.append((directory / seed).read_bytes())
     assert locks[0] == locks[1]
@@ -421,7 +421,7 @@ def test_state_of_a_script_is_checked_by_a_process_that_never_ran_it(
 ) -> None:
     (directory / "sales.py").write_text(SCRIPT)
     assert python(directory, "sales.py").returncode == 0
-    done = python(directory, "-m", "statebackend.cli", "check", "savepoint", "--job", "sales:build")
+    done = python(directory, "-m", "statebackend", "check", "savepoint", "--job", "sales:build")
     assert (done.returncode, done.stderr) == (0, "")
     assert "  state 'totals': compatible as is" in done.stdout.splitlines()
     (directory / "changed.py").write_text(SCRIPT.replace("sales: int", "sales: str").replace("= 0", "= ''"))
@@ -450,7 +450,7 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     run(capsys, "lock", "--job", "points:build")
     run(capsys, "check", "state.lock", "--job", "points:build")
     # The program has a serializer of another name, and this process does not import the one that wrote.
-    done = python(directory, "-m", "statebackend.cli", "check", "state.lock", "--job", "others:build")
+    done = python(directory, "-m", "statebackend", "check", "state.lock", "--job", "others:build")
     assert done.returncode == REJECTED
     assert "incompatible [unknown-snapshot]" in done.stdout
     assert "'points:PointSerializerSnapshot' names a class that this process has not defined" in done.stdout

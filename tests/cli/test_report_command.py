@@ -41,7 +41,7 @@ def job_dir(tmp_path: Path) -> Path:
 
 
 def reported(path: Path, target: Path) -> PageReader:
-    command = [sys.executable, "-m", "statebackend.cli", "report", str(path), str(target)]
+    command = [sys.executable, "-m", "statebackend", "report", str(path), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{target}: ")
@@ -92,7 +92,7 @@ def test_a_report_is_available_as_json(job_dir: Path, tmp_path: Path, capsys: py
 
 def test_unreadable_input_and_failed_writes_are_reported_and_leave_no_file(job_dir: Path, tmp_path: Path) -> None:
     for path, target in ((tmp_path / "nothing", tmp_path / "out.html"), (job_dir, tmp_path / "no" / "out.html")):
-        command = [sys.executable, "-m", "statebackend.cli", "report", str(path), str(target)]
+        command = [sys.executable, "-m", "statebackend", "report", str(path), str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 3
         assert done.stderr.startswith("error: ")

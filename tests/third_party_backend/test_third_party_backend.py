@@ -240,7 +240,7 @@ def test_its_checkpoints_are_read_by_every_tool_and_its_name_reported_if_missing
     # A process without the backend; output that needs no state is printed anyway.
     for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
         done = subprocess.run(
-            [sys.executable, "-m", "statebackend.cli", *command],
+            [sys.executable, "-m", "statebackend", *command],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             capture_output=True,

@@ -17,7 +17,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_a_browser_signs_in_and_shows_a_state(tmp_path: Path) -> None:
     run_job("heap").savepoint(tmp_path / "savepoint")
-    command = [sys.executable, "-m", "statebackend.cli", "ui", str(tmp_path / "savepoint"), "--port", "0"]
+    command = [sys.executable, "-m", "statebackend", "ui", str(tmp_path / "savepoint"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -151,7 +151,7 @@ def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) 
     change = 'Plan().keep_keys("golden-window", lambda key: os.kill(os.getpid(), signal.SIGKILL))'
     killing.write_text("import os, signal\n" + PLAN.replace("Plan()", change))
     source = str(GOLDEN / "hashmap-canonical" / "savepoint")
-    command = [sys.executable, "-m", "statebackend.cli", "import", source, str(target), "--plan", str(killing)]
+    command = [sys.executable, "-m", "statebackend", "import", source, str(target), "--plan", str(killing)]
     assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     assert not target.exists()
     assert main(["import", source, str(target), "--plan", plan]) == 0

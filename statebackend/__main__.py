@@ -1,0 +1,5 @@
+"""Runs the command line as ``python -m statebackend``."""
+
+from statebackend.cli import run
+
+run()

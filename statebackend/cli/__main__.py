@@ -1,5 +1,0 @@
-"""Runs the command line as ``python -m statebackend.cli``."""
-
-from statebackend.cli import run
-
-run()
