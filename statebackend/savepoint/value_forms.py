@@ -282,6 +282,16 @@ def _json(reason: str) -> MakeForm:
     return lambda serializer, forms: form
 
 
+def _decimal(number: int) -> decimal.Decimal:
+    if number.bit_length() > _MOST_DECIMAL_BITS:
+        # Its digits take quadratic time to compute, and do not fit in any case.
+        raise OverflowError(f"it has {number.bit_length():,} bits")
+    return decimal.Decimal(number)
+
+
+_MOST_DECIMAL_BITS: Final = 1 << 16
+
+
 def _bounded(type_: pa.DataType, convert: Convert | None, text: Callable[[Any], str]) -> MakeForm:
     """Make the form of a type that does not hold every value, or text with ``as_text``."""
 
@@ -714,7 +724,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ),
     ts.BytesSerializer: Family(_column(pa.binary()), _always(conditions.BYTES), _as_it_is),
     ts.BigIntSerializer: Family(
-        _bounded(pa.decimal128(38, 0), decimal.Decimal, digits), _always(conditions.LONG), _by(_whole_number)
+        _bounded(pa.decimal128(38, 0), _decimal, digits), _always(conditions.LONG), _by(_whole_number)
     ),
     ts.BigDecSerializer: Family(_bounded(pa.decimal128(38, 18), None, str), _always(conditions.DECIMAL), _as_it_is),
     ts.EnumSerializer: Family(_column(pa.string(), attrgetter("name")), _enum_type, _enum_back),

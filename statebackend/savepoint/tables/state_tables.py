@@ -200,6 +200,9 @@ class OperatorStateColumns:
 
     def _array(self, name: str, cells: Mapping[str, Sequence[bytes | None]]) -> pa.Array:
         serializer, form = self._columns[name]
+        whole = read_column(serializer, pa.array(cells[name], pa.binary()))
+        if whole is not None and whole.type == form.data_type:
+            return whole
         return form.array(
             [None if cell is None else decoded_cell(self.state_name, serializer, cell) for cell in cells[name]]
         )
