@@ -131,7 +131,7 @@ def _timed_folding_methods(lines: TimedLines, fold: list[str], of: str) -> dict[
         "get_internal": ("", [*lines.visible("None"), "return stored[0]"]),
         "update_internal": (
             "value",
-            ["if value is None: reject(name, 'None cannot be what was folded')", *lines.start, *write],
+            ["if value is None: reject(name, 'None cannot be a folded value')", *lines.start, *write],
         ),
     }
 
@@ -257,7 +257,7 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def update_internal(self, folded: T) -> None:
         if folded is None:
-            raise rejection(self._name, "None cannot be what was folded")
+            raise rejection(self._name, "None cannot be a folded value")
         self.values.update(folded)
 
     def clear(self) -> None:

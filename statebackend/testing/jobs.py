@@ -113,7 +113,7 @@ class HarnessJob:
 
     def output(self, name: str, stream: DataStream) -> None:
         """Make a stream readable for the test by a name. Raises `JobDefinitionError` if the name exists already."""
-        stream.sink_to(_Seen(), uid=name)
+        stream.sink_to(_ObservedSink(), uid=name)
 
     @property
     def sources(self) -> Mapping[str, SourceNode]:
@@ -246,7 +246,8 @@ class JobTestHarness:
                 )
             )
             self._output.names = [
-                node.uid if isinstance(node.sink, _Seen) else None for node in self._run.parts.program.graph.sinks
+                node.uid if isinstance(node.sink, _ObservedSink) else None
+                for node in self._run.parts.program.graph.sinks
             ]
             self._sources = {
                 name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process_all)
@@ -313,22 +314,22 @@ class JobTestHarness:
 
 
 class _Output:
-    """An `OutputListener` that collects emitted elements until they are taken. Only `_Seen` sinks have names."""
+    """An `OutputListener` that collects emitted elements until they are taken. Only an `_ObservedSink` has a name."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
-        self._seen: list[EmittedElement] = []
+        self._emitted: list[EmittedElement] = []
 
     def taken(self) -> list[EmittedElement]:
-        taken, self._seen = self._seen, []
+        taken, self._emitted = self._emitted, []
         return taken
 
     def taken_of(self, output: str) -> list[EmittedElement]:
         if output not in self.names:
             known = ", ".join(repr(name) for name in self.names if name is not None)
             raise KeyError(f"the job has no output {output!r}; its outputs are {known}")
-        taken = [one for one in self._seen if one.output == output]
-        self._seen = [one for one in self._seen if one.output != output]
+        taken = [one for one in self._emitted if one.output == output]
+        self._emitted = [one for one in self._emitted if one.output != output]
         return taken
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
@@ -337,19 +338,19 @@ class _Output:
             return
         times = [None] * len(batch.records) if batch.timestamps is None else batch.timestamps
         for record, time_ms in zip(batch.records, times, strict=True):
-            self._seen.append(Emitted(name, record, time_ms, batch.sender_watermark_ms))
+            self._emitted.append(Emitted(name, record, time_ms, batch.sender_watermark_ms))
 
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
         name = self.names[sink_index]
         if name is None:
             return
         if isinstance(element, Watermark):
-            self._seen.append(EmittedWatermark(name, element.timestamp_ms))
+            self._emitted.append(EmittedWatermark(name, element.timestamp_ms))
         else:
-            self._seen.append(EmittedStatus(name, element))
+            self._emitted.append(EmittedStatus(name, element))
 
 
-class _Seen:
+class _ObservedSink:
     """A sink for outputs that the harness reads through its listener."""
 
     def __call__(self, record: Any) -> None:

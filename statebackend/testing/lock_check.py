@@ -31,18 +31,18 @@ class LockCheck:
         try:
             job = self._job()
             if not is_lock_file(self.path):
-                return f"there is no lockfile at {self.path}; write it: {accept}"
+                return f"no lockfile at {self.path}; write it: {accept}"
             locks = [read_lock(self.path)]
             if self.history is not None:
                 locks += [lock for _, lock in locks_of_history(self.history)]
             comparisons = [CompatibilityChecker(job, lock).compare() for lock in locks]
             failed = next((one for one in comparisons if not one.outcome.is_accepted(self.allow_loss)), None)
             if failed is not None:
-                return f"{_format(failed)}\nif that is meant to be so, accept it: {accept}"
+                return f"{_format(failed)}\nif the change is intended, accept it: {accept}"
             if would_change(self.path, job.lock()):
                 return (
-                    f"{_format(comparisons[0])}\nthe job restores, and its state has changed: {self.path} is not its "
-                    f"lock any more, and later changes have to be compared with what is deployed. Accept it: {accept}"
+                    f"{_format(comparisons[0])}\nthe job can restore this state, but {self.path} is outdated: it must "
+                    f"describe the deployed state, because later changes are compared with it. Update it: {accept}"
                 )
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
             return str(error)

@@ -43,7 +43,7 @@ class StateLockFixture(Protocol):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that accepts changes."""
     parser.getgroup("statebackend").addoption(
-        _UPDATE, action="store_true", help="write the locks of jobs' state as the programs are, instead of comparing"
+        _UPDATE, action="store_true", help="write the schema lockfiles of the tested jobs instead of comparing them"
     )
 
 

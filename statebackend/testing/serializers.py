@@ -106,7 +106,7 @@ class GoldenFiles:
                 encoded.append(data[position : position + length])
                 position += length
             if position != len(data):
-                raise ValueError(f"{folder}: the values have {position} bytes, the data {len(data)}")
+                raise ValueError(f"{folder}: {VALUES_FILE} describes {position} bytes, but {DATA_FILE} has {len(data)}")
             yield GoldenVersion(folder.name, (folder / SNAPSHOT_FILE).read_bytes(), tuple(encoded))
 
 
@@ -247,24 +247,29 @@ class SerializerContract:
         self.assert_equal(serializer.from_bytes(serializer.to_bytes(made)), made)
 
     def test_equal_configuration_means_equal_serializers(self) -> None:
-        assert self.serializer() == self.serializer()
-        assert hash(self.serializer()) == hash(self.serializer())
+        left, right = self.serializer(), self.serializer()
+        assert left == right, "two results of serializer() differ: configuration() must return equal values for them"
+        assert hash(left) == hash(right)
         assert self.serializer() != Misfit()
 
     def test_different_configurations_mean_different_serializers_and_snapshots(self) -> None:
         serializer = self.serializer()
         snapshots = {snapshot_to_bytes(serializer.snapshot_configuration())}
         for other in self.different_serializers():
-            assert other != serializer, f"{other!r} equals {serializer!r}: does configuration() leave something out?"
+            assert other != serializer, (
+                f"{other!r} equals {serializer!r}: configuration() must contain every difference"
+            )
             data = snapshot_to_bytes(other.snapshot_configuration())
-            assert data not in snapshots, f"{other!r} has the snapshot of another: it leaves something out"
+            assert data not in snapshots, (
+                f"{other!r} has the same snapshot as another serializer: write_snapshot() must write every difference"
+            )
             snapshots.add(data)
 
     def test_composites_with_different_parts_are_not_equal(self) -> None:
         serializer = self.serializer()
         snapshot = serializer.snapshot_configuration()
         if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
-            pytest.skip("the serializer is not made of others")
+            pytest.skip("the serializer has no nested serializers")
         parts = list(snapshot.nested_serializers(serializer))
         for index, part in enumerate(parts):
             instead = part.inner if isinstance(part, NullableSerializer) else NullableSerializer(part)
@@ -273,11 +278,13 @@ class SerializerContract:
             except (StateFormatError, ValueError, TypeError):
                 continue  # The serializer does not accept such a part.
             if snapshot_to_bytes(other.snapshot_configuration()) != snapshot_to_bytes(snapshot):
-                assert other != serializer, f"it equals {other!r}: does configuration() leave a part out?"
+                assert other != serializer, (
+                    f"the serializer equals {other!r}: configuration() must contain every nested serializer"
+                )
 
     def test_every_value_has_the_length_of_the_serializer(self) -> None:
         serializer = self.serializer()
-        assert serializer.length == self.expected_length
+        assert serializer.length == self.expected_length, "set expected_length to the length of the serializer"
         for value in self.values():
             encoded = serializer.to_bytes(value)
             assert self.expected_length in (-1, len(encoded))
@@ -345,7 +352,7 @@ class SerializerContract:
 
     def test_a_value_with_any_byte_changed_is_rejected_with_an_error_of_this_library_or_read(self) -> None:
         if not self.reads_hostile_bytes:
-            pytest.skip("the serializer says that it trusts its bytes")
+            pytest.skip("reads_hostile_bytes is False: the serializer trusts its bytes")
         serializer = self.serializer()
         values = list(self.values())[:8]
 
@@ -362,17 +369,17 @@ class SerializerContract:
         read_all()
         assert peak_memory_of(read_all) <= MEMORY_AT_LEAST + MEMORY_PER_BYTE * longest
 
-    def test_its_generated_code_is_what_runs(self) -> None:
+    def test_its_generated_code_is_used(self) -> None:
         serializer = self.serializer()
         if not isinstance(serializer, CompiledTypeSerializer) or not self.is_generated:
-            pytest.skip("the serializer says that it runs through the views")
+            pytest.skip("is_generated is False: the serializer has no generated code")
         # Code that does not compile would silently be replaced by the slower view-based code.
         for function in (serializer.codec.write, serializer.codec.read):
             assert hasattr(function, "__generated_source__"), f"{serializer!r} emits code that Python does not compile"
 
     def test_it_can_be_pickled_to_another_process(self) -> None:
         if not self.is_picklable:
-            pytest.skip("the serializer says that it stays in its process")
+            pytest.skip("is_picklable is False")
         serializer = self.serializer()
         arrived = pickle.loads(pickle.dumps(serializer))
         assert arrived == serializer

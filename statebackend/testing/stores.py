@@ -34,7 +34,7 @@ from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, 
 from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME, read_metadata
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 
-__all__ = ["CONTENT", "LedStore", "StorageContract", "checkpoint", "file_handle", "subtask_state"]
+__all__ = ["CONTENT", "LeaderStore", "StorageContract", "checkpoint", "file_handle", "subtask_state"]
 
 
 CONTENT = b"data"
@@ -42,7 +42,7 @@ CONTENT = b"data"
 
 
 @frozen
-class LedStore:
+class LeaderStore:
     """The store of a job for the leading driver, before its recovery.
 
     ``file_system`` contains the data files. ``lose`` ends the leadership without notifying the driver: a later `lead`
@@ -258,13 +258,13 @@ class StorageContract:
             files.size("c")
 
 
-Lead = Callable[..., LedStore]
+Lead = Callable[..., LeaderStore]
 
 
 class CompletedCheckpointStoreContract:
     """The tests of a store of completed checkpoints. Derive a class ``Test...`` and implement `lead`."""
 
-    def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
+    def lead(self, directory: pathlib.Path, max_retained: int) -> LeaderStore:
         """Return a new store of the job in a directory, before its recovery.
 
         The job has no leader: earlier leaders were closed or have lost the leadership. The directory of a new job does
@@ -283,7 +283,7 @@ class CompletedCheckpointStoreContract:
         """Return the function of `opened` for the job in a directory."""
         with contextlib.ExitStack() as stack:
 
-            def open_next(max_retained: int = 3, *, recovers: bool = True) -> LedStore:
+            def open_next(max_retained: int = 3, *, recovers: bool = True) -> LeaderStore:
                 stack.pop_all().close()
                 led = self.lead(directory, max_retained)
                 stack.callback(led.close)

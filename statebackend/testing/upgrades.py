@@ -74,7 +74,9 @@ def check_upgrade(
     compatibility = resolve_compatibility(snapshot, new)
     assert compatibility.kind is expected, f"expected {expected.label}, found {compatibility}"
     if expected is CompatibilityKind.INCOMPATIBLE:
-        assert any(issue.reason for issue in compatibility.issues), "a rejection must say why"
+        assert any(issue.reason for issue in compatibility.issues), (
+            "an incompatible result must have an issue with a reason"
+        )
         return
     restored = restored_with(snapshot, new, *known)
     for data, value in encoded_and_new_values:
@@ -116,7 +118,7 @@ class UpgradeContract:
 
     def generate(self, version: str) -> None:
         """Write the golden files of a version, before its release."""
-        assert self.golden_directory is not None, "say where the golden files are: golden_directory"
+        assert self.golden_directory is not None, "set golden_directory to the directory of the golden files"
         old_values = [old for old, _ in self.values()]
         GoldenFiles(self.golden_directory).generate(version, self.old_serializer(), old_values)
 
@@ -128,10 +130,10 @@ class UpgradeContract:
 
     def test_files_of_released_versions_have_the_expected_compatibility(self) -> None:
         if self.golden_directory is None:
-            pytest.skip("there are no golden files of this upgrade")
+            pytest.skip("golden_directory is not set")
         new_values = [after for _, after in self.values()]
         versions = list(GoldenFiles(self.golden_directory).versions())
-        assert versions, f"there are no golden files in {self.golden_directory}; generate() writes them"
+        assert versions, f"no golden files in {self.golden_directory}; call generate() to write them"
         for golden in versions:
             pairs = list(zip(golden.encoded_values, new_values, strict=True))
             check_upgrade(

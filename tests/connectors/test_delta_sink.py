@@ -59,7 +59,7 @@ def table_rows(table: DeltaTable) -> list[Row]:
 class TestDeltaOnS3(SinkContract):
     secrets = (SECRET_KEY,)
     # The commit is the code that is tested on a disk.
-    test_a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing = None
+    test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
     @pytest.fixture(autouse=True)
     def _store(self, bucket: Bucket) -> None:

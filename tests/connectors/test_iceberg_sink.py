@@ -87,13 +87,13 @@ class TestIcebergWithPartitions(TestIcebergOnDisk):
 class TestIcebergOfVersion1(TestIcebergOnDisk):
     options = {"table_properties": {"format-version": "1", "commit.manifest-merge.enabled": "false"}}  # noqa: RUF012
     # The commit is the code that is tested on a disk.
-    test_a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing = None
+    test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
 
 class TestIcebergOnS3(TestIcebergOnDisk):
     secrets = (SECRET_KEY,)
     # The commit is the code that is tested on a disk.
-    test_a_kill_before_any_line_of_a_commit_loses_and_doubles_nothing = None
+    test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
     @pytest.fixture(autouse=True)
     def _store(self, bucket: Bucket) -> None:

@@ -230,7 +230,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
             restored = self.reopen(harness, task.run().handle)
             assert content(harness, restored, VALUE) == {key: key for key in keys}
 
-    def test_a_list_that_grew_around_a_failed_snapshot_is_complete_in_the_next(
+    def test_elements_added_around_a_failed_snapshot_are_in_the_next(
         self, harness: BackendHarness, subject: KeyedStateBackend
     ) -> None:
         legs = [LegV1("EWR", number) for number in range(12)]

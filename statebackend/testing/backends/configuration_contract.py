@@ -37,7 +37,7 @@ class BackendConfigurationContract(ContractBase):
     def lease(
         self,
         harness: BackendHarness,
-        lender: StateBackend,
+        configuration: StateBackend,
         *restore: KeyedStateHandle,
         subtask: int = 0,
         parallelism: int = 1,
@@ -48,7 +48,7 @@ class BackendConfigurationContract(ContractBase):
         parameters = harness.parameters(
             *restore, subtask=subtask, parallelism=parallelism, local=f"{local}-{subtask}-of-{parallelism}"
         )
-        return lender.lease_keyed_state_backend(parameters, identity), identity
+        return configuration.lease_keyed_state_backend(parameters, identity), identity
 
     def test_a_configuration_can_be_pickled(self, harness: BackendHarness) -> None:
         travelled = pickle.loads(pickle.dumps(self.create_state_backend()))
@@ -75,119 +75,119 @@ class BackendConfigurationContract(ContractBase):
         assert not backend.can_restore("someone-else")
 
     def test_borrowed_backends_continue_over_epochs(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
+        configuration = self.create_state_backend()
         handles: list[KeyedStateHandle] = []
         for epoch in range(4):
-            backend, identity = self.lease(harness, lender, *handles[-1:])
+            backend, identity = self.lease(harness, configuration, *handles[-1:])
             fill(harness, backend, KEYS, epoch)
             handles.append(harness.snapshot(backend).handle)
-            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+            configuration.return_keyed_state_backend(backend, identity, succeeded=True)
         for epoch, handle in enumerate(handles):
             assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, *range(epoch + 1))
 
     def test_state_handles_raise_after_their_backend_is_returned(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
+        configuration = self.create_state_backend()
         for succeeded in (True, False):
-            backend, identity = self.lease(harness, lender, local=f"returned-{succeeded}")
+            backend, identity = self.lease(harness, configuration, local=f"returned-{succeeded}")
             harness.at(backend, 1)
             state = backend.get_state(VALUE)
             state.update(1)
             handle = harness.snapshot(backend).handle
-            lender.return_keyed_state_backend(backend, identity, succeeded=succeeded)
-            again, _ = self.lease(harness, lender, handle, local=f"returned-{succeeded}")
+            configuration.return_keyed_state_backend(backend, identity, succeeded=succeeded)
+            again, _ = self.lease(harness, configuration, handle, local=f"returned-{succeeded}")
             harness.at(again, 1)
             with pytest.raises(StateBackendClosedError):
                 state.value()
             assert again.get_state(VALUE).value() == 1
-            lender.return_keyed_state_backend(again, identity, succeeded=False)
+            configuration.return_keyed_state_backend(again, identity, succeeded=False)
 
     def test_a_failed_epoch_leaves_nothing(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
-        backend, identity = self.lease(harness, lender)
+        configuration = self.create_state_backend()
+        backend, identity = self.lease(harness, configuration)
         fill(harness, backend, KEYS)
         base = harness.snapshot(backend).handle
-        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
         for takes_snapshot in (False, True):
-            failed, _ = self.lease(harness, lender, base)
+            failed, _ = self.lease(harness, configuration, base)
             fill(harness, failed, range(30), 9)
             if takes_snapshot:
                 harness.snapshot(failed)
-            lender.return_keyed_state_backend(failed, identity, succeeded=False)
-            again, _ = self.lease(harness, lender, base)
+            configuration.return_keyed_state_backend(failed, identity, succeeded=False)
+            again, _ = self.lease(harness, configuration, base)
             assert contents(harness, again) == filled(KEYS, 0)
-            lender.return_keyed_state_backend(again, identity, succeeded=False)
+            configuration.return_keyed_state_backend(again, identity, succeeded=False)
 
     def test_a_backend_of_a_losing_attempt_is_not_reused(self, harness: BackendHarness) -> None:
-        lender, other = self.create_state_backend(), self.create_state_backend()
-        backend, identity = self.lease(harness, lender)
+        configuration, other = self.create_state_backend(), self.create_state_backend()
+        backend, identity = self.lease(harness, configuration)
         fill(harness, backend, KEYS)
         base = harness.snapshot(backend).handle
-        lender.return_keyed_state_backend(backend, identity, succeeded=True)
-        loser, _ = self.lease(harness, lender, base)
+        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        loser, _ = self.lease(harness, configuration, base)
         fill(harness, loser, KEYS, 1)
         harness.snapshot(loser)
-        lender.return_keyed_state_backend(loser, identity, succeeded=True)
+        configuration.return_keyed_state_backend(loser, identity, succeeded=True)
         winner = harness.open(other, base)
         fill(harness, winner, KEYS, 2)
         won = harness.snapshot(winner).handle
-        again, _ = self.lease(harness, lender, won)
+        again, _ = self.lease(harness, configuration, won)
         assert contents(harness, again) == filled(KEYS, 0, 2)
-        lender.return_keyed_state_backend(again, identity, succeeded=False)
+        configuration.return_keyed_state_backend(again, identity, succeeded=False)
 
     def test_a_replay_starts_from_the_state_before_the_epoch(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
-        backend, identity = self.lease(harness, lender)
+        configuration = self.create_state_backend()
+        backend, identity = self.lease(harness, configuration)
         fill(harness, backend, KEYS)
         base = harness.snapshot(backend).handle
-        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
         for offset in (1, 2):
-            replayed, _ = self.lease(harness, lender, base)
+            replayed, _ = self.lease(harness, configuration, base)
             fill(harness, replayed, KEYS, offset)
             handle = harness.snapshot(replayed).handle
-            lender.return_keyed_state_backend(replayed, identity, succeeded=True)
+            configuration.return_keyed_state_backend(replayed, identity, succeeded=True)
             assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, 0, offset)
 
     def test_a_subtask_gets_only_its_own_backend(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
+        configuration = self.create_state_backend()
         handles: list[KeyedStateHandle] = []
         for subtask in range(2):
-            backend, identity = self.lease(harness, lender, subtask=subtask, parallelism=2)
+            backend, identity = self.lease(harness, configuration, subtask=subtask, parallelism=2)
             own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]
             fill(harness, backend, own)  # type: ignore[arg-type]
             handles.append(harness.snapshot(backend).handle)
-            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+            configuration.return_keyed_state_backend(backend, identity, succeeded=True)
         for subtask, handle in enumerate(handles):
-            backend, identity = self.lease(harness, lender, handle, subtask=subtask, parallelism=2)
+            backend, identity = self.lease(harness, configuration, handle, subtask=subtask, parallelism=2)
             own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]
             assert contents(harness, backend) == filled(own, 0)  # type: ignore[arg-type]
-            lender.return_keyed_state_backend(backend, identity, succeeded=False)
+            configuration.return_keyed_state_backend(backend, identity, succeeded=False)
 
     def test_files_are_private_to_their_user(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
+        configuration = self.create_state_backend()
         before = os.umask(0o022)
         try:
-            backend, identity = self.lease(harness, lender)
+            backend, identity = self.lease(harness, configuration)
             fill(harness, backend, KEYS)
             handle = harness.snapshot(backend).handle
-            lender.return_keyed_state_backend(backend, identity, succeeded=True)
-            restored, _ = self.lease(harness, lender, handle, local="another")
+            configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+            restored, _ = self.lease(harness, configuration, handle, local="another")
             assert contents(harness, restored) == filled(KEYS, 0)
             found = list(readable_by_others(Path(harness.directory)))
-            lender.return_keyed_state_backend(restored, identity, succeeded=False)
+            configuration.return_keyed_state_backend(restored, identity, succeeded=False)
         finally:
             os.umask(before)
         assert found == []
 
-    def test_a_lost_local_directory_costs_time_and_no_state(self, harness: BackendHarness) -> None:
-        lender = self.create_state_backend()
-        backend, identity = self.lease(harness, lender)
+    def test_state_survives_the_loss_of_the_local_directory(self, harness: BackendHarness) -> None:
+        configuration = self.create_state_backend()
+        backend, identity = self.lease(harness, configuration)
         fill(harness, backend, KEYS)
         handle = harness.snapshot(backend).handle
-        lender.return_keyed_state_backend(backend, identity, succeeded=True)
-        elsewhere, _ = self.lease(harness, lender, handle, local="another")
+        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        elsewhere, _ = self.lease(harness, configuration, handle, local="another")
         assert contents(harness, elsewhere) == filled(KEYS, 0)
-        lender.return_keyed_state_backend(elsewhere, identity, succeeded=False)
+        configuration.return_keyed_state_backend(elsewhere, identity, succeeded=False)
         foreign = evolve(handle, state_id="another-state")
-        again, _ = self.lease(harness, lender, foreign)
+        again, _ = self.lease(harness, configuration, foreign)
         assert contents(harness, again) == filled(KEYS, 0)
-        lender.return_keyed_state_backend(again, identity, succeeded=False)
+        configuration.return_keyed_state_backend(again, identity, succeeded=False)

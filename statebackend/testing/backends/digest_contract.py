@@ -143,8 +143,8 @@ class DigestContract(ContractBase):
             backend.close()
         assert digests[0] == digests[1]
 
-    @pytest.mark.parametrize("meets", [(), (1,), (1, 2, 3)], ids=["nothing", "one", "all"])
-    def test_the_digest_does_not_depend_on_clean_up(self, harness: BackendHarness, meets: tuple[int, ...]) -> None:
+    @pytest.mark.parametrize("keys_read", [(), (1,), (1, 2, 3)], ids=["nothing", "one", "all"])
+    def test_the_digest_does_not_depend_on_clean_up(self, harness: BackendHarness, keys_read: tuple[int, ...]) -> None:
         clock = ManualClock(1_000)
         harness.clock = clock
         ttl = StateTtlConfig(1_000)
@@ -164,10 +164,10 @@ class DigestContract(ContractBase):
         backend.close()
         clock.now_ms = 2_200
         digests = []
-        for met in ((), meets):
+        for keys in ((), keys_read):
             backend = self.reopen(harness, handle)
             value, elements, entries = (backend.get_state(descriptor) for descriptor in descriptors)
-            for key in met:
+            for key in keys:
                 # Reading removes expired entries.
                 harness.at(backend, key)
                 value.value(), elements.get(), entries.get("a"), entries.get("b")

@@ -74,7 +74,7 @@ class WordSerializer(TypeSerializer[str]):
         return self.words[index]
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
-        yield f"{path or 'value'}: {value!r:.80} is none of {', '.join(self.words)}"
+        yield f"{path or 'value'}: {value!r:.80} is not one of {', '.join(self.words)}"
 
     def snapshot_configuration(self) -> WordSerializerSnapshot:
         return WordSerializerSnapshot(self.words)
@@ -95,7 +95,9 @@ class WordSerializerSnapshot(WordsSnapshot):
     ) -> TypeSerializerSchemaCompatibility[str]:
         if not isinstance(new_serializer, WordSerializer) or not set(self.words) <= set(new_serializer.words):
             return TypeSerializerSchemaCompatibility.incompatible(
-                CompatibilityIssue("", FieldCompatibility.REJECT, "word-removed", "a word is gone", "Keep it")
+                CompatibilityIssue(
+                    "", FieldCompatibility.REJECT, "word-removed", "a word was removed", "Keep all words"
+                )
             )
         if new_serializer.words[: len(self.words)] == self.words:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
@@ -177,7 +179,11 @@ class LearningWordSerializerSnapshot(WordsSnapshot):
         if not isinstance(new_serializer, LearningWordSerializer):
             return TypeSerializerSchemaCompatibility.incompatible(
                 CompatibilityIssue(
-                    "", FieldCompatibility.REJECT, "another-serializer", "these are words", "Keep the serializer"
+                    "",
+                    FieldCompatibility.REJECT,
+                    "another-serializer",
+                    "another class of serializer",
+                    "Keep the serializer",
                 )
             )
         known = tuple(new_serializer.words)
@@ -186,7 +192,11 @@ class LearningWordSerializerSnapshot(WordsSnapshot):
         if self.words[: len(known)] != known:
             return TypeSerializerSchemaCompatibility.incompatible(
                 CompatibilityIssue(
-                    "", FieldCompatibility.REJECT, "other-words", f"{known} are not {self.words}", "Begin again"
+                    "",
+                    FieldCompatibility.REJECT,
+                    "other-words",
+                    f"the numbers of {known} differ from those of {self.words}",
+                    "Start without state",
                 )
             )
         return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(

@@ -89,12 +89,12 @@ class FoldingStateContract(ContractBase):
         state: Any = backend.get_or_create_keyed_state(LongSerializer(), timed)
         state.set_current_namespace(1)
         state.add(3)
-        with pytest.raises(SerializationError, match=rf"{descriptor.name}.*: None cannot be what was folded"):
+        with pytest.raises(SerializationError, match=rf"{descriptor.name}.*: None cannot be a folded value"):
             state.update_internal(None)
         assert state.get() == result(3)
 
     @FOLDING
-    def test_folding_goes_on_across_barriers_and_every_snapshot_restores_to_its_own_point(
+    def test_folding_goes_on_across_barriers_and_every_snapshot_restores_the_state_of_its_epoch(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
     ) -> None:
         state: Any = backend.get_state(descriptor)
@@ -115,7 +115,7 @@ class FoldingStateContract(ContractBase):
         assert content(harness, self.reopen(harness, harness.export(backend)), descriptor) == {1: result(1000)}
 
     @FOLDING
-    def test_an_epoch_writes_one_entry_per_key_however_often_it_folds(
+    def test_an_epoch_writes_one_entry_per_key_for_any_number_of_added_values(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
     ) -> None:
         state: Any = backend.get_state(descriptor)
@@ -206,7 +206,7 @@ class FoldingStateContract(ContractBase):
             with pytest.raises(StateRegistrationError, match="registered twice"):
                 backend.get_state(other)
 
-    def test_the_error_without_a_merge_function_names_it(self) -> None:
+    def test_a_merge_without_a_merge_method_raises_an_error_that_names_the_class(self) -> None:
         class Unmergeable(AggregateFunction[int, int, int]):
             def create_accumulator(self) -> int:
                 return 0

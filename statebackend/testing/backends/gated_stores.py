@@ -71,7 +71,7 @@ class GatedFileSystem(CheckpointFileSystem):
             return
         self.waits.release()
         if not self._gate.wait(PATIENCE_S):
-            raise StorageError("nobody has opened the gate")
+            raise StorageError("the test did not open the gate")
 
 
 class GatedStoreContract(ContractBase):

@@ -84,7 +84,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         assert contents(harness, self.reopen(harness, last)) == filled(KEYS, 0, 1, 2)
         assert store.stored_paths() == {file.path for file in (*last.files, *first.files)}
 
-    def test_closing_cancels_what_is_prepared_and_what_is_running(
+    def test_closing_cancels_prepared_and_running_snapshots(
         self,
         harness: BackendHarness,
         subject: KeyedStateBackend,
@@ -119,7 +119,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         with pytest.raises(StateBackendClosedError):
             harness.prepare(subject)
 
-    def test_a_task_runs_once(self, harness: BackendHarness, subject: KeyedStateBackend) -> None:
+    def test_a_snapshot_task_runs_once(self, harness: BackendHarness, subject: KeyedStateBackend) -> None:
         task = harness.prepare(subject)
         task.run()
         assert not task.cancel()

@@ -53,7 +53,7 @@ class KeyedContextContract(ContractBase):
     """Registration, the current key, and closed handles."""
 
     @pytest.mark.parametrize(("descriptor", "access"), ACCESSES)
-    def test_state_is_rejected_while_no_key_is_current(
+    def test_access_without_a_current_key_raises(
         self, harness: BackendHarness, descriptor: Any, access: Callable[[Any], Any]
     ) -> None:
         backend = harness.open(self.create_state_backend())
@@ -67,7 +67,7 @@ class KeyedContextContract(ContractBase):
             access(state)
 
     @pytest.mark.parametrize(("descriptor", "access"), ACCESSES)
-    def test_state_is_rejected_once_the_backend_is_closed(
+    def test_access_after_the_backend_is_closed_raises(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: Any, access: Callable[[Any], Any]
     ) -> None:
         state = backend.get_state(descriptor)
@@ -109,7 +109,7 @@ class KeyedContextContract(ContractBase):
                     _write(state)
         assert harness.snapshot(backend).entries_written == 0
 
-    def test_a_key_that_does_not_fit_is_rejected_where_it_would_be_stored(
+    def test_a_key_of_another_type_is_rejected_by_each_write(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):

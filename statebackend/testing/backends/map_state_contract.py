@@ -99,7 +99,7 @@ class MapStateContract(ContractBase):
         assert dict(state.items()) == {1: 1}
         assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), NUMBERS) == {1: {1: 1}}
 
-    def test_a_value_that_does_not_fit_is_named_with_its_key(self, backend: KeyedStateBackend) -> None:
+    def test_the_error_for_an_invalid_value_names_its_map_key(self, backend: KeyedStateBackend) -> None:
         numbers: Any = backend.get_state(NUMBERS)
         legs: Any = backend.get_state(MapStateDescriptor("legs", str, list[int]))
         for method, arguments in ((numbers.put, (7, "seven")), (numbers.put_all, ({1: 1, 7: "seven"},))):
@@ -215,7 +215,7 @@ class MapStateContract(ContractBase):
         assert list(iterator) == [("one", 1)]
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_is_empty_is_right_after_every_put_and_remove(
+    def test_is_empty_is_correct_after_every_put_and_remove(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state = backend.get_state(NUMBERS)
@@ -297,7 +297,7 @@ class MapStateContract(ContractBase):
                 returned.minutes = 3
             harness.snapshot(backend)
 
-    def test_a_put_writes_one_entry_however_large_the_map(
+    def test_a_put_writes_one_entry_for_a_map_of_any_size(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state = backend.get_state(NUMBERS)

@@ -132,7 +132,7 @@ class MergingContract(ContractBase):
         assert state.get() == summary([])
 
     @MERGING
-    def test_null_and_unfit_namespaces_are_rejected_before_anything_is_merged(
+    def test_null_and_invalid_namespaces_are_rejected_before_anything_is_merged(
         self, harness: BackendHarness, descriptor: StateDescriptor, summary: Any
     ) -> None:
         backend = self.open_filled(harness, descriptor, barrier=False)

@@ -133,7 +133,9 @@ class NamespaceContract(ContractBase):
         assert sorted(backend.get_keys_and_namespaces("value")) == [(key, "a") for key in range(5)]
         assert sorted(backend.get_keys_and_namespaces("list")) == [(key, "b") for key in range(5)]
 
-    def test_null_and_unfit_namespaces_are_rejected_and_the_current_one_stays(self, backend: KeyedStateBackend) -> None:
+    def test_null_and_invalid_namespaces_are_rejected_and_the_current_one_stays(
+        self, backend: KeyedStateBackend
+    ) -> None:
         # The string serializer would write None, but a namespace must not be null.
         for descriptor in ALL_KINDS:
             state: Any = backend.get_partitioned_state("a", TEXT, descriptor)
@@ -152,7 +154,7 @@ class NamespaceContract(ContractBase):
         assert backend.get_partitioned_state("a", TEXT, VALUE).value() is None
 
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
-    def test_state_is_rejected_while_no_namespace_is_current(
+    def test_access_without_a_current_namespace_raises(
         self, backend: KeyedStateBackend, descriptor: StateDescriptor
     ) -> None:
         state = backend.get_or_create_keyed_state(TEXT, descriptor)
@@ -171,7 +173,7 @@ class NamespaceContract(ContractBase):
                 backend.get_partitioned_state(misfit, VoidNamespaceSerializer(), VALUE)
         assert state.value() == 1
 
-    def test_a_name_has_one_kind_of_namespace(self, backend: KeyedStateBackend) -> None:
+    def test_a_state_cannot_be_registered_with_two_namespace_serializers(self, backend: KeyedStateBackend) -> None:
         backend.get_partitioned_state("a", TEXT, VALUE)
         with pytest.raises(StateRegistrationError, match="registered twice"):
             backend.get_partitioned_state(1, LongSerializer(), VALUE)

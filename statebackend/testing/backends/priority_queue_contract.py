@@ -222,7 +222,7 @@ class PriorityQueueContract(ContractBase):
         polled = [word for word, _ in queue.poll_while(lambda element: True)]
         assert polled == sorted(words, key=StringSerializer().to_bytes)
 
-    def test_equal_elements_in_two_key_groups_are_two(
+    def test_equal_elements_in_two_key_groups_are_separate(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         queue = backend.get_priority_queue(TIMERS)
@@ -233,7 +233,7 @@ class PriorityQueueContract(ContractBase):
         assert list(queue.poll_while(lambda element: True)) == [(timer(1), 3), (timer(1), 7)]
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_timers_may_be_added_and_removed_while_those_that_are_due_are_polled(
+    def test_timers_may_be_added_and_removed_while_due_timers_are_polled(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         queue = backend.get_priority_queue(TIMERS)
@@ -296,7 +296,9 @@ class PriorityQueueContract(ContractBase):
             optional.add(None, 5)
         assert optional.is_empty()
 
-    def test_a_name_is_that_of_one_state(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_a_queue_and_a_state_cannot_have_the_same_name(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
         queue = backend.get_priority_queue(TIMERS)
         assert backend.get_priority_queue(PriorityQueueDescriptor("timers", TIMERS.element_serializer)) is queue
         backend.get_state(VALUE)
@@ -325,9 +327,7 @@ class PriorityQueueContract(ContractBase):
             with pytest.raises(StateBackendError, match="priority queue"):
                 known.get_keys_and_namespaces("timers")
 
-    def test_a_queue_neither_needs_a_current_key_nor_touches_it(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_a_queue_ignores_the_current_key(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         value, queue = backend.get_state(VALUE), backend.get_priority_queue(TIMERS)
         harness.at(backend, 8)
         queue.add(timer(1), 3)

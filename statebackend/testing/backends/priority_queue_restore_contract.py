@@ -23,7 +23,7 @@ from typeserializers.scalars.strings import StringSerializer
 class PriorityQueueRestoreContract(ContractBase):
     """Priority queues in snapshots."""
 
-    def test_every_snapshot_of_a_queue_restores_to_its_own_point(
+    def test_every_snapshot_restores_the_queue_of_its_epoch(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         model = QueueModel(backend.get_priority_queue(TIMERS))

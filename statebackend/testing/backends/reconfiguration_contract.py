@@ -116,7 +116,7 @@ class ReconfigurationContract(ContractBase):
             "accumulator",
         ],
     )
-    def test_a_reconfigured_serializer_is_the_one_that_is_used(
+    def test_restored_state_uses_the_reconfigured_serializer(
         self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any
     ) -> None:
         backend = harness.open(self.create_state_backend())
@@ -141,7 +141,7 @@ class ReconfigurationContract(ContractBase):
 
     @pytest.mark.parametrize("place", PLACES_OF_KEYS)
     @pytest.mark.parametrize("names", [("RED", "BLUE"), ("CRIMSON", "BLUE")])
-    def test_map_entries_whose_keys_do_not_become_equal_are_found_under_their_new_keys(
+    def test_map_entries_with_distinct_new_keys_are_found_under_them(
         self, harness: BackendHarness, place: str, names: tuple[str, ...]
     ) -> None:
         serializer_of, key_of = PLACES_OF_KEYS[place]

@@ -67,7 +67,7 @@ class SnapshotContract(ContractBase):
         assert [state.name for state in restored.current_meta().states] == ["value"]
         assert restored.get_state(VALUE).value() is None
 
-    def test_every_snapshot_restores_to_its_own_point(
+    def test_every_snapshot_restores_the_state_of_its_epoch(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         handles = []

@@ -88,7 +88,7 @@ class StateMetricsContract(ContractBase):
         harness.at(backend, 1)
         return backend
 
-    def test_metrics_are_off_by_default_and_handles_are_the_backends_own(
+    def test_metrics_are_off_by_default_and_handles_are_not_wrapped(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         for descriptor, _, _ in ACCESSES:
@@ -100,7 +100,7 @@ class StateMetricsContract(ContractBase):
 
     @EVERY_KIND
     @pytest.mark.parametrize("rounds", [1, 3])
-    def test_every_access_is_counted_and_the_configured_share_is_timed(
+    def test_every_access_is_counted_and_timed_with_a_sample_interval_of_one(
         self,
         harness: BackendHarness,
         descriptor: StateDescriptor,
@@ -139,7 +139,7 @@ class StateMetricsContract(ContractBase):
         assert list(queue.poll_while(lambda element: element < 4)) == [(3, 1)]
         assert backend.collect_metrics().states["queue"].writes == 5
 
-    def test_accesses_are_counted_exactly_and_timed_one_in_so_many(self, harness: BackendHarness) -> None:
+    def test_all_accesses_are_counted_and_a_sample_is_timed(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness, config=StateMetricsConfig(latency_sample_interval=10))
         state = backend.get_state(VALUE)
         for number in range(5_000):
@@ -150,7 +150,7 @@ class StateMetricsContract(ContractBase):
         for latency in (metrics.read_latency, metrics.write_latency):
             assert 400 < latency.count < 600
 
-    def test_metrics_are_outside_of_a_time_to_live(self, harness: BackendHarness) -> None:
+    def test_metrics_wrap_state_with_time_to_live(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness)
         state: Any = backend.get_state(evolve(VALUE, ttl=StateTtlConfig(1_000_000)))
         assert isinstance(getattr(state, "wrapped", None), TtlState)
@@ -172,7 +172,7 @@ class StateMetricsContract(ContractBase):
         metrics = backend.collect_metrics().states["value"]
         assert (metrics.writes, metrics.write_latency.count) == (1, 1)
 
-    def test_measured_state_is_the_same_state(self, harness: BackendHarness) -> None:
+    def test_metrics_do_not_change_the_state(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness)
         fill(harness, backend, range(20))
         harness.snapshot(backend)
@@ -182,7 +182,7 @@ class StateMetricsContract(ContractBase):
         assert contents(harness, self.open_measured(harness, handle)) == filled(range(20), 0, 1)
 
     @EVERY_KIND
-    def test_measured_state_has_namespaces(
+    def test_state_with_metrics_has_namespaces(
         self,
         harness: BackendHarness,
         descriptor: StateDescriptor,

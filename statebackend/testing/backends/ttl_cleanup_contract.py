@@ -182,4 +182,4 @@ class TtlCleanupContract(TtlContractBase):
             handle = harness.snapshot(backend).handle
             if epoch % 20 == 0 and set(backend.get_keys("value")) <= set(hot_keys):
                 return
-        raise AssertionError(f"{len(list(backend.get_keys('value')))} keys are left")
+        raise AssertionError(f"{len(list(backend.get_keys('value')))} expired keys were not removed")

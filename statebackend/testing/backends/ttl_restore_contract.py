@@ -179,7 +179,7 @@ class TtlRestoreContract(TtlContractBase):
         assert content(harness, backend, old) == {1: _written(kind, FLIGHTS)}
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_reconfigured_serializer_is_the_one_that_is_used_under_time_to_live_too(
+    def test_state_with_time_to_live_uses_the_reconfigured_serializer(
         self, harness: BackendHarness, clock: ManualClock, kind: str
     ) -> None:
         backend = self.fresh(harness)

@@ -134,7 +134,7 @@ class TtlStateContract(TtlContractBase):
         assert case.read(backend.get_state(descriptor)) == case.content(1)
 
     @every_case
-    def test_a_clock_that_goes_backwards_takes_no_time_away(
+    def test_a_clock_that_goes_backwards_expires_nothing(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         clock.now_ms = 1000
@@ -151,7 +151,7 @@ class TtlStateContract(TtlContractBase):
         assert case.read(state) == case.content(2)
 
     @every_case
-    def test_keys_and_namespaces_expire_each_by_itself(
+    def test_keys_and_namespaces_expire_independently(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_WRITE)
@@ -171,9 +171,7 @@ class TtlStateContract(TtlContractBase):
         assert not is_stored(backend, descriptor)
 
     @every_case
-    def test_a_snapshot_does_not_see_what_is_written_later(
-        self, harness: BackendHarness, clock: ManualClock, case: TtlCase
-    ) -> None:
+    def test_a_snapshot_has_no_later_writes(self, harness: BackendHarness, clock: ManualClock, case: TtlCase) -> None:
         backend, descriptor = self.fresh(harness), case.with_ttl(ON_WRITE)
         case.write(backend.get_state(descriptor), 1)
         handle = harness.snapshot(backend).handle

@@ -79,7 +79,7 @@ class UnionContract(ContractBase):
     @pytest.mark.parametrize("canonical", [False, True], ids=["snapshot", "savepoint"])
     @pytest.mark.parametrize("place", [_at_the_top, _in_a_record], ids=["at the top", "in a record"])
     @pytest.mark.parametrize("change", CHANGES)
-    def test_values_of_a_union_stay_of_their_types_when_it_changes(
+    def test_values_keep_their_types_when_the_members_of_a_union_change(
         self, harness: BackendHarness, change: str, place: Any, canonical: bool
     ) -> None:
         old, new, kind, before, after = CHANGES[change]

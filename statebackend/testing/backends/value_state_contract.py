@@ -157,7 +157,7 @@ class ValueStateContract(ContractBase):
         assert state.value() == [[1], [2]]
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_a_value_equals_its_bytes_from_the_first_read(
+    def test_a_value_has_the_stored_form_from_the_first_read(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         number = backend.get_state(VALUE)

@@ -37,7 +37,7 @@ from statebackend.checkpoint.store.checkpoint_directories import CheckpointPoint
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.driver_files import copy_driver_files
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRecord
-from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore, checkpoint, file_handle
+from statebackend.testing.stores import CompletedCheckpointStoreContract, LeaderStore, checkpoint, file_handle
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
@@ -45,7 +45,7 @@ FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
 SERVICES = ObjectStoreHighAvailability(lease_ms=3_600_000)
 
 
-def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) -> LedStore:
+def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) -> LeaderStore:
     """The store of a driver that leads the job."""
     services = evolve(SERVICES, driver_directory=driver_directory)
     directory = JobDirectory.open(uri, "flights", 4, leadership=services, stored_in=services.stored_in("flights"))
@@ -56,7 +56,7 @@ def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) ->
         raise
     fs, leadership = directory.file_system, directory.leadership
     store = CompletedCheckpointStore(fs, records.pointers, max_retained, leadership=leadership)
-    return LedStore(store, fs, lose=lambda: expire(fs), close=directory.close)
+    return LeaderStore(store, fs, lose=lambda: expire(fs), close=directory.close)
 
 
 def expire(fs: CheckpointFileSystem) -> None:
@@ -76,7 +76,7 @@ class TestStoreOnObjects(CompletedCheckpointStoreContract):
         stored: defaultdict[str, StoredObjects] = defaultdict(StoredObjects)
         monkeypatch.setattr(LocalStorage, "conditional", lambda storage: MemoryObjects(stored[storage.root]))
 
-    def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
+    def lead(self, directory: pathlib.Path, max_retained: int) -> LeaderStore:
         return led(str(directory), max_retained)
 
 
@@ -240,7 +240,7 @@ def test_a_driver_that_is_replaced_during_recovery_takes_nothing_from_the_leader
     first.store.recover()
     first.add(1)
     first.lose()
-    leaders: list[LedStore] = []
+    leaders: list[LeaderStore] = []
 
     def paused_while_another_takes_over(*arguments: Any) -> None:
         copy_driver_files(*arguments)
@@ -266,11 +266,11 @@ def test_a_directory_with_another_leadership_service_is_rejected(uri, tmp_path) 
         JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
 
 
-def led_by_lock(opened: JobDirectory) -> LedStore:
+def led_by_lock(opened: JobDirectory) -> LeaderStore:
     """The store of a driver that records its checkpoints in the directory only."""
     store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
     store.recover()
-    return LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
+    return LeaderStore(store, opened.file_system, lose=opened.close, close=opened.close)
 
 
 def test_earlier_checkpoints_are_recovered(uri, tmp_path) -> None:

@@ -31,7 +31,7 @@ from statebackend.checkpoint import (
     ZooKeeperHighAvailability,
 )
 from statebackend.checkpoint.fs.local_storage import LocalStorage
-from statebackend.testing.stores import LedStore, file_handle, subtask_state
+from statebackend.testing.stores import LeaderStore, file_handle, subtask_state
 
 
 @define
@@ -315,7 +315,7 @@ def test_a_directory_is_recovered_with_its_checkpoints_and_never_again_read_with
     with JobDirectory.open(str(job_dir), "flights", 4) as directory:
         store = DirectoryCheckpointStore(directory.file_system)
         store.recover()
-        before = LedStore(store, directory.file_system, directory.close, directory.close)
+        before = LeaderStore(store, directory.file_system, directory.close, directory.close)
         for checkpoint_id in (1, 2, 3):
             before.add(checkpoint_id, f"f{checkpoint_id}")
         store.recover(roll_back_to=2)

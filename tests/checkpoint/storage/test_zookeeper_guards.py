@@ -24,7 +24,7 @@ from statebackend.checkpoint.ha import zookeeper as zookeeper_pointers
 from statebackend.checkpoint.ha.zookeeper import UnknownOutcomeError, ZooKeeperLeadership
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, write_roll_back
-from statebackend.testing.stores import LedStore, checkpoint
+from statebackend.testing.stores import LeaderStore, checkpoint
 
 
 def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
@@ -33,7 +33,7 @@ def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
         store = DirectoryCheckpointStore(directory.file_system, 3)
         store.recover()
         for checkpoint_id in checkpoint_ids:
-            LedStore(store, directory.file_system, directory.close, directory.close).add(checkpoint_id)
+            LeaderStore(store, directory.file_system, directory.close, directory.close).add(checkpoint_id)
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_at: Callable[..., bool]) -> None:

@@ -12,7 +12,7 @@ from zookeeper_server import GIVE_UP_S
 from statebackend.checkpoint import JobDirectory
 from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore
+from statebackend.testing.stores import CompletedCheckpointStoreContract, LeaderStore
 
 if TYPE_CHECKING:
     from zookeeper_server import ZooKeeperServer
@@ -24,7 +24,7 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
         self._server = zookeeper_server
         self._roots: dict[pathlib.Path, str] = {}
 
-    def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
+    def lead(self, directory: pathlib.Path, max_retained: int) -> LeaderStore:
         root = self._roots.setdefault(directory, f"/{uuid.uuid4().hex}")
         # No session ends before it is ended, and nobody has to wait for another driver.
         services = ZooKeeperHighAvailability(
@@ -45,4 +45,4 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
         def lose() -> None:
             self._server.end_session(opened.leadership.session.client.client_id)
 
-        return LedStore(store, records.file_system, lose, opened.close)
+        return LeaderStore(store, records.file_system, lose, opened.close)

@@ -11,7 +11,7 @@ from zookeeper_server import GIVE_UP_S
 from statebackend.checkpoint import JobDirectory, ZooKeeperHighAvailability
 from statebackend.checkpoint.ha.services import JobRecords
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.testing.stores import LedStore
+from statebackend.testing.stores import LeaderStore
 
 SESSION_TIMEOUT_S = 120.0
 """So long that none ends before a test ends it, however busy the machine is."""
@@ -26,8 +26,8 @@ class Led:
     store: CompletedCheckpointStore
 
     @property
-    def led(self) -> LedStore:
-        return LedStore(self.store, self.records.file_system, self.directory.close, self.directory.close)
+    def led(self) -> LeaderStore:
+        return LeaderStore(self.store, self.records.file_system, self.directory.close, self.directory.close)
 
     @property
     def client(self) -> Any:

@@ -89,7 +89,7 @@ def test_an_unchanged_job_passes(program: Program) -> None:
     [
         ("sales: int", "sales: str", "*.sales: incompatible [[]field-type-changed]*"),
         ('    note: str = ""\n', "", "*.note: removed (data loss) [[]field-removed]*"),
-        ('note: str = ""', 'note: str = ""\n    shops: int = 0', "*the job restores, and its state has changed*"),
+        ('note: str = ""', 'note: str = ""\n    shops: int = 0', "*the job can restore this state, but*is outdated*"),
         ('"totals", Totals', '"sums", Totals', "*state 'totals': not registered by the job*"),
     ],
 )
