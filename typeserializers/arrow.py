@@ -50,7 +50,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
                 f"dictionary; cast them to their value type"
             )
         if len(set(self.schema.names)) != len(self.schema.names):
-            raise ValueError(f"the fields {', '.join(self.schema.names)} are not of different names")
+            raise ValueError(f"the schema has two fields of the same name: {', '.join(self.schema.names)}")
 
     @abstractmethod
     def to_batch(self, value: T) -> pa.RecordBatch:
@@ -282,7 +282,7 @@ def _claims(array: pa.Array) -> Iterator[int]:
         views = sorted(zip(array.offsets.to_pylist(), array.sizes.to_pylist(), strict=True))
         filled = [(start, start + size) for start, size in views if size]
         if any(end > start for (_, end), (start, _) in itertools.pairwise(filled)):
-            raise MalformedDataError("two views of a list share elements, which is not read")
+            raise MalformedDataError("two views of a list share elements, which cannot be read")
         yield from _claims(array.values)
     elif pat.is_map(kind):
         yield from _claims(array.keys)
@@ -335,7 +335,9 @@ def _reject_compression(message: bytes) -> None:
     except struct.error as error:
         raise MalformedDataError(f"the Arrow message is damaged: {error}") from error
     if compressed:
-        raise MalformedDataError("the body of the Arrow message is compressed, which is never written and not read")
+        raise MalformedDataError(
+            "the body of the Arrow message is compressed, and only uncompressed bodies are written and read"
+        )
 
 
 def _slot(message: bytes, table: int, slot: int) -> int | None:

@@ -460,7 +460,7 @@ class AvroSerializer(TypeSerializer[Any]):
         try:
             return self._zero(self.schema)
         except RecursionError as error:
-            raise SnapshotFormatError(f"{self!r} holds itself without an end, so that it has no values") from error
+            raise SnapshotFormatError(f"{self!r} contains itself without an end, so no value exists") from error
 
     def copy(self, value: Any) -> Any:
         return copy.deepcopy(value)
@@ -537,8 +537,8 @@ class AvroSerializer(TypeSerializer[Any]):
                 raise ValueError(lost)
         if self._holds_several_records and self._written(read) != encoded:
             raise ValueError(
-                f"{shown(value)} is written as one record of a union, and what comes back would be written as another "
-                f"that it fits too: give the records fields by which they differ"
+                f"{shown(value)} matches more than one record of the union, so it would be written as another record "
+                f"after it was read: give each record a field that the others do not have"
             )
 
     def _decode(self, data: bytes, position: int) -> tuple[Any, int]:

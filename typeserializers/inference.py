@@ -106,7 +106,7 @@ def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> 
         if value_class.__hash__ is None:
             instead = _INSTEAD.get(value_class, f"a frozen class in place of {part.type_name}")
             raise UnknownTypeError(
-                f"{path or 'the type'}: a {part.type_name} has no hash and cannot be {what}; write {instead}"
+                f"{path or 'the type'}: a {part.type_name} is not hashable and cannot be {what}; write {instead}"
             )
 
 
@@ -379,6 +379,6 @@ def infer_array(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     if hint is not array.array and typing.get_origin(hint) is not array.array:
         return None
     raise UnknownTypeError(
-        f"{inference.path or 'the type'}: array.array does not say of which numbers; "
+        f"{inference.path or 'the type'}: array.array has no element type; "
         f"write for example Annotated[array.array, LongPrimitiveArraySerializer()]"
     )

@@ -89,7 +89,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
     @property
     def python_type(self) -> type:
         if self.value_class is None:
-            raise UnresolvableSerializerError(f"{self.class_name} is known by name alone")
+            raise UnresolvableSerializerError(f"{self.class_name} is known only by its name")
         return self.value_class
 
     @property
@@ -115,8 +115,8 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
     def deserialize(self, source: DataInputView) -> T:
         if not self.is_chosen:
             raise UnresolvableSerializerError(
-                f"the state holds pickled values of {self.class_name}; they are only unpickled where the new "
-                f"serializer says so, with a PickleSerializer({self.type_name}) in it or in source_serializers"
+                f"the state holds pickled values of {self.class_name}, which are unpickled only on request: use "
+                f"PickleSerializer({self.type_name}) in the new serializer, or pass it in source_serializers"
             )
         data = source.read_sized_bytes()
         try:
@@ -163,7 +163,9 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
         self.check_version(read_version)
         self.class_name = source.read_utf()
         if source.read_boolean():
-            raise SnapshotFormatError(f"a pickle of {self.class_name} that can evolve is not known here")
+            raise SnapshotFormatError(
+                f"the snapshot of the pickles of {self.class_name} has an unknown flag: the bytes are damaged"
+            )
 
     def restore_serializer(self) -> PickleSerializer[T]:
         """Returns the serializer of the class by name; it unpickles if a known serializer does."""
@@ -231,8 +233,8 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
         """Unpickles the serializer; raises `UnresolvableSerializerError` if it is not allowed or not a serializer."""
         if not is_legacy_allowed():
             raise UnresolvableSerializerError(
-                f"the serializer was persisted whole, as a pickle of {len(self.pickled)} bytes, and is not unpickled "
-                f"unless you say so: {_HOW}"
+                f"the state holds the pickled serializer itself ({len(self.pickled)} bytes), which is unpickled only "
+                f"on request: {_HOW}"
             )
         if self._restored is None:
             self._restored = _unpickled(self.pickled)
@@ -242,7 +244,11 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
         if not is_legacy_allowed():
             return TypeSerializerSchemaCompatibility.incompatible(
                 CompatibilityIssue(
-                    "", FieldCompatibility.REJECT, "legacy-serializer", "the serializer was persisted whole", _HOW
+                    "",
+                    FieldCompatibility.REJECT,
+                    "legacy-serializer",
+                    "the state holds the pickled serializer itself",
+                    _HOW,
                 )
             )
         snapshot = self.restore_serializer().snapshot_configuration()
@@ -250,8 +256,8 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
             return resolve_compatibility(snapshot, new_serializer)
         if self.restore_serializer() == new_serializer:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
-        reason = "a serializer that is persisted whole can only be followed by an equal one"
-        fix = f"Give {type(new_serializer).__name__} a snapshot of its own"
+        reason = "a serializer that is stored as a pickle can be replaced only by an equal one"
+        fix = f"Give {type(new_serializer).__name__} its own snapshot class"
         return TypeSerializerSchemaCompatibility.incompatible(
             CompatibilityIssue("", FieldCompatibility.REJECT, "legacy-serializer", reason, fix)
         )
@@ -305,7 +311,7 @@ def _unpickled(data: bytes) -> TypeSerializer[Any]:
         serializer = pickle.loads(data)
     except Exception as error:
         raise UnresolvableSerializerError(
-            f"the serializer that was persisted whole cannot be unpickled ({type(error).__name__}: {error}): "
+            f"the pickled serializer cannot be unpickled ({type(error).__name__}: {error}): "
             f"make its class importable where it was"
         ) from error
     if not isinstance(serializer, TypeSerializer):

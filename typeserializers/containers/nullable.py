@@ -154,7 +154,7 @@ class NullableSerializerSnapshot(CompositeTypeSerializerSnapshot["T | None", Nul
     def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> NullableSerializer[Any]:
         restored = NullableSerializer(nested[0], pad_null_value=self.padding_length > 0)
         if restored.padding_length != self.padding_length or restored.inner is not nested[0]:
-            raise ValueError(f"a null of {self.padding_length} bytes of padding around {nested[0]!r} cannot be")
+            raise ValueError(f"{nested[0]!r} cannot have a null of {self.padding_length} bytes of padding")
         return restored
 
     def nested_path(self, index: int) -> str:

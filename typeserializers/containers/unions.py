@@ -131,7 +131,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
                 return index_by_class[base]
         if value.__class__.__module__ == "numpy" and type(value.tolist()) in index_by_class:
             return index_by_class[type(value.tolist())]
-        raise TypeError(f"{shown(value)} is none of {self._described()}")
+        raise TypeError(f"{shown(value)} is not one of {self._described()}")
 
     def write_to(self, value: Any, out: DataOutputView) -> None:
         index = self.index_of(value)
@@ -200,7 +200,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         try:
             index = self.index_of(value)
         except TypeError:
-            yield misfit(path, value, f"is none of {self._described()}")
+            yield misfit(path, value, f"is not one of {self._described()}")
             return
         yield from self.member_serializers[index].problems(value, path)
 

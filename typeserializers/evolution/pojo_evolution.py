@@ -208,7 +208,7 @@ def _added(match: FieldMatch[PojoField], path: str) -> CompatibilityIssue:
             "Give it a default",
         )
     return CompatibilityIssue(
-        path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get the zero of its type" + reused
+        path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get the zero value of its type" + reused
     )
 
 

@@ -30,7 +30,7 @@ def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None
     limit = remaining // minimum if minimum else MAX_EMPTY_ELEMENTS
     if not 0 <= count <= limit:
         raise MalformedDataError(
-            f"a count of {count} cannot be right: the {remaining} bytes that follow hold at most {limit}"
+            f"invalid count {count}: the {remaining} bytes that follow have at most {limit} elements"
         )
 
 
@@ -38,8 +38,8 @@ def check_written_count(count: int, element: TypeSerializer[Any]) -> None:
     """Raises `ValueError` for more elements than `check_count` accepts."""
     if count > MAX_EMPTY_ELEMENTS and not element.minimum_length:
         raise ValueError(
-            f"{count} elements without bytes look like a damaged count: write at most "
-            f"{MAX_EMPTY_ELEMENTS}, or their number"
+            f"a reader would reject {count} elements without bytes as a damaged count: write at most "
+            f"{MAX_EMPTY_ELEMENTS}, or store their number instead"
         )
 
 
@@ -50,8 +50,8 @@ def check_distinct(read: int, kept: int) -> None:
     """
     if read != kept:
         raise MalformedDataError(
-            f"{read} elements or keys were read, but only {kept} of them differ in Python: "
-            f"keeping those would lose the others"
+            f"{read} elements or keys were read, but only {kept} of them are distinct in Python, so the others "
+            f"would be lost"
         )
 
 

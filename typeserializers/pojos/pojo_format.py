@@ -55,7 +55,7 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
                 "",
                 FieldCompatibility.REJECT,
                 "serializer-unreadable",
-                f"what wrote the state here cannot be loaded: {self.reason}",
+                f"the serializer that wrote the state here cannot be loaded: {self.reason}",
                 "Register a snapshot class under that name, or rewrite the state without it",
             )
         )

@@ -200,8 +200,8 @@ def check_shape(shape: RecordShape, where: str) -> None:
     strange = [part.name for part in shape.fields if not is_field_name(part.name)]
     if strange:
         raise UnknownTypeError(
-            f"{where}: {', '.join(strange)} cannot be the name of a field: use a name as Python spells it "
-            f"(NFKC), which is not a keyword and has no two underscores around it"
+            f"{where}: {', '.join(strange)} cannot be the name of a field: use an identifier in NFKC form that is "
+            f"not a keyword, and does not start and end with two underscores"
         )
     _check_construction(shape, where)
     _check_former_names(shape.fields, where)
@@ -229,9 +229,9 @@ def check_values_are_kept(shape: RecordShape, where: str) -> None:
         name = _changed_field(shape, attempt)
         if name is not None:
             raise UnknownTypeError(
-                f"{where}.{name}: a {shape.record_class.__name__} that is made of the fields of another has another "
-                f"{name}, so that reading would change what was written. Let its constructor, validators and "
-                f"converters leave alone what they have made, or move the change into a classmethod"
+                f"{where}.{name}: the constructor of {shape.record_class.__name__} changes {name} when it gets the "
+                f"fields of an existing object, so reading would change the stored value. Make its constructor, "
+                f"validators and converters keep their own results, or move the change into a classmethod"
             )
 
 
@@ -274,8 +274,8 @@ def reject_undecorated(record_class: Any, rules: InferenceRules, where: str) -> 
     if isinstance(record_class, type) and any(family.forgets_fields_of(record_class) for family in rules.families):
         bases = ", ".join(base.__name__ for base in record_class.__bases__)
         raise UnknownTypeError(
-            f"{where}: {record_class.__name__} inherits from {bases} without being made a record itself, so that its "
-            f"own fields would be lost; decorate it as its base class is, or, for a NamedTuple, write all fields again"
+            f"{where}: {record_class.__name__} inherits from {bases} but is not a record itself, so its own fields "
+            f"would be lost; decorate it like its base class, or, for a NamedTuple, repeat all fields"
         )
 
 
@@ -286,9 +286,9 @@ def _check_construction(shape: RecordShape, where: str) -> None:
     missing = _arguments_missing(record_class, shape.fields)
     if missing is not None:
         raise UnknownTypeError(
-            f"{where}: a {record_class.__name__} cannot be made again from its fields ({missing}): its constructor "
-            f"must take {', '.join(part.argument for part in shape.fields) or 'nothing'}, in this order, and need "
-            f"nothing else. Give other arguments, such as an InitVar, a default, or put what they do into a classmethod"
+            f"{where}: a {record_class.__name__} cannot be created from its fields ({missing}): its constructor must "
+            f"take {', '.join(part.argument for part in shape.fields) or 'nothing'}, in this order, and require no "
+            f"other argument. Give other arguments, such as an InitVar, a default, or move them into a classmethod"
         )
 
 
@@ -317,8 +317,8 @@ def _check_former_names(fields: Sequence[RecordField], where: str) -> None:
             other = claimed.setdefault(name, part.name)
             if other != part.name:
                 raise UnknownTypeError(
-                    f"{where}: the fields {other} and {part.name} both claim the former name {name}, and only one of "
-                    f"them can go on from it; drop it from one, and fill that field by a converter"
+                    f"{where}: the fields {other} and {part.name} both declare the former name {name}, but only one "
+                    f"of them can get its values; remove the name from one, and fill that field by a converter"
                 )
 
 

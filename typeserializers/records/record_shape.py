@@ -100,12 +100,12 @@ class RecordShape:
 
     def __attrs_post_init__(self) -> None:
         if self.schema_version < 1:
-            raise ValueError(f"{self.name}: the schema version {self.schema_version} is not a number from 1 on")
+            raise ValueError(f"{self.name}: the schema version {self.schema_version} must be an integer of 1 or more")
         strange = sorted(version for version in self.converters if not 1 <= version < self.schema_version)
         if strange:
             raise ValueError(
                 f"{self.name}: a converter from version {', '.join(map(str, strange))} is never used, because "
-                f"schema_version is {self.schema_version}; a converter n leads from version n to version n + 1"
+                f"schema_version is {self.schema_version}; converter n converts version n to version n + 1"
             )
 
 

@@ -79,7 +79,7 @@ def decode_integer(data: bytes, position: int) -> tuple[int | None, int]:
     if 0 <= length <= 3:
         return _SHORTCUT_VALUES[length], start
     if length < 5:
-        raise MalformedDataError(f"a big integer of length {length} at byte {position} cannot be: the data is damaged")
+        raise MalformedDataError(f"invalid length {length} of a big integer at byte {position}: the data is damaged")
     end = start + length - 4
     if end > len(data):
         raise EndOfDataError(
@@ -113,7 +113,7 @@ def encode_decimal(value: Any) -> bytes:
     if not isinstance(exponent, int):
         raise ValueError("is not finite, which a BigDecimal always is")
     if not value and value.is_signed():
-        raise ValueError("is a negative zero, which a BigDecimal cannot be")
+        raise ValueError("is a negative zero, which a BigDecimal does not have")
     if value.adjusted() - exponent >= MAX_DIGITS:
         raise ValueError(f"has more than {MAX_DIGITS} digits")
     if not -(1 << 31) < exponent <= 1 << 31:

@@ -62,8 +62,8 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         unknown = [constant for constant in self.constants if constant not in known]
         if unknown or len(set(self.constants)) != len(self.constants):
             raise ValueError(
-                f"{', '.join(self.constants)} are not constants of {self.name}, which has {', '.join(declared)}, "
-                f"or not each of them once"
+                f"constants of {self.name} must be distinct names of {', '.join(declared)}, not "
+                f"{', '.join(self.constants)}"
             )
         self._constant_of = {ordinal: known[item] for ordinal, item in enumerate(self.constants)}
         self._ordinal_of: dict[str, int] = {}

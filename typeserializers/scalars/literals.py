@@ -127,17 +127,17 @@ class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
         problems = tuple(self.inner.problems(value, path))
         yield from problems
         if not problems and not self.accepts(value):
-            yield misfit(path, value, f"is none of {self.described()}")
+            yield misfit(path, value, f"is not one of {self.described()}")
 
     def _encode(self, value: T) -> bytes:
         encoded = self.inner.codec.write(value)
         if encoded not in self._encoded:
-            raise ValueError(f"{shown(value)} is none of {self.described()}")
+            raise ValueError(f"{shown(value)} is not one of {self.described()}")
         return encoded
 
     def _checked(self, value: T) -> T:
         if value not in self._allowed:
-            raise MalformedDataError(f"{shown(value)} is none of {self.described()}")
+            raise MalformedDataError(f"{shown(value)} is not one of {self.described()}")
         return value
 
     def snapshot_configuration(self) -> LiteralSerializerSnapshot[T]:
@@ -202,7 +202,7 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
                 "",
                 FieldCompatibility.REJECT,
                 "literal-values-removed",
-                f"the state may hold {cut(', '.join(map(shown, removed)), _MAX_SHOWN_VALUES)}, which is none of "
+                f"the state may hold {cut(', '.join(map(shown, removed)), _MAX_SHOWN_VALUES)}, which is not one of "
                 f"{new_serializer.described()}",
                 "Keep these values, or say what becomes of them in the field's metadata: converted_by(function)",
             ),

@@ -164,8 +164,8 @@ class SqlTimestamp:
         _check_milliseconds(self.epoch_milli)
         if not 0 <= self.nanos <= 999_999_999 or self.epoch_milli % 1000 != self.nanos // 1_000_000:
             raise ValueError(
-                f"{self.nanos} nanoseconds do not go with {self.epoch_milli} milliseconds: they hold the whole "
-                f"fraction of the second, milliseconds included"
+                f"nanos is {self.nanos}, which does not match epoch_milli {self.epoch_milli}: nanos must contain the "
+                f"whole fraction of the second, including milliseconds"
             )
 
     @classmethod

@@ -102,7 +102,7 @@ class PythonTimeSerializer(FixedFieldsSerializer[datetime.time]):
         if not isinstance(value, datetime.time):
             raise TypeError("is not a datetime.time")
         if value.fold:
-            raise ValueError("has fold=1, for which a time of day has no place; write a datetime")
+            raise ValueError("has fold=1, which a time of day cannot store; use a datetime")
         return LocalTime.from_time(value)
 
     def fields_of(self, value: Any) -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
     def value_of(self, *fields: Any) -> datetime.timedelta:
         value = datetime.timedelta(*fields)
         if (value.days, value.seconds, value.microseconds) != fields:
-            raise MalformedDataError(f"days, seconds and microseconds {fields} are not those of one timedelta")
+            raise MalformedDataError(f"days, seconds and microseconds {fields} are not a valid timedelta")
         return value
 
     def emit_read(self, emitter: ReadEmitter) -> str:

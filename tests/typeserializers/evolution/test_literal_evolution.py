@@ -56,9 +56,9 @@ def colour(**values: int) -> Any:
 def test_only_values_of_the_literal_are_written_and_read() -> None:
     order, unchecked = record(Literal["open", "done"]), record(str)
     serializer = ts.serializer_for(order)
-    with pytest.raises(SerializationError, match=r"\.status: 'zzz' is none of 'open', 'done'"):
+    with pytest.raises(SerializationError, match=r"\.status: 'zzz' is not one of 'open', 'done'"):
         serializer.to_bytes(order("zzz"))
-    with pytest.raises(StateFormatError, match="'zzz' is none of 'open', 'done'"):
+    with pytest.raises(StateFormatError, match="'zzz' is not one of 'open', 'done'"):
         serializer.from_bytes(ts.serializer_for(unchecked).to_bytes(unchecked("zzz")))
 
 
@@ -92,7 +92,7 @@ def test_a_literal_becomes_its_type_and_the_reverse_if_the_stored_values_allow_i
     assert compatibility(Literal["a", "b"], str).is_as_is
     assert rules(compatibility(str, Literal["a", "b"])) == {"": "became-literal"}
     assert restored(str, Literal["a", "b"], "b") == "b"
-    with pytest.raises(MigrationError, match="'zzz' is none of 'a', 'b'"):
+    with pytest.raises(MigrationError, match="'zzz' is not one of 'a', 'b'"):
         restored(str, Literal["a", "b"], "zzz")
 
 

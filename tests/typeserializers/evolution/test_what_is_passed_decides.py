@@ -64,7 +64,7 @@ def test_an_enum_is_the_passed_one_with_exactly_its_constants() -> None:
 def test_a_pickle_is_unpickled_only_if_a_passed_serializer_allows_it() -> None:
     serializer = ts.PickleSerializer(Pickled)
     data, snapshot = serializer.to_bytes(Pickled("a")), serializer.snapshot_configuration()
-    with pytest.raises(UnresolvableSerializerError, match="only unpickled where"):
+    with pytest.raises(UnresolvableSerializerError, match="unpickled only on request"):
         snapshot.restore_serializer().from_bytes(data)
     converting = ts.ConvertingSerializer(ts.StringSerializer(), {ts.ListSerializer(serializer): str})
     for known in (serializer, ts.NullableSerializer(serializer), converting):

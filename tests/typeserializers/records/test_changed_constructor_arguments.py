@@ -112,7 +112,9 @@ def test_a_class_that_changes_its_own_fields_again_is_rejected(record_class: typ
         lambda: ts.PojoSerializer(record_class, name="a.Pojo"),
         lambda: ValueStateDescriptor("state", record_class),
     ):
-        with pytest.raises(ts.UnknownTypeError, match=rf"\.(a|name|items): a {record_class.__name__} .*would change"):
+        with pytest.raises(
+            ts.UnknownTypeError, match=rf"\.(a|name|items): the constructor of {record_class.__name__} .*would change"
+        ):
             make()
 
 
