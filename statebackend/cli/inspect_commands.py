@@ -211,7 +211,7 @@ def show(
     """
     if is_spark_checkpoint(CheckpointFileSystem.from_uri(path)):
         if key or where or namespace is not None:
-            raise typer.BadParameter("a checkpoint of Spark is shown without --key, --where and --namespace")
+            raise typer.BadParameter("--key, --where and --namespace are not supported for a checkpoint of Spark")
         _show_spark(path, operator, state, limit, as_json)
         return
     savepoint = open_savepoint(path, checkpoint, zookeeper, moved)

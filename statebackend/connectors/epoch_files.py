@@ -294,8 +294,9 @@ class EpochFiles:
         strangers = [path for path in self._files_in(target) if path not in known]
         if strangers:
             raise SinkError(
-                f"{self._fs.location(strangers[0])} is none of the files of epoch {mark.epoch_id}, whose checkpoint is "
-                f"complete: another job writes here. Move its files away and start the job again, or use another path"
+                f"{self._fs.location(strangers[0])} is not one of the files of epoch {mark.epoch_id}, whose checkpoint "
+                f"is complete: another job writes here. Move its files away and start the job again, or use another "
+                f"path"
             )
         for file in mark.files:
             self._copy(file, f"{staging}/{_name(file)}", target, mark.epoch_id)

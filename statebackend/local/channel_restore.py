@@ -69,7 +69,7 @@ def merged_channels(
     views = {sender: _furthest_behind(sender, in_flight, readers) for sender in known}
     missing = [sender for sender in senders if sender not in views]
     if missing:
-        raise JobRestoreError(f"{missing[0]} had records in flight to readers without this channel")
+        raise JobRestoreError(f"{missing[0]} has records in flight, but its readers have stored no such channel")
     channels = tuple(ValveChannel(one, view.watermark_ms, view.is_idle) for one, view in sorted(views.items()))
     # The former reader did not wait for a channel that was behind its valve.
     active = [max(view.watermark_ms, view.valve_ms) for view in views.values() if not view.is_idle]
@@ -220,8 +220,8 @@ def _check_is_read(sender: str, reader: str, elements: Sequence[InFlight], input
     if unread or not inputs:
         to = f"input {unread[0]} of {reader!r}" if unread else repr(reader)
         raise JobRestoreError(
-            f"records were in flight from {sender!r} to {to}, where this job sends none. Nothing was changed. Run the "
-            f"program that took the checkpoint, take a savepoint, and continue from that"
+            f"the checkpoint has records in flight from {sender!r} to {to}, but this job does not connect them. "
+            f"Nothing was changed. Run the program that took the checkpoint, take a savepoint, and continue from that"
         )
 
 

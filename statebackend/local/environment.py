@@ -154,8 +154,8 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
         if epoch_size is not None and checkpoint_interval is not None:
             raise JobDefinitionError(
-                "epoch_size takes a checkpoint after so many elements, checkpoint_interval after so much time: "
-                "leave one of them"
+                "epoch_size sets the elements between two checkpoints, checkpoint_interval the time: pass only one of "
+                "them"
             )
         self._checkpoints = checkpoint_settings(
             interval_ms=None
@@ -199,9 +199,8 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         """
         if not is_instance_of(source, ReplayableSource):
             raise JobDefinitionError(
-                f"from_source was given {format_instance(source)}, which is not a "
-                f"ReplayableSource (statebackend.streaming): it "
-                f"has splits() and read()"
+                f"from_source was given {format_instance(source)}; pass a ReplayableSource (statebackend.streaming), "
+                f"which implements splits() and read()"
             )
         check_uid("source", "from_source", "how far it is read", uid)
         self._split_sources.add(uid)
@@ -219,7 +218,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             uid: The name of the source in checkpoints and savepoints.
 
         Raises:
-            JobDefinitionError: The data is none of these, the schema has a type that rows cannot have, or the uid is
+            JobDefinitionError: The data is not one of these, the schema has a type that rows cannot have, or the uid is
                 invalid.
         """
         check_uid("source", "from_arrow", "how far it is read", uid)

@@ -237,7 +237,9 @@ class LocalRun:
             while (answer := self.checkpoints.take_answer(request_id)) is None:
                 is_waiting = self.checkpoints.writer.is_writing or self.checkpoints.due_ms is not None
                 if self._step(waits=True) is None and not is_waiting:
-                    raise StreamJobError("a checkpoint makes no progress: an error of this runtime")
+                    raise StreamJobError(
+                        "a checkpoint makes no progress. This is a bug of Statebackend; please report it"
+                    )
             # The notifications of its completion.
             while self.network.mails:
                 self._step()

@@ -125,12 +125,16 @@ class SplitFeed:
         if position is None:
             raise StreamJobError(f"{where} the position {format_value(got.position, 80)}; {A_POSITION}")
         if len(got.records) > most:
-            raise StreamJobError(f"{where} {len(got.records)} records; return the others at the next call")
+            raise StreamJobError(
+                f"{where} {len(got.records)} records; return at most {most}, and the others at the next call"
+            )
         if position < before:
-            raise StreamJobError(f"{where} {len(got.records)} and position {position}; a position never goes back")
+            raise StreamJobError(
+                f"{where} {len(got.records)} records and position {position}; a position must not decrease"
+            )
         if len(got.records) and position == before:
             raise StreamJobError(
-                f"{where} {len(got.records)} and the same position, from which they would be read once more"
+                f"{where} {len(got.records)} records and the same position, so they would be read again; increase it"
             )
         return position
 

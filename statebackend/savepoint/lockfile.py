@@ -300,19 +300,19 @@ def _parse_lock(text: str, where: str) -> StateLock:
     for one, seal in operators:
         if one.seal(max_parallelism) != seal:
             raise StateLockError(
-                f"{where}: the lines of {one.lines[0]} do not match their seal: they were edited by hand, or merged "
-                f"from two changes to that operator. If the program is correct, {REWRITE_HINT} {where}"
+                f"{where}: the lines of {one.lines[0]} do not match their checksum: they were edited by hand, or "
+                f"merged from two changes to that operator. If the program is correct, {REWRITE_HINT} {where}"
             )
     if _assembled(max_parallelism, operators) != text:
         raise StateLockError(f"{where} was changed after it was written: {REWRITE_HINT} {where}")
     if not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
-        raise StateLockError(f"{where}: max_parallelism is {max_parallelism}, and not from 1 to {MAX_MAX_PARALLELISM}")
+        raise StateLockError(
+            f"{where}: max_parallelism is {max_parallelism}; it must be from 1 to {MAX_MAX_PARALLELISM}"
+        )
     lock = StateLock(max_parallelism, tuple(_operator(one, where) for one, _ in operators), where)
     uids = list(lock.operator_uids)
     if uids != sorted(set(uids)):
-        raise StateLockError(
-            f"{where} has operators twice or in another order than that of their names: {REWRITE_HINT} {where}"
-        )
+        raise StateLockError(f"{where} has repeated or unsorted operators: {REWRITE_HINT} {where}")
     return lock
 
 
@@ -339,14 +339,14 @@ def _blocks(lines: Sequence[str], begin: str) -> list[list[str]]:
 def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str]:
     found = pattern.fullmatch(line)
     if found is None:
-        raise ValueError(f"not a line of a lock: {line:.80}")
+        raise ValueError(f"not a line of a lockfile: {line:.80}")
     return found
 
 
 def _sealed(lines: Sequence[str], bytes_block: Sequence[str]) -> tuple[_SealedOperator, str]:
     name, seal = _matched(_SEAL, bytes_block[0]).groups()
     if lines[0] != f"operator {name}":
-        raise ValueError("the bytes are of another operator")
+        raise ValueError("the bytes belong to another operator")
     parts = {"keyed": b"", "operator": b""}
     for line in bytes_block[1:]:
         role, encoded = line.removeprefix("  ").split(" ")

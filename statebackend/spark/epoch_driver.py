@@ -862,7 +862,9 @@ class EpochDriver:
     @contextlib.contextmanager
     def _remembering_failures(self, epoch_id: int) -> Iterator[None]:
         if self.failure is not None:
-            raise EpochError(f"epoch {epoch_id} was not started: the job has failed before it") from self.failure
+            raise EpochError(
+                f"epoch {epoch_id} was not started: the job has failed in an earlier epoch"
+            ) from self.failure
         self._is_running = True
         try:
             yield

@@ -25,7 +25,7 @@ from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.progress import ProgressListener, no_progress
 from statebackend.state.snapshot_task import SnapshotTask
 from statebackend.state.state_compatibility import (
-    RESTORED_AS_IT_WAS,
+    RESTORED_STATE_UNCHANGED,
     StateCompatibility,
     check_key_serializer,
     incompatibility_message,
@@ -151,7 +151,7 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
         return RestoredStates(parameters.key_serializer)
     compatibility = check_key_serializer(merged.key_snapshot, parameters.key_serializer, parameters.rules)
     if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
-        message = incompatibility_message(parameters.operator_uid, [compatibility], RESTORED_AS_IT_WAS)
+        message = incompatibility_message(parameters.operator_uid, [compatibility], RESTORED_STATE_UNCHANGED)
         raise StateMigrationException(message)
     handles = tuple(zip(parameters.restore, metas, strict=True))
     return RestoredStates(compatibility.serializers["key"], merged, handles)

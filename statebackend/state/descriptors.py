@@ -94,7 +94,7 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
         snapshot_to_bytes(serializer.snapshot_configuration(), nesting=_LEVELS_AROUND)
     except StateFormatError as error:
         raise StateRegistrationError(
-            f"state of {serializer.type_name:.200} could be written and never read again: {error}"
+            f"state of type {serializer.type_name:.200} could be written, but never read: {error}"
         ) from error
     return serializer
 

@@ -156,7 +156,7 @@ class EntryMigration:
             where += f", the entry of {_decoded(user_key_serializer, user_key)}"
         return StateMigrationException(
             f"operator {self._operator_uid!r}, state {old.name!r}, {where} (key group {key_group}) cannot be migrated: "
-            f"{error}. What it was restored from is as it was"
+            f"{error}. The restored checkpoint or savepoint is unchanged"
         )
 
     def progress(self, entries: int, size_bytes: int = 0) -> None:

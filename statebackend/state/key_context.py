@@ -31,7 +31,7 @@ class _NoKey:
 
     def __hash__(self) -> int:
         raise NoCurrentKeyError(
-            "keyed state was touched while no key is current: use it in process_element, not in open() or close()"
+            "keyed state was accessed without a current key: use it in process_element, not in open() or close()"
         )
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class _NoNamespace:
 
     def __hash__(self) -> int:
         raise StateBackendError(
-            "state with namespaces was touched while none is current: call set_current_namespace first"
+            "state with namespaces was accessed without a current namespace: call set_current_namespace first"
         )
 
     def __repr__(self) -> str:
@@ -89,7 +89,9 @@ class KeyContext:
     def entry_namespace(self, namespace: Any) -> Any:
         """The namespace itself; raises `SerializationError` if it is not `VOID_NAMESPACE`."""
         if namespace is not VOID_NAMESPACE:
-            raise SerializationError("the namespace", (f"{shown(namespace)}: this state was made without namespaces",))
+            raise SerializationError(
+                "the namespace", (f"{shown(namespace)}: this state was registered without namespaces",)
+            )
         return namespace
 
     def enter(self, entry_namespace: Any) -> None:

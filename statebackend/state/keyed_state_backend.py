@@ -66,7 +66,7 @@ from statebackend.state.metrics import KeyedStateMetrics, SnapshotMetrics, State
 from statebackend.state.priority_queue import PRIORITY_QUEUE, KeyGroupedPriorityQueue, PriorityQueueDescriptor
 from statebackend.state.snapshot_task import SnapshotTasks, SnapshotTimes
 from statebackend.state.state_compatibility import (
-    RESTORED_AS_IT_WAS,
+    RESTORED_STATE_UNCHANGED,
     StateCompatibility,
     check_state,
     incompatibility_message,
@@ -259,7 +259,7 @@ class Registrations:
         if restored is not None:
             compatibility = check_state(restored, descriptor, namespace_serializer, self._store.parameters.rules)
             if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
-                raise StateMigrationException(incompatibility_message(uid, [compatibility], RESTORED_AS_IT_WAS))
+                raise StateMigrationException(incompatibility_message(uid, [compatibility], RESTORED_STATE_UNCHANGED))
         if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
             return self._with_time_to_live(descriptor, namespace_serializer, compatibility)
         stored: Any = descriptor if compatibility is None else descriptor.with_serializers(compatibility.serializers)

@@ -76,7 +76,7 @@ from statebackend.state.operator_state_redistribution import AssignedState, Rest
 from statebackend.state.operator_state_tables import TABLES, FrozenRows, OperatorStateTable, Serializers
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.snapshot_task import SnapshotTask, SnapshotTasks
-from statebackend.state.state_compatibility import RESTORED_AS_IT_WAS, StateCompatibility, incompatibility_message
+from statebackend.state.state_compatibility import RESTORED_STATE_UNCHANGED, StateCompatibility, incompatibility_message
 from statebackend.state.state_meta import CANONICAL_BACKEND
 from statebackend.state.states import BroadcastState, ListState, State
 from typeserializers.kernel.known_serializers import restored_with
@@ -359,7 +359,7 @@ def _resolve_role(
         "",
         FieldCompatibility.REJECT,
         "reconfiguration-conflict",
-        f"it was written under {len(snapshots)} schemas, and no one form of {serializer!r} can take over all of them",
+        f"it was written with {len(snapshots)} schemas, and no configuration of {serializer!r} can read all of them",
         "Restore once with the old program and register the state in every subtask",
     )
     return CompatibilityKind.INCOMPATIBLE, [*issues, conflict], serializer, {}
@@ -545,7 +545,7 @@ class OperatorStateBackend:
         takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
         compatibility = takeover.compatibility
         if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
-            message = incompatibility_message(self.parameters.operator_uid, [compatibility], RESTORED_AS_IT_WAS)
+            message = incompatibility_message(self.parameters.operator_uid, [compatibility], RESTORED_STATE_UNCHANGED)
             raise StateMigrationException(message)
         started = time.monotonic()
         table = TABLES[descriptor.mode](descriptor.name, compatibility.serializers)

@@ -94,7 +94,7 @@ class StatePart:
             return snapshot_from_bytes(self.envelopes[role])
         except StateFormatError as error:
             raise StateRestoreError(
-                f"operator state {state_name!r}: what its {role} serializer was cannot be read: {error}"
+                f"operator state {state_name!r}: the snapshot of its {role} serializer cannot be read: {error}"
             ) from error
 
 
@@ -252,7 +252,7 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
 def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> OperatorStateMeta:
     name, mode = source.read_utf(), source.read_utf()
     if mode not in _MODES:
-        raise StateRestoreError(f"operator state {name!r} is a {mode!r} state, which is not known here")
+        raise StateRestoreError(f"operator state {name!r} has the unknown mode {mode!r}")
     parts = []
     for _ in range(source.read_count(minimum_item_bytes=8)):
         envelopes = {

@@ -182,7 +182,7 @@ class OperatorListTable(OperatorStateTable, ListState[T]):
 
         def load_row(row: OperatorStateRow) -> None:
             if row[0] is not None or row[1] is None:
-                raise StateRestoreError(f"{self.describe()}: a row is not one of a list")
+                raise StateRestoreError(f"{self.describe()}: a row does not belong to a list state")
             append(load(row[1]))
 
         return load_row
@@ -284,15 +284,15 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
 
         def load_row(row: OperatorStateRow) -> None:
             if row[0] is None:
-                raise StateRestoreError(f"{self.describe()}: a row is not one of a broadcast state")
+                raise StateRestoreError(f"{self.describe()}: a row does not belong to a broadcast state")
             key = key_of(row[0])
             try:
                 stored_key = entry_key(key)
                 if stored_key in entries:
                     one, other = (shown(written.from_bytes(data)) for data in (stored_bytes[stored_key], row[0]))
                     raise MigrationError(
-                        f"it is there twice, stored as {one} and as {other}, so that an entry would be lost; keep keys "
-                        f"distinct"
+                        f"it occurs twice, stored as {one} and as {other}, so one of the entries would be lost; keep "
+                        f"keys distinct"
                     )
                 stored_bytes[stored_key] = row[0]
                 entries[stored_key] = None if row[1] is None else load(row[1])

@@ -185,8 +185,8 @@ def _checked_status(path: str) -> os.stat_result:
     else:
         return status
     raise PrivateDirectoryError(
-        f"local files of state cannot be put into {path}: it {wrong}. Remove it if it is not needed, or name another "
-        f"directory, one of your own or one that does not exist yet (local_state_directory, or TMPDIR for the default)"
+        f"local files of state cannot be put into {path}: it {wrong}. Remove it if it is not needed, or name "
+        f"another directory that you own or that does not exist yet (local_state_directory, or TMPDIR for the default)"
     )
 
 

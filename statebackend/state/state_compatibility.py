@@ -37,7 +37,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 NOTHING_CHANGED: Final = "nothing was changed"
 """The ending of the message for a rejection before any change."""
 
-RESTORED_AS_IT_WAS: Final = "what it was restored from is as it was"
+RESTORED_STATE_UNCHANGED: Final = "the restored checkpoint or savepoint is unchanged"
 """The ending of the message for a rejection during a run."""
 
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}

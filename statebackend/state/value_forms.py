@@ -47,7 +47,7 @@ def compile_exact(
             with contextlib.suppress(Exception):
                 return by_parts(value)
         if value is None and reject_none:
-            raise SerializationError(describe(), ("value: None does not fit here",))
+            raise SerializationError(describe(), ("value: None is not allowed",))
         try:
             encoded = to_bytes(value)
         except SerializationError as error:

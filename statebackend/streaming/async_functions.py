@@ -75,7 +75,7 @@ class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
         Raises:
             TimeoutError: Unless overridden. It fails the epoch.
         """
-        raise TimeoutError("there was no result in time")
+        raise TimeoutError("the request timed out; override timeout() to emit other records")
 
     def close(self) -> Awaitable[None] | None:
         """Called after the last record of an epoch, also after a failure, if `open` was called."""

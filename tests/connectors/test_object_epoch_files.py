@@ -171,7 +171,7 @@ def test_an_epoch_of_another_job_is_neither_kept_nor_overwritten(uri, sink) -> N
 def test_foreign_files_in_place_of_an_epoch_are_named(uri, bucket, sink) -> None:
     committable = staged_by_hand(uri, 3, "job.a", (1,))
     bucket.write("out/epoch=000000000003/part-x.parquet", b"strange")
-    with pytest.raises(SinkError, match=r"part-x.parquet is none of the files of epoch 3"):
+    with pytest.raises(SinkError, match=r"part-x.parquet is not one of the files of epoch 3"):
         sink.commit(epoch(3), [committable])
     with pytest.raises(SinkError, match="this job has not completed epoch 3"):
         sink.recover(JOB, 2)

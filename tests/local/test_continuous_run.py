@@ -224,7 +224,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_draine
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        ({"epoch_size": 5}, "leave one of them"),
+        ({"epoch_size": 5}, "pass only one of them"),
         ({"interval_ms": 0}, "checkpoint_interval is 0"),
         ({"checkpointing_mode": "twice"}, "checkpointing_mode is 'twice'"),
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),

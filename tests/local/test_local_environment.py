@@ -435,9 +435,9 @@ def test_a_state_that_only_some_subtasks_register_has_one_schema(tmp_path: Path,
         return run(function, SALES[:1], job_dir=tmp_path / "job", backend=backend, parallelism=parallelism, **options)
 
     restart(SumPerShop())
-    with pytest.raises(UserFunctionError, match=r"schema of state 'totals' has changed, and its open\(\) does not"):
+    with pytest.raises(UserFunctionError, match=r"schema of state 'totals' has changed, but open\(\) did not"):
         restart(Late(), allow_non_restored_state=True)
-    with pytest.raises(StateRegistrationError, match=r"open\(\) registered .*'totals'.* and does not in subtask 1"):
+    with pytest.raises(StateRegistrationError, match=r"open\(\) registered .*'totals'.* but not in subtask 1"):
         restart(InSubtaskZero())
     assert restart(LateAndUnchanged(), allow_non_restored_state=True) == [Totals(1, 3), [3]]
     # All subtasks migrate, those without a record too, so that any parallelism restores what one epoch has left.
@@ -469,9 +469,9 @@ def test_a_new_state_must_be_registered_in_open(tmp_path: Path, backend: str) ->
         def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
             yield self.runtime.operator_state.get_list_state(SplitListStateDescriptor("late", int)).get()
 
-    with pytest.raises(UserFunctionError, match=r"operator state 'late' is new, and open\(\) does not register it"):
+    with pytest.raises(UserFunctionError, match=r"operator state 'late' is new, but open\(\) did not register it"):
         run(LateOfTheSubtask(), SALES, job_dir=tmp_path / "late", backend=backend)
-    with pytest.raises(UserFunctionError, match=r"operator 'totals', key 'north'.* state 'late' is new, and open\(\)"):
+    with pytest.raises(UserFunctionError, match=r"operator 'totals', key 'north'.* state 'late' is new, but open\(\)"):
         run(Late(), SALES, job_dir=tmp_path / "late", backend=backend)
     run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)
     with pytest.raises(StateRegistrationError, match=r"state 'late' is new, .*register it in open\(\)"):

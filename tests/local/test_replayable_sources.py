@@ -242,7 +242,7 @@ def test_a_source_that_goes_back_or_returns_too_much_is_named_in_the_error(tmp_p
         def read(self, split: str, position: int, max_records: int) -> SplitRead:
             return SplitRead([], -1)
 
-    with pytest.raises(StreamJobError, match=r"source 'lists', split 'split-0': .* position never goes back"):
+    with pytest.raises(StreamJobError, match=r"source 'lists', split 'split-0': .* position must not decrease"):
         run(Back(splits_of(1, 1)), [], tmp_path / "job")
 
 
@@ -257,9 +257,9 @@ def test_a_source_that_goes_back_or_returns_too_much_is_named_in_the_error(tmp_p
         (SplitRead([], 1 << 63), "returned the position 9223372036854775808"),
         (
             SplitRead([{"k": "k", "n": 1}], 0),
-            "returned 1 and the same position, from which they would be read once more",
+            "returned 1 records and the same position, so they would be read again",
         ),
-        (SplitRead([{"k": "k", "n": 1}] * 9999, 9999), "returned 9999 records; return the others at the next call"),
+        (SplitRead([{"k": "k", "n": 1}] * 9999, 9999), "returned 9999 records; return at most"),
     ],
 )
 def test_an_invalid_read_of_a_split_names_the_source(tmp_path: Path, given: Any, reported: str) -> None:
@@ -299,7 +299,7 @@ def test_a_source_without_start_positions_is_rejected_by_name(tmp_path: Path, gi
 
 def test_other_sources_and_duplicate_uids_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
-    with pytest.raises(JobDefinitionError, match="not a ReplayableSource"):
+    with pytest.raises(JobDefinitionError, match="pass a ReplayableSource"):
         environment.from_source([1], uid="lists")  # type: ignore[arg-type]
     stream = environment.from_source(Lists({}), RECORD, uid="count").key_by("k")
     stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to([])

@@ -67,7 +67,7 @@ def test_permissions_that_a_file_of_state_cannot_have_are_an_error(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATEBACKEND_FILE_MODE", mode)
-    with pytest.raises(Exception, match=r"STATEBACKEND_FILE_MODE is '.*', and not the permissions of a file"):
+    with pytest.raises(Exception, match=r"STATEBACKEND_FILE_MODE is '.*'; set it to octal file permissions"):
         run_job("heap", tmp_path / "job")
 
 

@@ -168,8 +168,8 @@ class Beginning(StatefulProcessor):
 @pytest.mark.parametrize(
     ("initial", "reported"),
     [
-        (lambda place: place.spark.range(3), "is a batch DataFrame that is grouped"),
-        (lambda place: "a frame", "is a batch DataFrame that is grouped"),
+        (lambda place: place.spark.range(3), "must be a grouped batch DataFrame"),
+        (lambda place: "a frame", "must be a grouped batch DataFrame"),
         (lambda place: place.stream().groupBy("word"), "is read once, so it cannot be a streaming DataFrame"),
         (lambda place: frame_of(place).groupBy(F.upper("word")), "is grouped by an expression; add it as a column"),
         (

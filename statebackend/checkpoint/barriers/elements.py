@@ -57,7 +57,7 @@ class CheckpointBarrier:
     def __attrs_post_init__(self) -> None:
         if self.is_savepoint and self.is_unaligned:
             raise InvariantViolationError(
-                f"savepoint {self.checkpoint_id} cannot be unaligned: it holds no records on their way"
+                f"savepoint {self.checkpoint_id} cannot be unaligned: it contains no records in flight"
             )
         if self.alignment_timeout_ms is not None and self.alignment_timeout_ms < 0:
             raise InvariantViolationError(f"an alignment cannot time out after {self.alignment_timeout_ms} ms")

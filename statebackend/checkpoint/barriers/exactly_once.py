@@ -277,7 +277,9 @@ class ExactlyOnceHandler:
     ) -> None:
         """Raise `InvariantViolationError` if there are no channels: a source does not wait for barriers."""
         if channel_count < 1:
-            raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
+            raise InvariantViolationError(
+                f"a barrier handler needs at least one channel, and channel_count is {channel_count}"
+            )
         self._policy = policy
         self._end_of_channel = end_of_channel
         self._phase = AlignmentPhase.IDLE

@@ -148,7 +148,9 @@ class BarrierTracker:
     def __init__(self, channel_count: int) -> None:
         """Raise `InvariantViolationError` if there are no channels: a source does not wait for barriers."""
         if channel_count < 1:
-            raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
+            raise InvariantViolationError(
+                f"a barrier handler needs at least one channel, and channel_count is {channel_count}"
+            )
         self._open = set(range(channel_count))
         self._newest_id = -1
         self._tracked: dict[int, _Tracked] = {}

@@ -239,7 +239,7 @@ class Acknowledgement:
         except (InvariantViolationError, UnsafePathError) as error:
             raise _malformed(f"breaks an invariant: {error}") from error
         except Exception as error:
-            raise _malformed(f"is not the record it should be: {shown(error)}") from error
+            raise _malformed(f"does not have the fields of an acknowledgement: {shown(error)}") from error
         if source.tell() != len(content):
             raise _malformed(f"has {len(content) - source.tell()} bytes after its end")
         return acknowledgement

@@ -72,7 +72,7 @@ def corrupt(file_system: CheckpointFileSystem, path: str, what: str) -> NoReturn
 
 def _unusable(where: str, what: str) -> CorruptJobIdentityError:
     return CorruptJobIdentityError(
-        f"{where} {what}. Bring it back from a backup, or start from a savepoint in a new job directory."
+        f"{where} {what}. Restore it from a backup, or start from a savepoint in a new job directory."
     )
 
 

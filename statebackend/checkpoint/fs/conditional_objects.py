@@ -102,7 +102,7 @@ class S3ConditionalObjects:
         if answer["ContentLength"] > _MAX_BYTES:
             raise StorageError(
                 f"s3://{self._bucket}/{self._key(path)} has {answer['ContentLength']} bytes, more than the limit of "
-                f"{_MAX_BYTES}: no driver has written it. Bring back the original from a backup"
+                f"{_MAX_BYTES}: no driver has written it. Restore the original from a backup"
             )
         return VersionedObject(answer["Body"].read(), self._version(answer, path))
 
@@ -125,8 +125,8 @@ class S3ConditionalObjects:
         version = answer.get("ETag")
         if not version:
             raise StorageError(
-                f"the answer for s3://{self._bucket}/{self._key(path)} has no ETag, which identifies its version: "
-                f"what answers is not a S3-compatible store, or something in between takes it away"
+                f"the response for s3://{self._bucket}/{self._key(path)} has no ETag, which identifies its version: "
+                f"the server is not an S3-compatible store, or a proxy removes the header"
             )
         return str(version)
 
@@ -140,8 +140,8 @@ class S3ConditionalObjects:
             return self._retries.run(attempt, _is_passing)
         except (BotoCoreError, ClientError) as error:
             raise StorageError(
-                f"cannot {action} s3://{self._bucket}/{self._key(path)}: {error}. See that the store can be reached "
-                f"and the credentials may read and write there, then start the job again"
+                f"cannot {action} s3://{self._bucket}/{self._key(path)}: {error}. Check that the store can be "
+                f"reached and that the credentials may read and write there, then start the job again"
             ) from error
 
 

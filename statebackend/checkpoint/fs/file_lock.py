@@ -29,7 +29,7 @@ def open_lock_file(path: str) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise OSError(
-            errno.EINVAL, "a lock file is a regular file that has no other name (hard link); remove this one", path
+            errno.EINVAL, "a lock file must be a regular file without other hard links; remove this one", path
         )
     return descriptor
 

@@ -24,8 +24,8 @@ def file_mode() -> int:
     text = os.environ.get(FILE_MODE_VARIABLE) or "600"
     if re.fullmatch("0?6[0246]{2}", text) is None:
         raise StorageError(
-            f"{FILE_MODE_VARIABLE} is {text!r}, and not the permissions of a file in octal that its owner reads and "
-            f"writes and nobody executes, such as 600, 640 or 660"
+            f"{FILE_MODE_VARIABLE} is {text!r}; set it to octal file permissions that let the owner read and write "
+            f"and nobody execute, such as 600, 640 or 660"
         )
     return int(text, 8)
 

@@ -42,7 +42,7 @@ __all__ = ["CheckpointFileSystem", "Storage"]
 _READ_AT_ONCE_BYTES = 8 << 20
 """Bytes per read; each read is a request to an object store."""
 
-_WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
+_WHAT_TO_DO = "Restore from another checkpoint or savepoint, or restore the original file from a backup."
 
 
 class Storage(Protocol):

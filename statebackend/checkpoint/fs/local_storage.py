@@ -269,7 +269,7 @@ def _open_below(directory: int, name: str, place: str, make: bool) -> int:
 def _remove_tree(name: str, directory: int, place: str, max_depth: int) -> None:
     # `shutil.rmtree` takes an open directory from Python 3.11 on.
     if max_depth == 0:
-        raise OSError(errno.ENAMETOOLONG, "too many directories inside each other; remove them by hand", place)
+        raise OSError(errno.ENAMETOOLONG, "directories are nested too deeply; remove them manually", place)
     opened = _open_below(directory, name, place, make=False)
     try:
         with os.scandir(opened) as entries:

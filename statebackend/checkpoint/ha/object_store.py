@@ -139,7 +139,7 @@ class CompletedRecord:
             return cls(completed=completed, set_aside=set_aside, **content)
         except (InvariantViolationError, KeyError, TypeError, ValueError) as error:
             raise CorruptJobIdentityError(
-                f"{where} is not valid: {error}. Bring it back from a backup, or start from a savepoint in a new job "
+                f"{where} is not valid: {error}. Restore it from a backup, or start from a savepoint in a new job "
                 f"directory."
             ) from error
 

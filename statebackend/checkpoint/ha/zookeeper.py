@@ -439,7 +439,7 @@ class ZooKeeperLeadership:
             self._node = self._led(stand_by_timeout_s)
             self._lost = None
             if not self.session.exists(self._node):
-                raise self._loss(f"its node {self._node} has gone")
+                raise self._loss(f"its node {self._node} was deleted")
         except BaseException:
             self.close()
             raise
@@ -456,9 +456,9 @@ class ZooKeeperLeadership:
             self.session.sync(self._node)
             exists = self.session.exists(self._node)
         except StorageError as error:
-            raise self._loss(f"that cannot be found out ({error})") from error
+            raise self._loss(f"its leadership cannot be verified ({error})") from error
         if not exists:
-            raise self._loss(f"its node {self._node} has gone")
+            raise self._loss(f"its node {self._node} was deleted")
 
     def commit(
         self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]
@@ -492,7 +492,7 @@ class ZooKeeperLeadership:
             if rejected is None or (is_uncertain and is_done()):
                 return None
             if rejected.index == 0:
-                raise self._loss(f"its node {self._node} has gone")
+                raise self._loss(f"its node {self._node} was deleted")
             return rejected.error
 
     def carry_out(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
@@ -659,8 +659,8 @@ class ZooKeeperPointers:
             with contextlib.suppress(CheckpointError):
                 self._fs.delete_directory(pointer.directory)
             raise StorageError(
-                f"checkpoint {checkpoint_id} cannot be completed: {self._where(node)} cannot be made "
-                f"({type(obstacle).__name__}). Another program may have changed what is there"
+                f"checkpoint {checkpoint_id} cannot be completed: {self._where(node)} cannot be created "
+                f"({type(obstacle).__name__}). Another program may have changed this node"
             ) from obstacle
         self._pointers[checkpoint_id] = data
         return pointer.metadata_file

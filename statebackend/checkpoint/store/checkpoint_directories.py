@@ -96,7 +96,7 @@ def read_metadata_with_handle(fs: CheckpointFileSystem, directory: str) -> tuple
         # Checked before reading: a huge file would take all memory.
         raise CorruptMetadataError(
             f"{fs.location(path)} is not usable: {size_bytes} bytes is more than the limit of {MAX_METADATA_BYTES}. "
-            "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
+            "Restore from another checkpoint or savepoint, or restore the original file from a backup."
         )
     data = fs.read_file(path)
     return decode_metadata(data, fs.location(path)), FileHandle(path, len(data), checksum_of_bytes(data))
@@ -170,7 +170,7 @@ class FoundCheckpoints:
             else "No other checkpoint is readable; start from a savepoint in a new job directory."
         )
         raise type(self.unreadable[newest])(
-            f"the newest checkpoint, {newest}, cannot be read, and an older one is not taken silently. "
+            f"the newest checkpoint, {newest}, cannot be read, and an older one is used only on request. "
             f"{self.unreadable[newest]} {fix}"
         ) from self.unreadable[newest]
 
@@ -198,7 +198,7 @@ class FoundCheckpoints:
         raise CorruptMetadataError(
             f"{self.file_system.location(directory)} continues from checkpoint {parent_id} with digest "
             f"{one.metadata.parent_digest}, but the checkpoint {parent_id} found here has digest "
-            f"{parent.metadata_file.checksum}: the directory mixes two histories. Bring back the original directories "
+            f"{parent.metadata_file.checksum}: the directory mixes two histories. Restore the original directories "
             f"from a backup, or start with roll_back_to={parent_id}."
         )
 
@@ -286,7 +286,7 @@ class DirectoryPointers:
             else:
                 unreadable[checkpoint_id] = CorruptMetadataError(
                     f"{self._fs.location(metadata_path(directory))} is missing, and it was there when the checkpoint "
-                    f"became complete. Bring it back from a backup."
+                    f"became complete. Restore it from a backup."
                 )
         return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, max(ids, default=None))
 

@@ -153,7 +153,10 @@ class Network:
         while self.step() is not None:
             pass
         if any(channel.waiting() for subtask in self._readers for channel in subtask.channels):
-            raise StreamJobError("no subtask can move, but channels are not empty: an error of this runtime")
+            raise StreamJobError(
+                "no subtask can make progress, but channels are not empty. This is a bug of Statebackend: please "
+                "report it"
+            )
 
     def resume(self) -> None:
         """Continue from a restored checkpoint: operators that are behind catch up.

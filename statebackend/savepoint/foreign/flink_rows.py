@@ -303,10 +303,10 @@ class RowMaker:
 
 
 def _after_length(data: bytes, position: int, length: int) -> int:
-    """Return the position after the length of a key or namespace, which must be at a position."""
+    """Return the position after the length of a key or namespace, which must be at this position."""
     size = max(1, (length.bit_length() + 7) // 8)
     if data[position : position + size] != length.to_bytes(size, "little"):
-        raise MalformedDataError(f"the length {length} is not at byte {position} of a key")
+        raise MalformedDataError(f"expected the length {length} at byte {position} of a key")
     return position + size
 
 
@@ -670,7 +670,7 @@ def raw_timers(data: bytes) -> Iterator[tuple[str, Snapshot, list[bytes]]]:
     """
     source = DataInputView(data)
     if source.read_int() & 0xFFFFFFFF != _RAW_MAGIC:
-        raise MalformedDataError("raw keyed state that is not of timers")
+        raise MalformedDataError("raw keyed state without timers")
     version = source.read_int()
     if version != 2:
         raise MalformedDataError(f"timers of version {version}, not 2")

@@ -86,13 +86,13 @@ def remains(
     if entries is None and elements is None and marker is None:
         raise ValueError("pass what to search: entries, elements or a marker")
     if marker is not None and not isinstance(marker, (bytes, str)):
-        raise ValueError(f"a marker is bytes or a text, not {shown(marker)}")
+        raise ValueError(f"a marker must be bytes or a string, not {shown(marker)}")
     if marker is not None and not marker:
-        raise ValueError("an empty marker is in everything")
+        raise ValueError("the marker is empty; pass at least one byte or character")
     if marker is not None and savepoint.metadata.kind is not CheckpointKind.SAVEPOINT:
         raise SavepointError(
-            f"{savepoint.uri} is a checkpoint, whose files its backend has packed: that a marker is not in their bytes "
-            f"says nothing. Take a savepoint and look there, or look for entries and elements"
+            f"{savepoint.uri} is a checkpoint, whose files its backend compresses: they may contain a marker whose "
+            f"bytes cannot be found. Search a savepoint, or search for entries and elements"
         )
     if entries is not None:
         for uid, name in savepoint.states:

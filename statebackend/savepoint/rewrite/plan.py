@@ -95,13 +95,13 @@ class SplitOperator:
 
     def apply(self, drafts: Drafts) -> None:
         if not self.into:
-            raise PlanError(f"operator {self.uid!r} is split into nothing; to remove it, use remove_operator")
+            raise PlanError(f"operator {self.uid!r} is split into no operators; to remove it, use remove_operator")
         draft = drafts.opened(self.uid)
         assert draft.key_columns
         if draft.operator_states and self.operator_state not in self.into:
             raise PlanError(
-                f"operator {self.uid!r} has operator state ({', '.join(draft.operator_states)}), which has no key to "
-                f"go by: pass operator_state=<which of the operators it is for>"
+                f"operator {self.uid!r} has operator state ({', '.join(draft.operator_states)}), which has no "
+                f"keys: pass operator_state=<uid of the operator that gets it>"
             )
         del drafts.operators[self.uid]
         for place, uid in enumerate(self.into):
@@ -138,7 +138,7 @@ class _Routed:
     def __call__(self, key: Any) -> bool:
         routed = self.route(key)
         if routed not in self.into:
-            raise ValueError(f"the key is routed to {routed!r}, which is none of {', '.join(self.into)}")
+            raise ValueError(f"the key is routed to {routed!r}, which is not one of {', '.join(self.into)}")
         return routed == self.uid
 
 

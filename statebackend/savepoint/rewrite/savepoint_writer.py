@@ -197,8 +197,8 @@ class TaskRunner:
             yield from pool.map(_ran, tasks)
         except BrokenProcessPool as error:
             raise PlanError(
-                "a process of the plan ended before its work was done: it was killed, as by a system that "
-                "runs out of memory, or a function of the plan ended it. Nothing was written"
+                "a process of the plan ended early: it was killed, for example because memory ran out, or a function "
+                "of the plan ended it. Nothing was written"
             ) from error
 
 

@@ -105,7 +105,7 @@ def with_initial_rows(function: Any, key_types: Sequence[str], max_parallelism: 
     where = f"operator {uid!r}: initial_state"
     grouped = function.initial_state
     if not isinstance(grouped, GroupedData):
-        raise JobDefinitionError(f"{where} is a batch DataFrame that is grouped: frame.groupBy('key')")
+        raise JobDefinitionError(f"{where} must be a grouped batch DataFrame: frame.groupBy('key')")
     # Grouped data does not expose its frame, but aggregates it.
     lists = grouped.agg(F.collect_list(F.struct("*")).alias(_ROWS))
     if lists.isStreaming:

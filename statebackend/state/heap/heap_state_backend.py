@@ -279,7 +279,7 @@ class HeapStateBackend(StateBackend):
     def __init__(self, kept_bytes_per_host: int | None = None, kept_epochs: int = DEFAULT_KEPT_EPOCHS) -> None:
         for name, number in (("kept_bytes_per_host", kept_bytes_per_host), ("kept_epochs", kept_epochs)):
             if not (type(number) is int and number >= 0) and (name, number) != ("kept_bytes_per_host", None):
-                raise ValueError(f"{name} is {shown(number)}; it is a whole number, at least 0")
+                raise ValueError(f"{name} is {shown(number)}; it must be a whole number of 0 or more")
         self.kept_bytes_per_host = kept_bytes_per_host
         self.kept_epochs = kept_epochs
 

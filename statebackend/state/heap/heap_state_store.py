@@ -226,7 +226,7 @@ class HeapStateStore(StateStore):
                 progress.add(batch.row_count)
         except StateRestoreError as error:
             raise StateRestoreError(
-                f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
+                f"operator {self.parameters.operator_uid!r}, {error}. The restored checkpoint or savepoint is unchanged"
             ) from error
         progress.add(size_bytes=total_bytes)
         progress.done()

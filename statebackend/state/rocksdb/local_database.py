@@ -152,7 +152,7 @@ class LocalDatabase:
         self._check_process()
         if self._unopenable is not None:
             raise RocksDBError(
-                f"the local database could not be opened before: {self._unopenable}"
+                f"the local database could not be opened at an earlier attempt: {self._unopenable}"
             ) from self._unopenable
         try:
             kept = read_only.end()

@@ -36,14 +36,14 @@ class RocksDBStateBackend(StateBackend):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         if type(cache_entries) is not int or cache_entries < 1:
-            raise ValueError(f"cache_entries is {shown(cache_entries)}; it is a whole number, at least one must fit")
+            raise ValueError(f"cache_entries is {shown(cache_entries)}; it must be a whole number of 1 or more")
         if type(memory_budget_bytes) is not int or memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
             raise ValueError(
-                f"memory_budget_bytes is {shown(memory_budget_bytes)}; it is a whole number, and RocksDB needs at "
+                f"memory_budget_bytes is {shown(memory_budget_bytes)}; it must be a whole number of at "
                 f"least {MIN_MEMORY_BUDGET_BYTES}"
             )
         if type(cache_bytes) is not int or cache_bytes < MIN_CACHE_BYTES:
-            raise ValueError(f"cache_bytes is {shown(cache_bytes)}; it is a whole number, and at least one must fit")
+            raise ValueError(f"cache_bytes is {shown(cache_bytes)}; it must be a whole number of 1 or more")
         self.cache_entries = cache_entries
         self.cache_bytes = cache_bytes
         self.memory_budget_bytes = memory_budget_bytes

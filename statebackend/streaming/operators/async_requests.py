@@ -60,8 +60,8 @@ class StatelessContext(DelegatingContext):
 
     def _rejection(self) -> StateRegistrationError:
         return StateRegistrationError(
-            f"operator {self.operator_uid!r}: an AsyncFunction has no state: its results come whenever they come; keep "
-            f"state in a KeyedProcessFunction before or after it"
+            f"operator {self.operator_uid!r}: an AsyncFunction has no state: its results arrive in no fixed order; "
+            f"keep state in a KeyedProcessFunction before or after it"
         )
 
 
@@ -114,7 +114,9 @@ class RecordRequest:
         if hasattr(made, "__aiter__"):
             return [copied(result) async for result in made]
         if not inspect.isawaitable(made):
-            raise TypeError(f"{_METHOD} returned {format_value(made, 80)} at once; write it as async def")
+            raise TypeError(
+                f"{_METHOD} returned {format_value(made, 80)} instead of a coroutine; define it with async def"
+            )
         results = await made
         if results is None:
             return []

@@ -163,8 +163,8 @@ class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
 def write_rejected(name: str) -> BroadcastWriteError:
     """Return the error for a change of this state."""
     return BroadcastWriteError(
-        f"broadcast state {name!r} can be changed in process_broadcast_element only: what else runs in a subtask "
-        f"is not what runs in the others, so that their copies would differ"
+        f"broadcast state {name!r} can be changed only in process_broadcast_element: other methods run with other "
+        f"records in each subtask, so the copies of the state would differ"
     )
 
 

@@ -48,7 +48,7 @@ def check_is_as_planned(
     where = f"operator {operator_uid!r}: subtask {subtask_index} registers state {descriptor.name!r}"
     if _kind_of(descriptor) != planned.kind:
         raise StateRegistrationError(
-            f"{where} as {_kind_of(descriptor)} state, and open() on the driver as {planned.kind} state: {_ADVICE}"
+            f"{where} as {_kind_of(descriptor)} state, but open() on the driver as {planned.kind} state: {_ADVICE}"
         )
     for role, serializer in descriptor.serializers.items():
         if snapshot_to_bytes(serializer.snapshot_configuration()) == planned.snapshots[role]:
@@ -57,8 +57,8 @@ def check_is_as_planned(
         if compatibility.kind not in _SAME_BYTES:
             reason = "; ".join(map(str, compatibility.issues)) or compatibility.kind.label
             raise StateRegistrationError(
-                f"{where} with another {role} serializer, {type(serializer).__name__}, than open() on the driver, "
-                f"which the start has checked ({reason}): {_ADVICE}"
+                f"{where} with the {role} serializer {type(serializer).__name__}, but open() on the driver with "
+                f"another one ({reason}): {_ADVICE}"
             )
 
 

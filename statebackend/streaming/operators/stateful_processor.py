@@ -492,9 +492,9 @@ class ProcessorHandle:
     def _new(self, name: str, ttl_ms: int | None) -> tuple[str, StateTtlConfig | None]:
         where = f"operator {self._context.operator_uid!r}, state {name!r}"
         if not self._is_open:
-            raise JobDefinitionError(f"{where}: states are registered in init(), and kept in self")
+            raise JobDefinitionError(f"{where}: register states in init(), and keep them in self")
         if not isinstance(name, str) or name.startswith(RESERVED_PREFIX):
-            raise JobDefinitionError(f"{where}: the name of a state is text that does not begin with {RESERVED_PREFIX}")
+            raise JobDefinitionError(f"{where}: the name must be a string that does not start with {RESERVED_PREFIX}")
         if name in self._names:
             raise JobDefinitionError(f"{where}: init() registers it twice; give one of them another name")
         if ttl_ms is not None and self._mode is not TimeMode.PROCESSING_TIME:

@@ -172,14 +172,14 @@ class SubtaskContext(RuntimeContext):
         if left_out:
             raise StateRegistrationError(
                 f"operator {self._operator_uid!r}: open() registered {', '.join(map(repr, left_out))} on the driver, "
-                f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
+                f"but not in subtask {self._subtask_index}; register the same states in every subtask"
             )
 
     def _not_registered_on_the_driver(self, what: str, name: str) -> StateRegistrationError:
         return StateRegistrationError(
-            f"operator {self._operator_uid!r}: {what} {name!r} is new, and open() does not register it on the driver, "
-            f"so that the next start would reject what is in it; register it in open(), in every subtask and whatever "
-            f"is_restored says"
+            f"operator {self._operator_uid!r}: {what} {name!r} is new, but open() did not register it on the driver, "
+            f"so the next start would reject its content; register it in open() in every subtask, whether or not "
+            f"is_restored is True"
         )
 
     def _check_is_stored_alike(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> None:
@@ -196,6 +196,6 @@ class SubtaskContext(RuntimeContext):
         namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
         if not StateMeta.of_one_schema(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
             raise StateRegistrationError(
-                f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
-                f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"
+                f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, but open() "
+                f"did not register it on the driver; register it in open(), so that all subtasks migrate it together"
             )

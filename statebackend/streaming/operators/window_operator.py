@@ -293,8 +293,8 @@ class _RejectingStates:
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
         raise WindowsMergeError(
-            f"state per window, here {descriptor.name!r}, is not allowed where windows merge, as sessions do: windows "
-            f"that become one would each have their own; use context.global_state(), or another assigner"
+            f"state per window ({descriptor.name!r}) is not supported for windows that merge, such as sessions, "
+            f"because its values cannot be merged; use context.global_state(), or another assigner"
         )
 
 
@@ -637,7 +637,7 @@ class WindowOperator(Operator):
     def _process_element(self, element: Any, key_group: int, time: int | None) -> None:
         if time is None and self._is_event_time:
             where = f"{of_key(self._uid, self._key)}, {of_record(element)}"
-            raise missing_timestamp(where, "windows of event time need one", "take windows of processing time")
+            raise missing_timestamp(where, "event-time windows need one", "use processing-time windows")
         assigned = time if self._is_event_time else self._timers.current_processing_time()
         # Without event time the timestamp of a record is not used.
         windows = self._assigner.assign_windows(element, 0 if assigned is None else assigned)

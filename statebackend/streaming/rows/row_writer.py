@@ -536,7 +536,7 @@ def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
 
 def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
     if value.tzinfo is not None:
-        raise MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
+        raise MismatchError("it has a time zone, which the column does not have; emit it with replace(tzinfo=None)")
     return plain_datetime(value)
 
 

@@ -35,7 +35,7 @@ _WIDER: Final[Mapping[str, tuple[str, ...]]] = {
 def columns_do_not_fit(streams: Iterable[Iterable[tuple[str, str]]], reason: str) -> JobDefinitionError:
     """Return the error for a union of streams with these columns, as names and types."""
     columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in stream) for stream in streams)
-    return JobDefinitionError(f"union() of streams whose columns do not fit: {columns}: {reason}")
+    return JobDefinitionError(f"union() of streams with different columns: {columns}: {reason}")
 
 
 def united_schema(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:

@@ -54,9 +54,9 @@ def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_sys
     written_by = Engine.SPARK if is_spark else Engine.LOCAL
     if written_by is not engine:
         raise JobRestoreError(
-            f"the job directory {file_system.uri} is that of {written_by.value}, and {engine.value} cannot continue "
-            f"it: how far its source is read would be lost. Take a savepoint there, and begin a new job directory "
-            f"from it"
+            f"the job directory {file_system.uri} was written by {written_by.value}, and {engine.value} cannot "
+            f"continue it, because it cannot read the positions of its sources. Take a savepoint there, and start a "
+            f"new job directory from it"
         )
 
 

@@ -175,7 +175,7 @@ def check_has_every_epoch(point: StartingPoint, committed: int | None, file_syst
     raise SourceProgressMismatchError(
         f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
         f"{file_system.location(f'{checkpoint_directory(missing_id)}/{METADATA_FILE_NAME}')} is missing "
-        f"({there_is}). Nothing was touched. Put the file back from a backup, or start from a savepoint in a new job "
+        f"({there_is}). Nothing was touched. Restore the file from a backup, or start from a savepoint in a new job "
         f"directory"
     )
 

@@ -357,8 +357,7 @@ class Subtask:
                         yield self._advanced(subtask, emitter)
                     elif batch.is_early and has_time and not emitter.is_early:
                         raise EpochError(
-                            f"operator {self._operator.operator_uid!r}: early records came after records that are not "
-                            f"early"
+                            f"operator {self._operator.operator_uid!r}: early records came after other records"
                         )
                     subtask.process_batch(input_index, batch)
                     self._note_channels(batch)

@@ -190,8 +190,8 @@ def _check(uid: str, checkpoint_id: int, subtasks: Iterable[SubtaskState]) -> No
             if digest != known:
                 raise EpochError(
                     f"operator {uid!r}, epoch {checkpoint_id}: the copies of broadcast state {state.name!r} in "
-                    f"subtasks {first_index} and {index} differ; what changes it must do the same in every subtask, so "
-                    f"let it go by the broadcast record and by broadcast state alone"
+                    f"subtasks {first_index} and {index} differ; every subtask must change it in "
+                    f"the same way, so use only the broadcast record and broadcast state"
                 )
 
 

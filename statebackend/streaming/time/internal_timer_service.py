@@ -229,7 +229,7 @@ class InternalTimerService(Generic[N]):
 
 
 def _no_key() -> NoCurrentKeyError:
-    return NoCurrentKeyError("a timer was registered or deleted while no key is current")
+    return NoCurrentKeyError("a timer was registered or deleted without a current key")
 
 
 def _time_of(timer: Timer[Any, Any] | None) -> int | None:

@@ -108,7 +108,7 @@ class GraphWatermarks:
         if known is None:
             raise IllegalTransitionError(name, "RUNNING", f"there is no node {shown(node)}")
         if known.inputs and not known.holds_watermarks:
-            raise IllegalTransitionError(name, "RUNNING", f"node {shown(node)} sends what its inputs say, not this")
+            raise IllegalTransitionError(name, "RUNNING", f"node {shown(node)} only forwards the times of its inputs")
         sender = self._senders[node]
         return self._delivered(self._from(node, element) if sender.passes(element) else [])
 

@@ -157,7 +157,7 @@ class OperatorWatermarks(Generic[C]):
     def __init__(self, inputs: Sequence[Iterable[C]]) -> None:
         """Create it. Raises `ValueError` without inputs, for an input without channels, and for duplicate channels."""
         if not inputs:
-            raise ValueError("an operator has inputs")
+            raise ValueError("an operator needs at least one input")
         self._inputs = [_Input(StatusWatermarkValve(channels)) for channels in inputs]
         self._watermark_ms = MIN_TIMESTAMP
         self._status = WatermarkStatus.ACTIVE

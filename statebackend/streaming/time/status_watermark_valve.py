@@ -67,7 +67,7 @@ class ValveState(Generic[C]):
     def __attrs_post_init__(self) -> None:
         check_timestamp("the watermark of a valve", self.watermark_ms)
         if len({one.channel for one in self.channels}) != len(self.channels) or not self.channels:
-            raise ValueError("a valve has channels, each of them once")
+            raise ValueError("a valve needs at least one channel, and no channel twice")
 
 
 class _Channel:
@@ -167,7 +167,7 @@ class StatusWatermarkValve(Generic[C]):
     def add_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
         """Add a channel, active and without a watermark. It is not waited for if the valve has a watermark."""
         if channel in self._channels:
-            raise IllegalTransitionError("ADD_CHANNEL", self.status.name, f"there is a channel {shown(channel)}")
+            raise IllegalTransitionError("ADD_CHANNEL", self.status.name, f"channel {shown(channel)} exists already")
         one = self._channels[channel] = _Channel(MIN_TIMESTAMP, is_idle=True)
         return self._become_active(one)
 

@@ -99,7 +99,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
     def register(self, output: C) -> None:
         """Add an output, active and without a watermark."""
         if output in self._outputs:
-            raise IllegalTransitionError("REGISTER", self._state, f"there is an output {shown(output)}")
+            raise IllegalTransitionError("REGISTER", self._state, f"output {shown(output)} exists already")
         self._outputs[output] = _Output()
 
     def unregister(self, output: C) -> bool:

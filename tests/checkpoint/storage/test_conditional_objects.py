@@ -206,7 +206,7 @@ def test_transient_errors_are_retried_up_to_the_limit(
     assert objects.read("a") == VersionedObject(b"own", '"1"')
     assert store.asked == ["put"] * ATTEMPTS + ["get"] * ATTEMPTS
     store.gets = [lambda: error] * ATTEMPTS
-    with pytest.raises(StorageError, match="See that the store can be reached"):
+    with pytest.raises(StorageError, match="Check that the store can be reached"):
         objects.read("a")
 
 

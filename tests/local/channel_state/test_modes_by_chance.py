@@ -205,7 +205,7 @@ def test_records_of_a_removed_channel_are_not_dropped(
             for own, time, inputs in ((a0, at(s0, 9, 9), {}), (b0, at(a0, 3, 3), on_their_way))
         },
     )
-    with pytest.raises(JobRestoreError, match=f"in flight from '{sender}' to {to}, where this job sends none"):
+    with pytest.raises(JobRestoreError, match=f"in flight from '{sender}' to {to}, but this job does not connect them"):
         Run(Shape(mode=MODES["unaligned"]), [[]], parallelism, 0, begin)
 
 

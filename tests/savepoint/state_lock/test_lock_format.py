@@ -119,7 +119,7 @@ def test_a_file_beyond_the_limit_is_rejected_unread(tmp_path: Path) -> None:
 
 def test_a_line_edited_by_hand_is_rejected_with_advice() -> None:
     edited = lock_to_bytes(lock(operator("a", "s"))).replace(b"value: int64", b"value: int32")
-    with pytest.raises(StateLockError, match=r'operator "a" do not match their seal') as reported:
+    with pytest.raises(StateLockError, match=r'operator "a" do not match their checksum') as reported:
         lock_from_bytes(edited, "jobs/state.lock")
     assert str(reported.value).endswith("statebackend lock --job MODULE:FACTORY --output jobs/state.lock")
 

@@ -49,7 +49,7 @@ def places(savepoint: Savepoint, marker: bytes | str) -> list[str]:
 
 @pytest.mark.parametrize("marker", ["", b""])
 def test_an_empty_marker_is_rejected_because_it_matches_everything(tmp_path: Path, marker: Any) -> None:
-    with pytest.raises(ValueError, match="an empty marker is in everything"):
+    with pytest.raises(ValueError, match="the marker is empty; pass at least one byte or character"):
         list(remains(savepoint_of(tmp_path / "one", SubtaskState()), marker=marker))
 
 
@@ -99,7 +99,7 @@ def test_a_savepoint_is_searched_with_the_credentials_it_was_opened_with(tmp_pat
 def test_a_checkpoint_with_compressed_files_proves_nothing(tmp_path: Path) -> None:
     run_job("rocksdb", tmp_path / "job")
     savepoint = Savepoint.open(tmp_path / "job")
-    with pytest.raises(SavepointError, match="is a checkpoint, whose files its backend has packed"):
+    with pytest.raises(SavepointError, match="is a checkpoint, whose files its backend compresses"):
         list(remains(savepoint, marker="shop 3"))
     assert list(remains(savepoint, entries=lambda entry: bool(entry.key == "shop 3")))
 

@@ -297,7 +297,7 @@ def raising(value: Any) -> Any:
             Plan().change_keys("one", lambda key: "same", "string", merge={"number": lambda *_: None}),
             "key 'same': .*None",
         ),
-        (Plan().split_operator("one", ["a", "b"], lambda key: "c"), "routed to 'c', which is none of a, b"),
+        (Plan().split_operator("one", ["a", "b"], lambda key: "c"), "routed to 'c', which is not one of a, b"),
         (Plan().split_operator("one", ["a", "a"], lambda key: "a"), "operator 'a' already"),
         (Plan().merge_operators(["one", "two"], "all"), "no operator 'two'"),
         (Plan().rename_operator("one", "two").remove_operator("one"), "no operator 'one'; there are 'two'"),
@@ -457,5 +457,5 @@ def test_a_marker_that_is_not_valid_utf_8_is_found(tmp_path: Path) -> None:
     with pytest.raises(RemainsError, match="in the column value"):
         require_absent(savepoint, marker="\ud800x")
     require_absent(savepoint, marker="\ud800y")
-    with pytest.raises(ValueError, match="a marker is bytes or a text, not 7"):
+    with pytest.raises(ValueError, match="a marker must be bytes or a string, not 7"):
         require_absent(savepoint, marker=7)  # type: ignore[arg-type]

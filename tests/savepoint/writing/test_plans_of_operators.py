@@ -161,7 +161,9 @@ def test_an_operator_name_that_cannot_be_encoded_is_rejected(stored: Path, name:
 
 def test_an_operator_is_split_into_at_least_one_part(stored: Path) -> None:
     rejected(
-        stored, Plan().split_operator("one", [], lambda key: "a", operator_state="a"), "split into nothing; .*remove"
+        stored,
+        Plan().split_operator("one", [], lambda key: "a", operator_state="a"),
+        "split into no operators; .*remove",
     )
 
 

@@ -84,6 +84,6 @@ def killing(key: int) -> bool:
 def test_a_killed_process_ends_the_writing_and_leaves_nothing(tmp_path: Path) -> None:
     SavepointWriter.new(tmp_path / "first", max_parallelism=16).write(plan_of())
     writer = SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second", processes=2)
-    with pytest.raises(PlanError, match="ended before its work was done: it was killed"):
+    with pytest.raises(PlanError, match="ended early: it was killed"):
         writer.write(Plan().keep_keys("one", killing))
     assert not (tmp_path / "second").exists()

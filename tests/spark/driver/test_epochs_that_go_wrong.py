@@ -63,7 +63,7 @@ def test_no_epoch_starts_after_leadership_is_lost(job: Job) -> None:
     job.run(0)
     reported = list(job.sink.reported)
     job.driver.leadership_lost(LOST)
-    with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed before it"):
+    with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed in an earlier epoch"):
         job.run(1)
     assert (job.sink.reported, job.driver.failure) == (reported, LOST)
 
@@ -91,7 +91,7 @@ def test_a_driver_whose_files_were_removed_by_another_leader_fails_with_that_cau
     failure = job.driver.failure
     assert isinstance(failure, LeadershipLostError)
     assert "offsets" in str(failure.__cause__)
-    with pytest.raises(EpochError, match="the job has failed before it") as raised_again:
+    with pytest.raises(EpochError, match="the job has failed in an earlier epoch") as raised_again:
         job.run(2)
     assert raised_again.value.__cause__ is None
     assert job.driver.failure is failure
@@ -108,7 +108,7 @@ def test_a_query_that_fails_because_another_driver_leads_reports_that(job: Job) 
 
 def unknown_lead() -> LeadershipLostError:
     """The error of `check` when the service is unreachable."""
-    lost = LeadershipLostError("that cannot be found out")
+    lost = LeadershipLostError("its leadership cannot be verified")
     lost.__cause__ = StorageError("nobody answers")
     return lost
 

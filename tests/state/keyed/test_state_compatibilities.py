@@ -120,7 +120,9 @@ def test_after_a_rejection_there_is_no_state_until_a_compatible_descriptor_is_re
     rejected = ValueStateDescriptor("flight", flight_v3())
     for _ in range(2):
         # Nobody here knows what else the run has changed.
-        with pytest.raises(StateMigrationException, match="incompatible; what it was restored from is as it was"):
+        with pytest.raises(
+            StateMigrationException, match="incompatible; the restored checkpoint or savepoint is unchanged"
+        ):
             backend.get_state(rejected)
     assert backend.restore_reports == []
     restored = backend.current_meta().state("flight")

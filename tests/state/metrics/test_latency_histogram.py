@@ -65,7 +65,7 @@ def test_a_percentage_out_of_range_is_rejected(percent: float) -> None:
     "value", [None, 5, [], [1, 2], [1, 2, 3], [1, 2, [[1, 0]]], [1, 2, [[-1, 1]]], [-1, 2, []], [1, 2, [[10**9, 1]]]]
 )
 def test_an_invalid_histogram_is_rejected(value: object) -> None:
-    with pytest.raises(ValueError, match="no latency histogram"):
+    with pytest.raises(ValueError, match="not a latency histogram"):
         LatencyHistogram.from_json(value)
 
 

@@ -65,7 +65,7 @@ def test_a_row_of_another_kind_is_rejected_in_a_list(operator, row):
     backend.get_state(SplitListStateDescriptor("state", bytes)).add(b"value")
     (handle,) = operator.snapshot([backend])
     (damaged,) = operator.start([with_rows(operator, handle, lambda key, value: row)])
-    with pytest.raises(StateRestoreError, match="a row is not one of a list"):
+    with pytest.raises(StateRestoreError, match="a row does not belong to a list state"):
         damaged.get_state(SplitListStateDescriptor("state", bytes))
 
 
@@ -75,5 +75,5 @@ def test_a_row_of_another_kind_is_rejected_in_a_broadcast_state(operator):
     backend.get_state(descriptor).put(b"key", b"value")
     (handle,) = operator.snapshot([backend])
     (damaged,) = operator.start([with_rows(operator, handle, lambda key, value: (None, value))])
-    with pytest.raises(StateRestoreError, match="a row is not one of a broadcast state"):
+    with pytest.raises(StateRestoreError, match="a row does not belong to a broadcast state"):
         damaged.get_state(descriptor)

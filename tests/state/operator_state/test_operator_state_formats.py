@@ -129,7 +129,7 @@ def part_of(*, magic=b"SBOS", version=1, states=1, mode="union", index=0, first=
         ({"states": 10**6}, "does not fit the"),
         ({"states": -1}, "does not fit the"),
         ({"states": 0}, "bytes follow"),
-        ({"mode": "other"}, "'other' state, which is not known"),
+        ({"mode": "other"}, "unknown mode 'other'"),
         ({"mode": "broadcast"}, "a broadcast state with the serializers element"),
         ({"index": -1}, "refers to file -1"),
         ({"index": 1}, "refers to file 1"),

@@ -33,7 +33,7 @@ KEY = StringSerializer().to_bytes("key")
 
 def test_a_duplicate_key_is_rejected() -> None:
     table = TABLES[OperatorStateMode.BROADCAST]("things", {"key": StringSerializer(), "value": LongSerializer()})
-    with pytest.raises(StateRestoreError, match="operator state 'things', row 2: key 'key': it is there twice"):
+    with pytest.raises(StateRestoreError, match="operator state 'things', row 2: key 'key': it occurs twice"):
         table.load_rows([(KEY, SEVEN), (KEY, None)], {})
 
 

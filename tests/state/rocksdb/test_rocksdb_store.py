@@ -296,14 +296,14 @@ def test_a_full_cache_is_flushed_early_without_visible_effect(tmp_path):
 
 
 def test_a_cache_without_capacity_is_rejected():
-    with pytest.raises(ValueError, match="at least one must fit"):
+    with pytest.raises(ValueError, match="whole number of 1 or more"):
         RocksDBStateBackend(cache_entries=0)
-    with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it is a whole number"):
+    with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it must be a whole number"):
         RocksDBStateBackend(cache_entries=1.5)  # type: ignore[arg-type]
     for name, least in (("memory_budget_bytes", 1 << 20), ("cache_bytes", 1), ("cache_entries", 1)):
         assert getattr(RocksDBStateBackend(**{name: least}), name) == least
         for wrong in (least - 1, True, float(least)):
             with pytest.raises(ValueError, match=f"{name} is "):
                 RocksDBStateBackend(**{name: wrong})
-    with pytest.raises(ValueError, match="memory_budget_bytes is '64MB'; it is a whole number"):
+    with pytest.raises(ValueError, match="memory_budget_bytes is '64MB'; it must be a whole number"):
         RocksDBStateBackend(memory_budget_bytes="64MB")  # type: ignore[arg-type]

@@ -262,6 +262,6 @@ class Splitting:
 
 @pytest.mark.parametrize("source", [Splitting, 5, None, [("a", 1)]], ids=str)
 def test_a_replayable_source_must_be_an_instance(source: Any) -> None:
-    with pytest.raises(JobDefinitionError, match=r"from_source was given .*, which is not a ReplayableSource"):
+    with pytest.raises(JobDefinitionError, match=r"from_source was given .*; pass a ReplayableSource"):
         LocalStreamEnvironment().from_source(source, uid="source")
     LocalStreamEnvironment().from_source(Splitting(), uid="source")

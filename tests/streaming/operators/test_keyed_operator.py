@@ -145,7 +145,7 @@ def test_a_state_that_only_the_driver_registers_is_missed_once_stored(tmp_path: 
 
 @pytest.mark.parametrize("when", ["in subtasks", "later"])
 def test_a_new_state_unknown_to_the_driver_is_rejected(when: str) -> None:
-    with pytest.raises((StateRegistrationError, UserFunctionError), match="state 'other' is new, and open"):
+    with pytest.raises((StateRegistrationError, UserFunctionError), match="state 'other' is new, but open"):
         run(InSubtask(MapStateDescriptor("other", str, int), when=when))
 
 

@@ -62,18 +62,18 @@ class Wider:
 @pytest.mark.parametrize(
     ("driver", "worker", "reported"),
     [
-        (ValueStateDescriptor("s", int), ValueStateDescriptor("s", str), "with another value serializer, StringSer"),
+        (ValueStateDescriptor("s", int), ValueStateDescriptor("s", str), "with the value serializer StringSer"),
         (
             ValueStateDescriptor("s", AttrsSerializer(Point, name="P")),
             ValueStateDescriptor("s", AttrsSerializer(Wider, name="P")),
-            r"with another value serializer, AttrsSerializer, than open\(\) on the driver.*y",
+            r"with the value serializer AttrsSerializer, but open\(\) on the driver.*y",
         ),
         (
             ValueStateDescriptor("s", int),
             ListStateDescriptor("s", int),
-            "as list state, and open.* as value state",
+            "as list state, but open.* as value state",
         ),
-        (SplitListStateDescriptor("s", int), SplitListStateDescriptor("s", str), "with another element serializer"),
+        (SplitListStateDescriptor("s", int), SplitListStateDescriptor("s", str), "with the element serializer"),
     ],
 )
 def test_another_state_than_on_the_driver_is_rejected_by_name(driver: Any, worker: Any, reported: str) -> None:

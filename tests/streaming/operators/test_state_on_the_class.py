@@ -457,7 +457,9 @@ def test_a_broadcast_state_of_the_class_is_protected_like_one_of_open() -> None:
             assert seen(harness) == [("a", result)]
     with JobTestHarness(broadcast(Rules(), True)) as harness:
         harness.source("rules").send(("factor", 7))
-        with pytest.raises(UserFunctionError, match="broadcast state 'rules' can be changed in process_broadcast_"):
+        with pytest.raises(
+            UserFunctionError, match="broadcast state 'rules' can be changed only in process_broadcast_"
+        ):
             harness.source("in").send(("a", -1))
     with pytest.raises(StateRegistrationError, match="a BroadcastProcessFunction has no keyed state, here 'total'"):
         JobTestHarness(broadcast(KeyedWithoutKeys(), False))

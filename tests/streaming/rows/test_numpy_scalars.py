@@ -118,7 +118,7 @@ def test_scalars_that_would_change_are_rejected(numpy: Any) -> None:
     for hint, value, reason in (
         (float, numpy.int64((1 << 53) + 1), "cannot be stored as a float: it would become 9007199254740992.0"),
         (str, numpy.int64(3), r"StringSerializer\(\) cannot write"),
-        (str | bytes, numpy.int64(3), "is none of bytes, str"),
+        (str | bytes, numpy.int64(3), "is not one of bytes, str"),
         (datetime.datetime, numpy.datetime64(1, "ns"), "would be rounded; round it to the unit 'us'"),
         (datetime.date, numpy.datetime64(1, "ms"), "would be rounded; round it to the unit 'D'"),
         (datetime.timedelta, numpy.timedelta64(1, "ns"), "would be rounded"),

@@ -49,7 +49,7 @@ def test_a_column_has_the_name_of_the_first_stream_with_any_type(types: tuple[st
 def test_incompatible_columns_are_reported_with_those_of_every_stream(second: str, reason: str) -> None:
     with pytest.raises(JobDefinitionError) as reported:
         united_schema([schema("k string, v int"), schema(second)])
-    assert str(reported.value) == f"union() of streams whose columns do not fit: k string, v int; {second}: {reason}"
+    assert str(reported.value) == f"union() of streams with different columns: k string, v int; {second}: {reason}"
 
 
 def test_rows_are_converted_by_name_and_numbers_are_widened() -> None:

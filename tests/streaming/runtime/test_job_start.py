@@ -93,7 +93,9 @@ def test_a_job_directory_of_the_other_runtime_is_rejected(
         fs.write_file("spark/metadata", b"{}")
     check_written_by(newest, written_by, fs)
     check_written_by(None, engine, CheckpointFileSystem.from_uri(tmp_path / "new"))
-    with pytest.raises(JobRestoreError, match=rf"is that of {written_by.value}, and {engine.value} cannot continue it"):
+    with pytest.raises(
+        JobRestoreError, match=rf"was written by {written_by.value}, and {engine.value} cannot continue it"
+    ):
         check_written_by(newest, engine, fs)
 
 
@@ -103,7 +105,7 @@ def test_a_directory_of_a_spark_job_is_not_changed(tmp_path: Path, roll_back_to:
         run(tmp_path / "job", [{"key": "a"}])
     CheckpointFileSystem.from_uri(tmp_path / "job").write_file("spark/metadata", b"{}")
     before = files(tmp_path / "job")
-    with pytest.raises(JobRestoreError, match="Take a savepoint there, and begin a new job directory from it"):
+    with pytest.raises(JobRestoreError, match="Take a savepoint there, and start a new job directory from it"):
         run(tmp_path / "job", [{"key": "a"}], roll_back_to=roll_back_to)
     assert files(tmp_path / "job") == before
 

@@ -257,5 +257,5 @@ def test_early_records_have_the_former_watermark_with_or_without_others(tmp_path
 
 
 def test_early_records_after_the_watermark_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(EpochError, match="'words': early records came after records that are not early"):
+    with pytest.raises(EpochError, match="'words': early records came after other records"):
         reported(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

@@ -131,7 +131,7 @@ def test_foreign_events_are_rejected_and_change_nothing() -> None:
         valve.input_watermark(3, 8)
     with pytest.raises(IllegalTransitionError, match=r"IDLE.*no channel 3"):
         valve.input_status(3, IDLE)
-    with pytest.raises(IllegalTransitionError, match="there is a channel 0"):
+    with pytest.raises(IllegalTransitionError, match="channel 0 exists already"):
         valve.add_channel(0)
     with pytest.raises(IllegalTransitionError, match="only channel"):
         valve.remove_channel(0)
@@ -143,7 +143,7 @@ def test_foreign_events_are_rejected_and_change_nothing() -> None:
 
 @pytest.mark.parametrize("channels", [(), (1, 1)])
 def test_a_valve_without_channels_or_with_a_duplicate_is_rejected(channels: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="has channels"):
+    with pytest.raises(ValueError, match="needs at least one channel"):
         StatusWatermarkValve(channels)
 
 

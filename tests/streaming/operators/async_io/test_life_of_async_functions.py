@@ -78,7 +78,9 @@ def test_a_function_may_yield_its_results() -> None:
 def test_a_function_that_is_not_async_is_rejected() -> None:
     with (
         Asking(NotAsync()).closed() as asking,
-        pytest.raises(UserFunctionError, match=r"async_invoke returned \[3\] at once; write it as async def"),
+        pytest.raises(
+            UserFunctionError, match=r"async_invoke returned \[3\] instead of a coroutine; define it with async def"
+        ),
     ):
         asking.records(3)
 

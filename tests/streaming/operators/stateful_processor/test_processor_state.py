@@ -282,7 +282,7 @@ class InitIs(Processor):
         (lambda handle: [handle.getValueState("x", "n int"), handle.getListState("x", "n int")], "registers it twice"),
         (lambda handle: handle.getValueState("x", "n what"), "state 'x': the schema 'n what' cannot be read"),
         (lambda handle: handle.getValueState("x", "n int", 1000), "a time-to-live needs time_mode='processingTime'"),
-        (lambda handle: handle.getValueState("__statebackend_x", "n int"), "the name of a state is text that"),
+        (lambda handle: handle.getValueState("__statebackend_x", "n int"), "the name must be a string that"),
         (lambda handle: handle.registerTimer(1), "registerTimer.* in time_mode='none'"),
         (
             lambda handle: [handle.getValueState("x", "n int"), handle.deleteIfExists("x")],
@@ -296,7 +296,7 @@ def test_forbidden_calls_in_init_are_found_before_the_job_starts(register: Calla
 
 
 def test_state_is_registered_in_init_only() -> None:
-    with pytest.raises(JobDefinitionError, match=r"state 'late': states are registered in init\(\)"):
+    with pytest.raises(JobDefinitionError, match=r"state 'late': register states in init\(\)"):
         answers(lambda of: [of.handle.getValueState("late", "n int")])
 
 
