@@ -45,12 +45,10 @@ def allowed_snapshot_modules() -> frozenset[str]:
 
 
 _SCALA: Final = "types of Flink's Scala API cannot be read. Use POJOs or tuples in the job"
-_SQL: Final = "rows of Flink SQL cannot be read. Convert the table to a data stream of POJOs or tuples"
-_RECORDS: Final = (
-    "records of asynchronous functions and of windows with an evictor cannot be read. Use neither in the job"
-)
+_SQL: Final = "this type of Flink SQL cannot be read. Cast the column to another type in the query"
+_PATTERNS: Final = "partial matches of Flink's pattern matching (CEP) cannot be read. Remove the pattern from the job"
 _FIXES: Final = (
-    ("org.apache.flink.streaming.runtime.streamrecord.", _RECORDS),
+    ("org.apache.flink.cep.", _PATTERNS),
     ("org.apache.flink.table.", _SQL),
     ("org.apache.flink.api.scala.", _SCALA),
     ("org.apache.flink.runtime.types.", _SCALA),

@@ -16,6 +16,7 @@ from attrs import frozen
 
 from snapshots.errors import StateFormatError, cut, shown
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.savepoint.foreign.flink_tables import TableRowSerializer
 from statebackend.savepoint.plain_values import plain_value
 from statebackend.savepoint.value_forms import type_name
 from typeserializers.containers.rows import RowSerializer
@@ -108,7 +109,7 @@ def _pojo(serializer: PojoSerializer[Any]) -> RecordDescription:
     return RecordDescription(serializer.shape.name, tuple(fields))
 
 
-def _row(serializer: RowSerializer) -> RecordDescription:
+def _row(serializer: RowSerializer | TableRowSerializer) -> RecordDescription:
     names = serializer.field_names or [str(index) for index in range(len(serializer.field_serializers))]
     parts = zip(names, serializer.field_serializers, strict=True)
     return RecordDescription(
@@ -130,6 +131,7 @@ _RECORDS: Final[Mapping[type, Callable[[Any], RecordDescription]]] = {
     AttrsSerializer: _attrs_record,
     PojoSerializer: _pojo,
     RowSerializer: _row,
+    TableRowSerializer: _row,
     EnumSerializer: _enumeration,
 }
 """How to describe types that have named parts, by serializer class."""

@@ -10,6 +10,8 @@
 | Flink's instant and SQL timestamp; Java's `Date` | timestamp[us, UTC]; timestamp[ms, UTC] |
 | SQL date and time | date32, time32[ms], of the stored instant in UTC |
 | enumerations, UUIDs | string |
+| records that operators of Flink store | struct of the value, and its timestamp or whether it was joined |
+| values of Flink SQL | as the same types above; decimals with their precision and scale |
 | records, POJOs without subclasses, rows, tuples | struct by field; unnamed fields are `f0`, `f1`, ... |
 | lists, sets (sorted), arrays; maps | list; map |
 | optional values | the same, nullable |
@@ -54,6 +56,7 @@ from snapshots.errors import shown
 from statebackend.savepoint import conditions
 from statebackend.savepoint.conditions import AnyType, ListType, MapType, RecordType, StoredType, UnionType
 from statebackend.savepoint.errors import ColumnValueError
+from statebackend.savepoint.foreign import flink_records, flink_tables
 from statebackend.savepoint.plain_values import digits, plain_value
 from typeserializers.avro import NamedSchemas, type_of
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -678,6 +681,8 @@ def _family_of(serializer: TypeSerializer[Any]) -> Family:
     known = FAMILIES.get(type(serializer))
     if known is not None:
         return known
+    if isinstance(serializer, flink_tables.ReadOnlySerializer):
+        return FAMILIES[serializer.shown_as]
     return Family(_json(f"{type(serializer).__name__} is not of this library, and no form was given for it"))
 
 
@@ -698,6 +703,19 @@ def _array(element: pa.DataType, condition: StoredType, name: str) -> Family:
 
 def _java_time(column: MakeForm, condition: StoredType) -> Family:
     return Family(column, _always(condition))
+
+
+def _recorded(name: str, type_: pa.DataType) -> Family:
+    """Return the family of a value in a record of Flink with something about it."""
+    return Family(
+        lambda serializer, forms: _struct(
+            (
+                ("value", itemgetter(0), forms.of(serializer.value_serializers[0])),
+                (name, itemgetter(1), ScalarForm(type_)),
+            )
+        ),
+        name=lambda serializer: f"record of {type_name(serializer.value_serializers[0])}",
+    )
 
 
 _TEXTS: Final = Family(lambda serializer, forms: forms.text, _always(conditions.TEXT))
@@ -765,16 +783,19 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.Tuple0Serializer: Family(_nothing),
     ts.GlobalWindowSerializer: Family(_nothing, back=_by(lambda value: ts.GLOBAL_WINDOW)),
     ts.VoidNamespaceSerializer: Family(_nothing, back=_by(lambda value: ts.VOID_NAMESPACE)),
-    ts.TimeWindowSerializer: Family(
-        _attributes(("start", "start", None), ("end", "end", None)),
-        _always(
-            RecordType(
-                "time window",
-                {"start": lambda: conditions.LONG, "end": lambda: conditions.LONG},
-                lambda value: hasattr(value, "start"),
-            )
+    **dict.fromkeys(
+        (ts.TimeWindowSerializer, flink_tables.TableTimeWindowSerializer),
+        Family(
+            _attributes(("start", "start", None), ("end", "end", None)),
+            _always(
+                RecordType(
+                    "time window",
+                    {"start": lambda: conditions.LONG, "end": lambda: conditions.LONG},
+                    lambda value: hasattr(value, "start"),
+                )
+            ),
+            _by(lambda value: ts.TimeWindow(value["start"], value["end"])),
         ),
-        _by(lambda value: ts.TimeWindow(value["start"], value["end"])),
     ),
     ts.TtlSerializer: Family(
         _attributes(("value", "value", "value_serializer"), ("last_access_ms", "last_access_timestamp", None)),
@@ -789,10 +810,13 @@ FAMILIES: Final[Mapping[type, Family]] = {
         ),
         name=lambda one: f"timer of {_joined((one.key_serializer, one.namespace_serializer), ' in ')}",
     ),
-    ts.EitherSerializer: Family(
-        _either_column,
-        _either_type,
-        name=lambda one: f"Left[{type_name(one.left_serializer)}] | Right[{type_name(one.right_serializer)}]",
+    **dict.fromkeys(
+        (ts.EitherSerializer, flink_records.TaggedSerializer),
+        Family(
+            _either_column,
+            _either_type,
+            name=lambda one: f"Left[{type_name(one.left_serializer)}] | Right[{type_name(one.right_serializer)}]",
+        ),
     ),
     **dict.fromkeys((ts.ListSerializer, ts.ArrayListSerializer), _LISTS),
     **{
@@ -864,5 +888,11 @@ FAMILIES: Final[Mapping[type, Family]] = {
         name=lambda one: f"Avro {json.dumps(one.schema, sort_keys=True)}",
     ),
     ts.PickleSerializer: Family(_json("a pickle is of any class")),
+    flink_records.StreamElementSerializer: _recorded("timestamp_ms", pa.int64()),
+    flink_records.JoinEntrySerializer: _recorded("joined", pa.bool_()),
+    flink_tables.TableDecimalSerializer: Family(
+        lambda serializer, forms: ScalarForm(pa.decimal128(serializer.precision, serializer.scale)),
+        _always(conditions.DECIMAL),
+    ),
 }
 """By the exact class: a subclass may have other values."""

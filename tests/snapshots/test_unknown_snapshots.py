@@ -174,9 +174,9 @@ def test_a_class_local_to_a_function_is_not_found_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("org.apache.flink.table.runtime.typeutils.RowDataSerializer$RowDataSerializerSnapshot", "to a data stream"),
+        ("org.apache.flink.table.runtime.typeutils.VariantSerializer$Snapshot", "Cast the column"),
         ("org.apache.flink.api.scala.typeutils.ScalaOptionSerializerSnapshot", "Use POJOs or tuples"),
-        ("org.apache.flink.streaming.runtime.streamrecord.StreamElementSerializer$Snapshot", "windows with an evictor"),
+        ("org.apache.flink.cep.nfa.NFAStateSerializerSnapshot", "pattern matching"),
     ],
 )
 def test_snapshots_of_flink_that_cannot_be_read_are_errors_with_advice(name: str, advice: str) -> None:

@@ -98,7 +98,7 @@ def test_a_state_with_an_unknown_key_does_not_hide_the_others(
     operators = {one["uid"]: one for one in json.loads(capsys.readouterr().out)["operators"]}
     states = {one["name"]: one for one in operators["golden-longkey"]["states"]}
     assert "entries" not in states["lk-count"]
-    assert "Convert the table to a data stream of POJOs or tuples" in states["lk-count"]["unknown"]
+    assert "Cast the column to another type in the query" in states["lk-count"]["unknown"]
     assert {one["name"]: one for one in operators["golden-keyed"]["states"]}["pojo"]["entries"] > 0
     assert main(["inspect", str(tmp_path / "savepoint")]) == 0
     assert "lk-count" in capsys.readouterr().out

@@ -1,0 +1,206 @@
+"""State that operators of Flink 2.3 store themselves, such as windows, joins and asynchronous functions.
+
+The job received `NUMBERS`, with a second of event time for each. The archive is ``operators.tar.gz``; its state is
+compressed.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import tarfile
+from typing import Annotated, Any
+
+import attrs
+import pytest
+from golden_savepoints import GOLDEN
+
+import typeserializers as ts
+from snapshots import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.errors import MalformedDataError
+from statebackend import ListStateDescriptor
+from statebackend.savepoint.foreign.flink_import import without_sources
+from statebackend.savepoint.foreign.flink_records import (
+    JoinEntrySerializer,
+    StreamElementSerializer,
+    StreamWatermark,
+    TaggedSerializer,
+)
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.value_forms import ColumnForms
+from statebackend.state.errors import StateRestoreError
+from typeserializers import GLOBAL_WINDOW, Left, Right, TimeWindow
+
+NUMBERS = [*range(100), *range(50001, 50101)]
+DAY_MS = 86_400_000
+
+
+def time_of(number: int) -> int:
+    return 1_700_000_000_000 + number % 50000 * 1000
+
+
+def by_key(key_count: int) -> dict[str, list[int]]:
+    found = collections.defaultdict(list)
+    for number in NUMBERS:
+        found[f"key-{number % key_count}"].append(number)
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    place: pathlib.Path = tmp_path_factory.mktemp("operators")
+    with tarfile.open(GOLDEN / "operators.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+@pytest.fixture(scope="module")
+def operators(place: pathlib.Path) -> Savepoint:
+    return Savepoint.open(place)
+
+
+def tumbling(days: int) -> TimeWindow:
+    start = time_of(0) // (days * DAY_MS) * days * DAY_MS
+    return TimeWindow(start, start + days * DAY_MS)
+
+
+@pytest.mark.parametrize(("uid", "window"), [("evictor", tumbling(1000)), ("count", GLOBAL_WINDOW)])
+def test_records_of_windows_with_an_evictor_have_timestamps(operators: Savepoint, uid: str, window: Any) -> None:
+    found = {(entry.key, entry.namespace): sorted(entry.value) for entry in operators.read(uid, "window-contents")}
+    assert found == {
+        (key, window): sorted((number, time_of(number)) for number in numbers) for key, numbers in by_key(4).items()
+    }
+
+
+def test_a_plan_moves_windows_with_an_evictor(operators: Savepoint, tmp_path: pathlib.Path) -> None:
+    source, _ = without_sources(operators.restored, ())
+    plan = Plan()
+    for operator in source.metadata.operators:
+        if operator.uid != "evictor":
+            plan = plan.remove_operator(operator.uid)
+    # What our windows with an evictor store.
+    timed = ListStateDescriptor("window-contents", tuple[int, int | None])
+    plan = plan.change_values("evictor", "window-contents", timed, list)
+    SavepointWriter.copy_of_restored(source, tmp_path / "ours").write(plan)
+    ours = Savepoint.open(tmp_path / "ours")
+    for state in ("window-contents", "_timer_state/event_window-timers"):
+        entries = [
+            {(entry.key, entry.namespace): entry.value for entry in one.read("evictor", state)}
+            for one in (operators, ours)
+        ]
+        assert entries[0] == entries[1]
+        assert entries[0]
+
+
+def test_records_of_an_asynchronous_function_are_read(operators: Savepoint) -> None:
+    elements = [one.value for one in operators.read_operator_state("async", "_async_wait_operator_state_")]
+    records = sorted(one for one in elements if not isinstance(one, StreamWatermark))
+    assert records == sorted((number, time_of(number)) for number in NUMBERS if number % 10 == 0)
+    assert all(one.value is None and one.timestamp_ms for one in elements if isinstance(one, StreamWatermark))
+
+
+def test_records_of_joins_are_read(operators: Savepoint) -> None:
+    left = {(entry.key, entry.user_key): sorted(entry.value) for entry in operators.read("interval", "LEFT_BUFFER")}
+    wanted = collections.defaultdict(list)
+    for key, numbers in by_key(4).items():
+        for number in numbers:
+            wanted[key, time_of(number)].append((number, False))
+    assert left == {place: sorted(entries) for place, entries in wanted.items()}
+    [uid] = [uid for uid, _ in operators.states if len(uid) == 32 and _ == "window-contents"]
+    for entry in operators.read(uid, "window-contents"):
+        numbers = sorted(number for number in NUMBERS if f"k{number % 3}" == entry.key)
+        assert sorted(one.value for one in entry.value if isinstance(one, Left)) == numbers
+        assert sorted(one.value for one in entry.value if isinstance(one, Right)) == numbers
+
+
+def test_windows_of_every_kind_are_read(operators: Savepoint) -> None:
+    totals = {key: sum(numbers) for key, numbers in by_key(4).items()}
+    for uid, window in (("global", GLOBAL_WINDOW), ("continuous", tumbling(1000))):
+        found = {(entry.key, entry.namespace): entry.value for entry in operators.read(uid, "window-contents")}
+        assert found == {(key, window): total for key, total in totals.items()}
+    assert {(entry.key, entry.value) for entry in operators.read("sum", "_op_state")} == set(totals.items())
+    assert {(entry.key, entry.value) for entry in operators.read("global", "count")} == dict.fromkeys(
+        totals, 50
+    ).items()
+    for key, numbers in by_key(4).items():
+        session = TimeWindow(min(map(time_of, numbers)), max(map(time_of, numbers)) + 10 * DAY_MS)
+        [[window, stored_in]] = next(iter(operators.read("session", "merging-window-set", key=key))).value
+        assert window == session
+        [entry] = operators.read("session", "window-contents", key=key)
+        assert (entry.namespace, sorted(entry.value)) == (stored_in, sorted(numbers))
+    sliding = list(operators.read("sliding", "window-contents"))
+    assert [tuple(entry.value) for entry in sliding] == [(totals[entry.key], 50) for entry in sliding]
+    assert len(sliding) == 8
+
+
+def test_keyed_state_of_a_function_is_read(operators: Savepoint) -> None:
+    of_key: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
+    for number in NUMBERS:
+        of_key[f"key-{number % 10}", number % 3].append(number)
+    read = operators.read
+    assert {(entry.key, entry.user_key, entry.value) for entry in read("states", "ttlmap")} == {
+        (key, number, f"v{number}") for key, numbers in of_key.items() for number in numbers
+    }
+    assert {entry.key: entry.value for entry in read("states", "red")} == {key: sum(one) for key, one in of_key.items()}
+    assert {entry.key: tuple(entry.value) for entry in read("states", "agg")} == {
+        key: (sum(one), len(one)) for key, one in of_key.items()
+    }
+    assert {(entry.key, entry.user_key): sorted(entry.value) for entry in read("states", "nested")} == {
+        (key, f"k{key[1]}"): sorted(one) for key, one in of_key.items()
+    }
+    # The timers of event time have fired.
+    assert not list(read("states", "_timer_state/event_user-timers"))
+    assert {(entry.key, entry.value) for entry in read("states", "_timer_state/processing_user-timers")} == {
+        (key, 9 * 10**12 + number) for key, numbers in of_key.items() for number in numbers
+    }
+
+
+@attrs.define
+class Base:
+    __pojo_class__ = "OpsCase$Base"
+
+    b: Annotated[int, ts.IntSerializer()]
+
+
+@attrs.define
+class Sub(Base):
+    __pojo_class__ = "OpsCase$Sub"
+
+    s: str | None
+
+
+def test_a_subclass_that_flink_did_not_describe_is_read_with_a_class(operators: Savepoint, place: pathlib.Path) -> None:
+    with pytest.raises(StateRestoreError, match=r"the subclass 'OpsCase\$Sub' .*__pojo_class__ = \"OpsCase\$Sub\""):
+        list(operators.read("states", "pojo"))
+    for entry in Savepoint.open(place, known=[Base]).read("states", "pojo"):
+        assert entry.value.base == (Sub(7, "sub") if entry.value.id % 3 == 0 else Base(7))
+
+
+LONG, TEXT = ts.LongSerializer(), ts.StringSerializer()
+
+
+@pytest.mark.parametrize(
+    ("serializer", "values", "column"),
+    [
+        (
+            StreamElementSerializer(LONG),
+            [(5, None), (6, 7), StreamWatermark(None, 8)],
+            [(5, None), (6, 7), (None, 8)],
+        ),
+        (JoinEntrySerializer(TEXT), [("a", True), ("b", False)], [("a", True), ("b", False)]),
+        (TaggedSerializer(LONG, TEXT), [Left(5), Right("a")], [(5, None), (None, "a")]),
+    ],
+)
+def test_records_are_written_and_read(serializer: ts.TypeSerializer[Any], values: list[Any], column: list[Any]) -> None:
+    assert [serializer.from_bytes(serializer.to_bytes(value)) for value in values] == values
+    assert [type(serializer.from_bytes(serializer.to_bytes(value))) for value in values] == list(map(type, values))
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
+    assert snapshot.restore_serializer() == serializer
+    assert [tuple(one.values()) for one in ColumnForms().of(serializer).array(values).to_pylist()] == column
+
+
+@pytest.mark.parametrize("serializer", [StreamElementSerializer(LONG), TaggedSerializer(LONG, TEXT)])
+def test_an_unknown_tag_is_an_error(serializer: ts.TypeSerializer[Any]) -> None:
+    with pytest.raises(MalformedDataError, match="unknown tag 3"):
+        serializer.from_bytes(b"\x03" + bytes(20))
