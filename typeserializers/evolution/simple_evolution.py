@@ -21,8 +21,9 @@ name as an alias:
         CRIMSON = 1
         RED = CRIMSON  # the former name
 
-If the name of one constant becomes an alias of another, the two become one. Where values must be distinct, as the keys
-of a map, the state is then migrated, and the migration stops if two stored values become equal.
+If the name of one constant becomes an alias of another, the two become one, and the state is migrated. If the constants
+become two again later, every stored value is therefore the one that both names had, on each state backend. Where values
+must be distinct, as the keys of a map, the migration stops if two stored values become equal.
 
 **Literals.** More values, and a literal that becomes its type, are *compatible as is*. Fewer values are *incompatible*,
 because the state may hold the removed ones. A type that becomes a literal is migrated, and a value that is not allowed
@@ -144,19 +145,21 @@ def resolve_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> 
         issues.append(
             CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constant-renamed", f"{constant} is now {name}")
         )
-    for name, merged in _merged(old.constants, known).items():
-        reason = f"{' and '.join(merged)} are one constant now: {name}"
+    merged = _merged(old.constants, known)
+    for name, constants in merged.items():
+        reason = f"{' and '.join(constants)} are one constant now: {name}"
         issues.append(
-            CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-merged", reason, merges_values=True)
+            CompatibilityIssue("", FieldCompatibility.MIGRATE, "enum-constants-merged", reason, merges_values=True)
         )
+    plan = EnumPlan(tuple(known[constant].name for constant in old.constants))
+    if merged:
+        return TypeSerializerSchemaCompatibility.compatible_after_migration(issues, plan=plan)
     if not issues or issues[-1].compatibility is FieldCompatibility.AS_IS:
         reason = "the constants are in another order; the old ones keep their ordinals"
         issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-reordered", reason))
-    order = (*_renamed_constants(old.constants, known), *added)
+    order = (*plan.constants, *added)
     return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-        EnumSerializer(new.enum_class, order, name=new.name, former_names=new.former_names),
-        issues,
-        plan=EnumPlan(tuple(known[constant].name for constant in old.constants)),
+        EnumSerializer(new.enum_class, order, name=new.name, former_names=new.former_names), issues, plan=plan
     )
 
 
@@ -172,16 +175,6 @@ def _merged(old: Sequence[str], known: Mapping[str, Any]) -> dict[str, list[str]
     for constant in old:
         merged.setdefault(known[constant].name, []).append(constant)
     return {name: constants for name, constants in merged.items() if len(constants) > 1}
-
-
-def _renamed_constants(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """Returns the old constants under their new names; two that became one keep both, so that no ordinal is lost."""
-    names: list[str] = []
-    canonical = {known[constant].name for constant in old if known[constant].name == constant}
-    for constant in old:
-        name = known[constant].name
-        names.append(name if name not in names and (name == constant or name not in canonical) else constant)
-    return names
 
 
 def _renamed(old: str, new: str) -> CompatibilityIssue:

@@ -237,6 +237,20 @@ class ReconfigurationContract(ContractBase):
         assert "Colour.RED: 1" in message
         assert "Colour.CRIMSON: 2" in message
 
+    def test_a_value_stays_merged_when_its_constants_become_two_again(self, harness: BackendHarness) -> None:
+        first, second = (
+            ListStateDescriptor("colours", EnumSerializer(colour)) for colour in (FIRST_COLOUR, SECOND_COLOUR)
+        )
+        backend = harness.open(self.create_state_backend())
+        harness.at(backend, 7)
+        backend.get_state(first).update([FIRST_COLOUR.CRIMSON, FIRST_COLOUR.BLUE])
+        merged = self.reopen(harness, harness.snapshot(backend).handle)
+        merged.get_state(second)
+        for handle in (harness.snapshot(merged).handle, harness.export(merged)):
+            restored = self.reopen(harness, handle)
+            harness.at(restored, 7)
+            assert restored.get_state(first).get() == [FIRST_COLOUR.RED, FIRST_COLOUR.BLUE]
+
     def test_the_keys_of_an_operator_cannot_migrate_or_change(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend(), key_serializer=flight_v1())
         harness.at(backend, FLIGHTS[0])

@@ -351,4 +351,11 @@ def with_parts(given: Type, changed: list[Type]) -> Type:
     if isinstance(given, TupleOf):
         return TupleOf(tuple(changed))
     assert isinstance(given, Record)
-    return evolve(given, fields=tuple(evolve(one, type=kind) for one, kind in zip(given.fields, changed, strict=True)))
+    fields = (_with_type(one, kind) for one, kind in zip(given.fields, changed, strict=True))
+    return evolve(given, fields=tuple(fields))
+
+
+def _with_type(one: Field, kind: Type) -> Field:
+    # The old default may be no value of the other type.
+    stays = one.default is REQUIRED or kind == one.type
+    return evolve(one, type=kind, default=one.default if stays else random_value(Random(0), kind))
