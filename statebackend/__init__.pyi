@@ -251,3 +251,4 @@ from statebackend.streaming.windows.window_functions import (
     WindowRuntimeContext as WindowRuntimeContext,
 )
 from statebackend.streaming.windows.windowed_stream import WindowedStream as WindowedStream
+from typeserializers.times.timers import GlobalWindow as GlobalWindow, TimeWindow as TimeWindow

@@ -268,7 +268,7 @@ def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:
 
 
 def _print_lock(printer: Printer, answer: dict[str, Any]) -> None:
-    printer.line(f"{answer['path']}: {'written' if answer['changed'] else 'as it was'}")
+    printer.line(f"{answer['path']}: {'written' if answer['changed'] else 'unchanged'}")
     if answer["added_to_history"] is not None:
         printer.line(f"{answer['added_to_history']}: added")
     _print_former(printer, answer)
@@ -276,9 +276,9 @@ def _print_lock(printer: Printer, answer: dict[str, Any]) -> None:
 
 def _print_would_change(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["changed"]:
-        printer.line(f"{answer['path']}: not that of the job; run statebackend lock without --check to write it", "red")
+        printer.line(f"{answer['path']}: outdated; run statebackend lock without --check to write it", "red")
     else:
-        printer.line(f"{answer['path']}: that of the job", "green")
+        printer.line(f"{answer['path']}: up to date", "green")
     _print_former(printer, answer)
 
 

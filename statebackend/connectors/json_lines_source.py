@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
@@ -38,6 +38,8 @@ class JsonLinesSource:
         >>> source = JsonLinesSource("payments", Payment)  # doctest: +SKIP
         >>> payments = environment.from_source(source, Payment, uid="payments")  # doctest: +SKIP
     """
+
+    reads_splits_one_by_one: Final = True
 
     def __init__(self, directory: str | os.PathLike[str], schema: Any, *, pattern: str = "*.jsonl") -> None:
         if not pattern or "/" in pattern:

@@ -200,7 +200,8 @@ class LocalSource:
 
     def _timestamps_of(self, node: TimestampsNode) -> _Timestamps:
         strategy = node.strategy
-        get_timestamp = self._getter(strategy.timestamps, "with_timestamps")
+        column = _no_timestamp if strategy.timestamps is None else strategy.timestamps
+        get_timestamp = self._getter(column, "with_timestamps")
         channel_of_record = None
         if strategy.channel is not None:
             get_channel = self._getter(strategy.channel, "with_channel")
@@ -215,7 +216,6 @@ class LocalSource:
         except Exception as error:
             what = f"{self._where}: its watermark generator cannot be created: {describe_exception(error)}"
             raise UserFunctionError(what) from error
-        column = strategy.timestamps
         # The getter of a function adds the record to its errors.
         get_all = column_getter(get_timestamp if callable(column) else column, self._where, "with_timestamps")
 
@@ -272,6 +272,10 @@ class LocalSource:
     def _send_time(self, elements: Sequence[WatermarkElement]) -> None:
         for element in elements:
             self._output.send_time(element)
+
+
+def _no_timestamp(record: Any) -> None:
+    """The timestamp of a record of a strategy without timestamps."""
 
 
 def _times_in_columns(records: Sequence[Any], column: Any) -> list[int | None] | None:

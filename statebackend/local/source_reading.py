@@ -70,7 +70,10 @@ class ElementFeed:
 
 
 class SplitFeed:
-    """Feeds a source from the splits of a replayable source, a batch of each in turn, from their positions on."""
+    """Feeds a source from the splits of a replayable source, from their positions on.
+
+    It reads a batch of each split in turn or, if the source asks for it, each split to its end.
+    """
 
     def __init__(
         self, source: SourceSubtask[LocalSource], uid: str, replayed: ReplayedSource, positions: SplitPositions
@@ -82,6 +85,7 @@ class SplitFeed:
         self.batch_records = BATCH_ROWS if isinstance(replayed.source, ArrowRows) else BATCH_RECORDS
         self._next = dict(positions.now)
         self._open = deque(sorted(self._next))
+        self._is_one_by_one = getattr(replayed.source, "reads_splits_one_by_one", False)
 
     def feed_next(self, most: int) -> bool:
         """Feed the next batch, if there is one; returns False if all splits are at their ends."""
@@ -92,7 +96,8 @@ class SplitFeed:
     def _feed_next(self, most: int) -> bool:
         for _ in range(len(self._open)):
             split = self._open[0]
-            self._open.rotate(-1)
+            if not self._is_one_by_one:
+                self._open.rotate(-1)
             before = self._next[split]
             try:
                 got = self._replayed.source.read(split, before, most)

@@ -407,8 +407,8 @@ class CompatibilityChecker:
                 if not backend.can_restore(handle.backend):
                     raise JobRestoreError(
                         f"the state of operator {operator.uid!r} at {self.stored.where} was written by the backend "
-                        f"{handle.backend!r}, whose native format {backend.name!r} does not read. Take a savepoint "
-                        f"with the old backend, and start a new job directory from it with the new one"
+                        f"{handle.backend!r} in its native format. The backend {backend.name!r} does not read it. Take "
+                        f"a savepoint with the old backend, and start a new job directory from it with the new one"
                     )
 
     def check_merges(self, parallelism: int) -> None:

@@ -237,7 +237,8 @@ class DataStream(Generic[T]):
         beyond ``strategy.with_future_limit`` go to the side output of its tag.
 
         Raises:
-            JobDefinitionError: The argument is not a strategy with `with_timestamps`, or the place is wrong.
+            JobDefinitionError: The argument is not a strategy, its watermarks need `with_timestamps`, or the place is
+                wrong.
         """
         if not isinstance(strategy, WatermarkStrategy):
             given: object = strategy
@@ -246,7 +247,7 @@ class DataStream(Generic[T]):
                 f"not {format_value(given, 80)}; make one with "
                 f"WatermarkStrategy.for_bounded_out_of_orderness('10 minutes').with_timestamps('column')"
             )
-        if strategy.timestamps is None:
+        if strategy.timestamps is None and strategy.has_watermarks:
             raise JobDefinitionError(
                 "assign_timestamps_and_watermarks(): the strategy does not define timestamps; add "
                 ".with_timestamps('column')"

@@ -119,7 +119,6 @@ def _place_of(error: BaseException) -> str:
     if not frames:
         return ""
     # A C function, such as max in a reducing state, has no frame. Report where the state was used.
-    innermost = next(
-        (frame for frame in reversed(frames) if not frame.filename.startswith((_STATES, GENERATED_FILES))), frames[-1]
-    )
+    not_user_code = (_STATES, GENERATED_FILES, "<attrs generated")
+    innermost = next((frame for frame in reversed(frames) if not frame.filename.startswith(not_user_code)), frames[-1])
     return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"

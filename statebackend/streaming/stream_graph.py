@@ -86,6 +86,9 @@ class ReplayableSource(Protocol):
     is deleted and created again. Checkpoints store it with the position, and another text is an error. It is called
     after `splits` and before each checkpoint.
 
+    With ``reads_splits_one_by_one = True``, the local runtime reads each split to its end before the next one by name.
+    Otherwise it reads a batch of each in turn.
+
     ``close()`` is called when a run ends.
     """
 

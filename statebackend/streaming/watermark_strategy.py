@@ -94,7 +94,11 @@ class WatermarkStrategy(Generic[T]):
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy[Any]:
-        """Records have timestamps but do not advance event time; for jobs that use processing time only."""
+        """Records do not advance event time. They need no timestamps.
+
+        For records without a time, such as broadcast rules, add ``with_idleness("1 ms")``. Then operators do
+        not wait for their watermark.
+        """
         return WatermarkStrategy(generator_factory=NoWatermarks)
 
     @classmethod
@@ -182,6 +186,11 @@ class WatermarkStrategy(Generic[T]):
             )
         drift_ms = duration_ms(max_drift, "the drift of with_watermark_alignment", at_least_ms=0)
         return evolve(self, alignment=WatermarkAlignment(group, drift_ms))
+
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether the records may advance event time."""
+        return self.generator_factory is not NoWatermarks
 
     def source_time(self) -> SourceTime:
         """How time follows from the largest timestamps of channels, for runtimes that report only those."""

@@ -11,6 +11,7 @@ A snapshot is a savepoint. Another harness can start from it, with another paral
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import SourceNode
+from statebackend.streaming.time.timestamps import timestamp_of
 from statebackend.streaming.time.watermark_generators import (
     Watermark,
     WatermarkElement,
@@ -46,6 +48,7 @@ __all__ = [
     "HarnessJob",
     "JobTestHarness",
     "ScriptedSource",
+    "Time",
 ]
 
 
@@ -80,6 +83,14 @@ class EmittedStatus:
 
 
 EmittedElement: TypeAlias = Emitted | EmittedWatermark | EmittedStatus
+
+Time: TypeAlias = int | datetime.datetime
+"""Milliseconds since 1970, or a datetime; one without a zone is in UTC."""
+
+
+def _milliseconds(time: Any) -> Any:
+    """Convert a datetime to milliseconds; other values are returned unchanged."""
+    return timestamp_of(time) if isinstance(time, datetime.datetime) else time
 
 
 class HarnessJob:
@@ -144,16 +155,19 @@ class ScriptedSource:
         """The number of events that the paused source has not read yet."""
         return self._source.unread
 
-    def send(self, record: Any, timestamp_ms: int | None = None) -> None:
-        """Send a record, with or without a timestamp in milliseconds. A strategy of the job may assign another one."""
+    def send(self, record: Any, timestamp_ms: Time | None = None) -> None:
+        """Send a record, with or without a timestamp. A strategy of the job may assign another one.
+
+        A time is a number of milliseconds since 1970 or a datetime. A datetime without a zone is in UTC.
+        """
         self.send_all([record], [timestamp_ms])
 
-    def send_all(self, records: Sequence[Any], timestamps_ms: Sequence[int | None] | None = None) -> None:
+    def send_all(self, records: Sequence[Any], timestamps_ms: Sequence[Time | None] | None = None) -> None:
         """Send several records as one batch, with or without timestamps.
 
         Raises `ValueError` for an invalid timestamp, and errors of the schema of the source for an invalid record.
         """
-        times = [None] * len(records) if timestamps_ms is None else list(timestamps_ms)
+        times = [None] * len(records) if timestamps_ms is None else list(map(_milliseconds, timestamps_ms))
         if len(times) != len(records):
             raise ValueError(f"{len(records)} records were given {len(times)} timestamps; give one for each")
         for time_ms in times:
@@ -163,12 +177,12 @@ class ScriptedSource:
         rows = copied_records(list(records), "send_all") if schema is None else rows_of(records, schema)
         self._feed(partial(LocalSource.read, records=rows, timestamps=times))
 
-    def watermark(self, timestamp_ms: int) -> None:
+    def watermark(self, timestamp_ms: Time) -> None:
         """Send a watermark: all later records have larger timestamps. Raises `ValueError` for an invalid time.
 
         With a watermark strategy it is handled like a watermark of the strategy: smaller ones are ignored.
         """
-        self._feed(partial(LocalSource.read_given_time, element=Watermark(timestamp_ms)))
+        self._feed(partial(LocalSource.read_given_time, element=Watermark(_milliseconds(timestamp_ms))))
 
     def idle(self) -> None:
         """Mark the source idle. Watermarks that it sends while it is idle are dropped."""
@@ -212,13 +226,13 @@ class JobTestHarness:
         backend: Any = "heap",
         parallelism: int = 1,
         max_parallelism: int = 128,
-        processing_time_ms: int = 0,
+        processing_time_ms: Time = 0,
         from_snapshot: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
         seed: int | None = None,
         capacity: int = 16,
     ) -> None:
-        self._processing_time_ms = processing_time_ms
+        self._processing_time_ms = _milliseconds(processing_time_ms)
         self._output = _Output()
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-harness-")
         self._closing = contextlib.ExitStack()
@@ -263,11 +277,12 @@ class JobTestHarness:
             raise KeyError(f"the job reads no source {name!r}; it reads {', '.join(map(repr, self._sources))}")
         return self._sources[name]
 
-    def advance_processing_time(self, time_ms: int) -> None:
-        """Advance the clock to a time in milliseconds: timers fire, then watermark strategies emit periodically.
+    def advance_processing_time(self, time_ms: Time) -> None:
+        """Advance the clock to a time: timers fire, then watermark strategies emit periodically.
 
         Raises `ValueError` for an earlier time.
         """
+        time_ms = _milliseconds(time_ms)
         if time_ms < self._processing_time_ms:
             raise ValueError(f"the clock is at {self._processing_time_ms} ms and cannot go back to {time_ms} ms")
         self._processing_time_ms = time_ms

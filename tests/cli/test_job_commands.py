@@ -104,7 +104,7 @@ def test_the_lock_depends_on_the_state_and_not_on_the_order_of_the_program(
 ) -> None:
     assert run(capsys, "lock", "--job", "programs:as_it_was") == ["state.lock: written"]
     before = (directory / "state.lock").read_bytes()
-    assert run(capsys, "lock", "--job", "programs:other_order") == ["state.lock: as it was"]
+    assert run(capsys, "lock", "--job", "programs:other_order") == ["state.lock: unchanged"]
     assert (directory / "state.lock").read_bytes() == before
     assert "        Totals.sales: int64" in before.decode().splitlines()
 
@@ -337,6 +337,10 @@ def test_a_program_without_a_job_is_reported_in_one_line(
         ("import sys; sys.exit('usage: ...')", "importing broken ended the process"),
         ("raise ValueError('no settings')", "importing broken raised ValueError: no settings (broken.py, line 1"),
         ("import nothing_of_that_name", "broken imports 'nothing_of_that_name', which is not installed"),
+        (
+            "from statebackend import ListStateDescriptor\nListStateDescriptor('l', int | None)",
+            "broken.py, line 2, in <module>",
+        ),
         ("def build(:", "importing broken raised SyntaxError"),
     ],
 )

@@ -51,6 +51,14 @@ def numbers(directory: Path, job_dir: Path | None = None) -> list[tuple[Any, ...
     return [tuple(row) for row in rows]
 
 
+def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text(3 * LINE.replace('"a"', '"second"'))
+    (tmp_path / "a.jsonl").write_text(3 * LINE.replace('"a"', '"first"'))
+    assert [card for card, *_ in numbers(tmp_path, tmp_path / "job")] == 3 * ["first"] + 3 * ["second"]
+    (tmp_path / "0.jsonl").write_text(3 * LINE.replace('"a"', '"third"'))
+    assert [card for card, *_ in numbers(tmp_path, tmp_path / "job")] == 3 * ["third"]
+
+
 def test_fields_are_converted_to_the_columns_of_the_schema(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(
         '{"device": {"id": "x", "os": "web"}, "other": 1, "at": "2026-03-01T01:00:00+01:00", "amount": "1.5", '

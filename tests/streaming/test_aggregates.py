@@ -308,6 +308,14 @@ def test_a_renamed_aggregate_continues(tmp_path: Path) -> None:
     assert job.run(n=count(), spent=sum_("n", former_names=["total"]))["a"] == (6, 18)
 
 
+def test_a_rename_without_the_former_name_is_reported(tmp_path: Path) -> None:
+    job = Upgrades(tmp_path)
+    job.run(n=count(), total=sum_("n"))
+    assert 'It looks like a rename to totals_sum: declare former_names("total_sum")' in job.report(
+        n=count(), totals=sum_("n")
+    )
+
+
 def test_a_removed_aggregate_is_reported_as_data_loss(tmp_path: Path) -> None:
     job = Upgrades(tmp_path)
     job.run(n=count(), total=sum_("n"))

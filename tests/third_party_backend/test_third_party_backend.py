@@ -207,7 +207,7 @@ def test_its_checkpoints_are_checked_with_it_and_rejected_by_others(
     assert check()[0] == check("--backend", "sqlite")[0] == 0
     status, reported = check("--backend", "rocksdb")
     assert status == 1
-    assert "written by the backend 'sqlite', whose native format 'rocksdb' does not read" in reported
+    assert "written by the backend 'sqlite' in its native format. The backend 'rocksdb' does not read it" in reported
     status, reported = check("--backend", "nobody")
     assert status == 3
     assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in reported

@@ -83,7 +83,7 @@ class Follow(KeyedProcessFunction[str, int, str]):
         yield "done"
 
 
-class Windows(ProcessWindowFunction[str, int, str, TimeWindow]):
+class Windows(ProcessWindowFunction[str, int, str]):
     seen = ValueStateDescriptor("seen", int, default=0)
     fired = ListStateDescriptor("fired", str).per_window()
 

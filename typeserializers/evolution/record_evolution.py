@@ -86,7 +86,7 @@ from typeserializers.evolution.plans import (
     ReferencePlan,
 )
 from typeserializers.kernel.known_serializers import restored_with
-from typeserializers.kernel.record_families import ReadingConverter, RecordConverter, name_of
+from typeserializers.kernel.record_families import ABSENT, ReadingConverter, RecordConverter, name_of
 from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot, all_inside
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, described
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -540,7 +540,8 @@ def _declared_rename(record: RecordShape, name: str, former: str) -> str:
     [known] = [part.former_names for part in record.fields if part.name == name]
     names = ", ".join(f'"{one}"' for one in (*known, former))
     annotated = f"former_names({names})"
-    return f"{name}: Annotated[{described(declared[name])}, {annotated}]" if name in declared else annotated
+    hint = declared.get(name, ABSENT)
+    return annotated if hint is ABSENT else f"{name}: Annotated[{described(hint)}, {annotated}]"
 
 
 def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], record: RecordShape) -> CompatibilityIssue:

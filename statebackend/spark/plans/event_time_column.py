@@ -158,7 +158,8 @@ _MILLISECONDS: Final[Mapping[type, Any]] = {
 
 def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Column:
     strategy = node.strategy
-    timestamps = _given_column(frame, strategy.timestamps, source_name, "with_timestamps")
+    given = F.lit(None).cast(LongType()) if strategy.timestamps is None else strategy.timestamps
+    timestamps = _given_column(frame, given, source_name, "with_timestamps")
     data_type = frame.select(timestamps).schema.fields[0].dataType
     milliseconds = _MILLISECONDS.get(type(data_type))
     if milliseconds is None:

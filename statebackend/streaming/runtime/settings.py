@@ -54,16 +54,19 @@ def warn_of_blocked_timers(event_time: EventTime | None, job_name: str) -> None:
 def blocked_timers(event_time: EventTime) -> list[str]:
     """Return one warning for each input without a watermark of an operator with timers.
 
-    An operator without any input with timestamps is skipped: it can only use processing-time timers.
+    An operator without any input with timestamps is skipped: it can only use processing-time timers. A source without
+    watermarks that becomes idle holds back no operator.
     """
     graph = event_time.graph
     names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))
+    strategies = {name: node.strategy for name, node in event_time.nodes.items()}
+    passing = {name for name, one in strategies.items() if one.has_watermarks or one.idleness_ms is not None}
     warnings = []
     for node in graph.operators:
         if not _has_timers(node):
             continue
         without = [
-            sorted(names[one] for one in upstream_of([edge]) & names.keys() if names[one] not in event_time.nodes)
+            sorted(names[one] for one in upstream_of([edge]) & names.keys() if names[one] not in passing)
             for edge in node.inputs
         ]
         is_timed = any(names[one] in event_time.nodes for one in upstream_of(node.inputs) & names.keys())
@@ -77,9 +80,9 @@ def blocked_timers(event_time: EventTime) -> list[str]:
 def _warning(place: str, held_by: list[str]) -> str:
     sources = f"source{'s' * (len(held_by) > 1)} {', '.join(map(repr, held_by))}"
     return (
-        f"{place}: the records of {sources} have no timestamps, so this input has no watermark, and no event-time "
-        f"timer or window of the operator fires as long as it is read; call "
-        f"assign_timestamps_and_watermarks(...) after {sources} too, with .with_idleness(...) if records are rare"
+        f"{place}: there are no watermarks from {sources}, so no event-time timer or window of the operator fires; "
+        f"call assign_timestamps_and_watermarks(...) after {sources} too, with .with_idleness(...) if records "
+        f"are rare, or with WatermarkStrategy.no_watermarks().with_idleness('1 ms') if records have no time"
     )
 
 

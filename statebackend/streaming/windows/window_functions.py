@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from attrs import frozen
+from typing_extensions import TypeVar
 
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
 from statebackend.streaming.output_tag import OutputTag
+from typeserializers.times.timers import TimeWindow
 
 __all__ = ["ProcessWindowFunction", "WindowContext", "WindowRuntimeContext", "WindowStateStore"]
 
 K = TypeVar("K")
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
-W = TypeVar("W")
+W = TypeVar("W", default=TimeWindow)
 T = TypeVar("T")
 
 
@@ -75,6 +77,8 @@ class WindowContext(ABC, Generic[W]):
 class ProcessWindowFunction(WorkerLifecycle, ABC, Generic[K, I, O, W]):
     """Computes output records from the contents of a window. Their timestamp is the last one of the window.
 
+    The types in brackets are those of the key, the input and the output. A fourth one is the type of the window, if it
+    is not `TimeWindow`.
     Instances travel to the subtasks by pickling and hold configuration only. Create connections in `setup()`.
     """
 

@@ -44,7 +44,8 @@ class TimedBoth(Both):
 
 
 class TimedRules(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    def process_element(self, value: Any, context: Any) -> None: ...
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value
 
     def process_broadcast_element(self, value: Any, context: Any) -> None: ...
 
@@ -75,7 +76,7 @@ def test_a_source_without_timestamps_that_blocks_timers_is_reported_once_with_op
     both = job.timed.connect(job.untimed).key_by("k").process(TimedBoth(), uid="both", schema=SCHEMA)
     [reported] = job.warnings(both, caplog)
     assert reported.startswith(
-        "job 'the job': operator 'both', its second input: the records of source 'untimed' have no"
+        "job 'the job': operator 'both', its second input: there are no watermarks from source 'untimed', so no"
     )
     assert "after source 'untimed' too, with .with_idleness(...)" in reported
 
@@ -98,7 +99,17 @@ def test_windows_over_a_union_with_a_source_without_timestamps_are_reported(capl
     no_records = job.untimed.flat_map(lambda row: [])
     windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
     [reported] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
-    assert reported.startswith("job 'the job': operator 'windows': the records of source 'untimed' have no timestamps")
+    assert reported.startswith("job 'the job': operator 'windows': there are no watermarks from source 'untimed'")
+
+
+def test_a_source_that_makes_no_watermarks_must_become_idle(caplog: pytest.LogCaptureFixture) -> None:
+    for idleness, warnings in ((None, 1), ("1 ms", 0)):
+        job, strategy = Job(), WatermarkStrategy.no_watermarks()
+        strategy = strategy if idleness is None else strategy.with_idleness(idleness)
+        rules = job.untimed.assign_timestamps_and_watermarks(strategy).broadcast(RULES)
+        ruled = job.timed.key_by("k").connect(rules).process(TimedRules(), uid="ruled", schema=SCHEMA)
+        assert len(job.warnings(ruled, caplog)) == warnings
+        caplog.clear()
 
 
 @pytest.mark.parametrize("case", ["no timers", "no event time", "all have timestamps"])
@@ -113,3 +124,19 @@ def test_inputs_that_block_no_timers_are_not_reported(case: str, caplog: pytest.
         job.untimed.sink_to([], uid="other")
         stream = job.timed.key_by("k").process(Timed(), uid="timers", schema=SCHEMA)
     assert job.warnings(stream, caplog) == []
+
+
+def test_rules_without_a_time_hold_back_no_window_once_they_are_idle() -> None:
+    times = iter(range(0, 1000, 10))
+    env = LocalStreamEnvironment(epoch_size=1, clock=lambda: next(times))
+    rules = env.from_elements([("a",)], "k string", uid="rules")
+    rules = rules.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks().with_idleness("1 ms"))
+    timed: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+    elements = env.from_elements([("a", t) for t in (1, 11, 21)], SCHEMA, uid="timed")
+    both = elements.assign_timestamps_and_watermarks(timed).key_by("k").connect(rules.broadcast(RULES))
+    ruled = both.process(TimedRules(), uid="ruled", schema=SCHEMA)
+    counts: list[Any] = []
+    windows = ruled.key_by("k").window(TumblingEventTimeWindows.of(10))
+    windows.count(uid="windows", schema="k string, start bigint, until bigint, n bigint").sink_to(counts)
+    env.execute()
+    assert [row.start for row in counts] == [0, 10]

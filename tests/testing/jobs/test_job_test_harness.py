@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -392,6 +393,26 @@ def test_invalid_calls_are_rejected_and_change_nothing() -> None:
         with pytest.raises(IllegalTransitionError, match="has ended"):
             source.send(("a", 1))
         assert harness.taken() == [EmittedWatermark("out", MAX_TIMESTAMP), EmittedWatermark("side", MAX_TIMESTAMP)]
+
+
+def test_times_may_be_datetimes() -> None:
+    noon = datetime.datetime(2026, 11, 1, 12, tzinfo=datetime.timezone.utc)
+    noon_ms = int(noon.timestamp() * 1000)
+
+    def build(job: HarnessJob) -> None:
+        job.output("out", job.source("in", "k string").filter(lambda row: True))
+
+    with JobTestHarness(build, processing_time_ms=noon) as harness:
+        source = harness.source("in")
+        source.send(("a",), timestamp_ms=noon)
+        source.send_all([("b",), ("c",)], [noon.replace(tzinfo=None), None])
+        source.watermark(noon)
+        [*emitted, watermark] = harness.taken()
+        assert [one.timestamp_ms for one in emitted if isinstance(one, Emitted)] == [noon_ms, noon_ms, None]
+        assert watermark == EmittedWatermark("out", noon_ms)
+        harness.advance_processing_time(noon + datetime.timedelta(seconds=1))
+        with pytest.raises(ValueError, match=f"the clock is at {noon_ms + 1000} ms and cannot go back"):
+            harness.advance_processing_time(noon)
 
 
 def test_the_chapter_on_testing_jobs_shows_real_output(tmp_path: Path) -> None:
