@@ -161,7 +161,8 @@ class _Guard:
             # The same page without the token. A path that begins with two slashes would be another host.
             rest = urlencode([one for one in request.query_params.multi_items() if one[0] != "token"])
             signed_in = RedirectResponse(f"/{request.url.path.lstrip('/')}?{rest}".rstrip("?"), 303)
-            signed_in.set_cookie(self._access.cookie_name, self._access.cookie, httponly=True, samesite="strict")
+            # After a link on another site, browsers do not send a strict cookie to the redirect.
+            signed_in.set_cookie(self._access.cookie_name, self._access.cookie, httponly=True, samesite="lax")
             return signed_in
         if not _is_same(request.cookies.get(self._access.cookie_name, ""), self._access.cookie):
             return HTMLResponse(error_page("Open the address that the command statebackend ui printed."), 401)

@@ -31,7 +31,7 @@ def test_the_token_is_exchanged_for_a_cookie_that_opens_the_page(page: ServedPag
     assert (signed_in.status, signed_in.headers["location"]) == (303, "/job?at=0")
     cookie = signed_in.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert page.access.token not in cookie
     assert page.request("/", {"Cookie": cookie.partition(";")[0]}).status == 200
 
