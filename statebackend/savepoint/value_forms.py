@@ -25,8 +25,9 @@
 Reads and writes of every tool use this table (`FAMILIES`):
 
 - *Columns* (`ColumnForms`). A value that its Arrow type cannot hold raises `ColumnValueError` and is never rounded,
-  truncated or nulled. With ``as_text``, decimals, unbounded ints and Java's times become text, and lone surrogates are
-  escaped. `notes` describes substitutes. A struct is built from one array per field, never from a dict per record.
+  truncated or nulled. ``decimal_scale`` sets the fractional digits of decimals. With ``as_text``, decimals, unbounded
+  ints and Java's times become text, and lone surrogates are escaped. `notes` describes substitutes. A struct is built
+  from one array per field, never from a dict per record.
 - *Conditions* (`stored_type`): the type that parses the literal of a condition
   (`statebackend.savepoint.conditions`).
 - *Values of columns* (`stored_values`). A type that is JSON in a column is rejected by name. A timestamp comes back in
@@ -256,10 +257,14 @@ Back: TypeAlias = "Callable[[Any, str], Convert | None]"
 
 @frozen
 class ColumnForms:
-    """Chooses the form of each serializer. ``added`` forms take precedence, by exact serializer class."""
+    """Chooses the form of each serializer. ``added`` forms take precedence, by exact serializer class.
+
+    ``decimal_scale`` is the number of digits after the point of decimal columns, which have 38 digits in all.
+    """
 
     added: Mapping[type[TypeSerializer[Any]], MakeForm] = field(factory=dict)
     as_text: bool = False
+    decimal_scale: int = 18
 
     def of(self, serializer: TypeSerializer[Any]) -> ColumnForm:
         """Return the form for a serializer. Every serializer has one."""
@@ -300,10 +305,16 @@ def _bounded(type_: pa.DataType, convert: Convert | None, text: Callable[[Any], 
 
     def make(serializer: Any, forms: ColumnForms) -> ColumnForm:
         if forms.as_text:
-            return ScalarForm(pa.string(), text, "text, as requested: no type holds every value")
+            return ScalarForm(pa.string(), text, _AS_TEXT)
         return ScalarForm(type_, convert, fix=_FIX)
 
     return make
+
+
+def _decimal_column(serializer: Any, forms: ColumnForms) -> ColumnForm:
+    fix = f"ask for another number of digits after the point than {forms.decimal_scale}, as decimal_scale=30; or {_FIX}"
+    type_ = pa.decimal128(38, forms.decimal_scale)
+    return ScalarForm(pa.string(), str, _AS_TEXT) if forms.as_text else ScalarForm(type_, fix=fix)
 
 
 def _list_column(part: str, of_value: Callable[[Any], Any] | None = None) -> MakeForm:
@@ -378,6 +389,7 @@ def _escaped(text: str) -> str:
     return text if has_utf8(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
+_AS_TEXT: Final = "text, as requested: no type holds every value"
 _FIX: Final = "ask for such values as text: as_text=True"
 _DAY_MS: Final = 86_400_000
 _UTC: Final = "UTC"
@@ -744,7 +756,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.BigIntSerializer: Family(
         _bounded(pa.decimal128(38, 0), _decimal, digits), _always(conditions.LONG), _by(_whole_number)
     ),
-    ts.BigDecSerializer: Family(_bounded(pa.decimal128(38, 18), None, str), _always(conditions.DECIMAL), _as_it_is),
+    ts.BigDecSerializer: Family(_decimal_column, _always(conditions.DECIMAL), _as_it_is),
     ts.EnumSerializer: Family(_column(pa.string(), attrgetter("name")), _enum_type, _enum_back),
     ts.UuidSerializer: Family(_column(pa.string(), str), _always(conditions.UUID), _by(uuid.UUID)),
     ts.PythonDateSerializer: Family(_column(pa.date32()), _always(conditions.DATE), _as_it_is),

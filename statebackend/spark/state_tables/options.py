@@ -17,6 +17,7 @@ from snapshots.permitted_modules import allow_snapshot_modules
 from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
+from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.spark.tasks.program_pickles import ProgramModules
 from statebackend.streaming.errors import StreamJobError
 
@@ -53,7 +54,8 @@ class TableOptions:
 
     ``columns`` are the columns to read, None for all: Spark does not report which of them a query needs. ``modules``
     define serializers of the program and are imported wherever state is read. With ``as_text``, values that no column
-    type covers (decimals, unbounded numbers) are text. ``high_availability`` is that of the job of the directory.
+    type covers (decimals, unbounded numbers) are text; other decimals have ``decimal_scale``
+    digits after the point. ``high_availability`` is that of the job of the directory.
     """
 
     path: str
@@ -64,8 +66,14 @@ class TableOptions:
     columns: tuple[str, ...] | None = None
     modules: tuple[str, ...] = ()
     as_text: bool = False
+    decimal_scale: int = 18
     high_availability: JobServices | None = None
     moved: Mapping[str, str] | None = None
+
+    @property
+    def forms(self) -> ColumnForms:
+        """The forms of the columns."""
+        return ColumnForms(as_text=self.as_text, decimal_scale=self.decimal_scale)
 
 
 @frozen
@@ -147,6 +155,12 @@ def _truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _decimal_scale(text: str) -> int:
+    if not text.isdecimal() or int(text) > 38:
+        raise StateTableError(f"the option decimal_scale is a whole number from 0 to 38, not {text!r}")
+    return int(text)
+
+
 def _zookeeper(text: str) -> JobServices:
     try:
         return ZooKeeperHighAvailability.at(text)
@@ -176,6 +190,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "columns": _names,
     "modules": _names,
     "as_text": _truth,
+    "decimal_scale": _decimal_scale,
     "zookeeper": _zookeeper,
     "moved": _moved,
 }

@@ -285,7 +285,7 @@ class KeyedTable:
     handles: tuple[KeyedStateHandle, ...]
     file_system: CheckpointFileSystem
     max_parallelism: int
-    as_text: bool
+    forms: ColumnForms
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[KeyedPart]:
         """See `SparkTable`."""
@@ -305,7 +305,7 @@ class KeyedTable:
         meta = part.meta
         state = meta.state(self.state_name)
         assert state is not None
-        read = columns_of(meta, state, as_text=self.as_text)
+        read = TabularState.of(meta, state, self.forms)
         check_same_columns(self.schema, read.schema, self.state_name, read.notes)
         yield from read.batches(part.rows(state, read.needed(columns)), columns)
 
@@ -326,9 +326,9 @@ def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOpt
     meta = _meta(holding[0])
     state = meta.state(options.state)
     assert state is not None, "the savepoint has this state"
-    schema = columns_of(meta, state, as_text=options.as_text).schema
+    schema = TabularState.of(meta, state, options.forms).schema
     max_parallelism = savepoint.metadata.max_parallelism
-    return KeyedTable(schema, options.state, tuple(holding), restored.file_system, max_parallelism, options.as_text)
+    return KeyedTable(schema, options.state, tuple(holding), restored.file_system, max_parallelism, options.forms)
 
 
 def chosen_operator(savepoint: Savepoint, options: TableOptions) -> str:
@@ -340,11 +340,6 @@ def chosen_operator(savepoint: Savepoint, options: TableOptions) -> str:
     if len(savepoint.operators) == 1:
         return next(iter(savepoint.operators))
     raise StateTableError(f"the option operator is missing: there are {', '.join(savepoint.operators) or 'none'}")
-
-
-def columns_of(meta: KeyedStateMeta, state: StateMeta, *, as_text: bool) -> TabularState:
-    """The columns of a state of a subtask."""
-    return TabularState.of(meta, state, ColumnForms(as_text=as_text))
 
 
 def key_paths(schema: pa.Schema) -> Sequence[tuple[str, ...]]:
@@ -480,7 +475,7 @@ class ElementsTable:
     state_name: str
     file_system: CheckpointFileSystem
     subtask_parts: tuple[_SubtaskPart, ...]
-    as_text: bool
+    forms: ColumnForms
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_SubtaskPart]:
         """See `SparkTable`."""
@@ -488,7 +483,7 @@ class ElementsTable:
 
     def batches(self, part: _SubtaskPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """See `SparkTable`."""
-        held = OperatorStateColumns.of(self.state_name, part.part, ColumnForms(as_text=self.as_text))
+        held = OperatorStateColumns.of(self.state_name, part.part, self.forms)
         whole = held.schema(has_subtask="subtask" in self.schema.names)
         check_same_columns(self.schema, whole, self.state_name, {})
         schema = pa.schema([self.schema.field(name) for name in columns])
@@ -520,11 +515,9 @@ def operator_table(
     ]
     if is_one_copy:
         held = [one for one in held if one.subtask == held[0].subtask]
-    columns = OperatorStateColumns.of(
-        options.state, known[options.state].parts[-1], ColumnForms(as_text=options.as_text)
-    )
+    columns = OperatorStateColumns.of(options.state, known[options.state].parts[-1], options.forms)
     return ElementsTable(
-        columns.schema(has_subtask=not is_one_copy), options.state, restored.file_system, tuple(held), options.as_text
+        columns.schema(has_subtask=not is_one_copy), options.state, restored.file_system, tuple(held), options.forms
     )
 
 

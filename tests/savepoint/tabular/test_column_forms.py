@@ -127,6 +127,15 @@ def test_a_value_that_does_not_fit_is_named_with_advice(
     assert ColumnForms(as_text=True).of(serializer).array([value]).null_count == 0
 
 
+def test_decimals_have_the_requested_digits_after_the_point() -> None:
+    form = ColumnForms(decimal_scale=30).of(ts.ListSerializer(ts.BigDecSerializer()))
+    column = form.array([[decimal.Decimal("1E-30"), decimal.Decimal("12345678")]])
+    assert column.type == pa.list_(pa.decimal128(38, 30))
+    assert column.to_pylist() == [[decimal.Decimal("1E-30"), decimal.Decimal("12345678")]]
+    with pytest.raises(ColumnValueError, match="another number of digits after the point than 30"):
+        form.array([[decimal.Decimal("123456789")]])
+
+
 class CelsiusSerializer(ts.TypeSerializer[float]):
     """A third-party serializer."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tables_read import reader_of, rows_of
 
 from statebackend import ValueStateDescriptor
 from statebackend.savepoint.entry_schema import EntrySchema
+from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.spark.state_tables.options import StateTableError, parsed_write_options
 from statebackend.spark.state_tables.source import StateTableSource
@@ -46,6 +48,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"operator": "one", "state": "count", "columns": "key,vaule"},
             "there is no column 'vaule'; there are key_group",
         ),
+        ({"operator": "one", "state": "count", "decimal_scale": "39"}, "decimal_scale is a whole number from 0 to 38"),
         ({"operator": "one", "state": "count", "kind": "keys"}, "there are no tables of the kind 'keys'"),
     ],
     ids=str,
@@ -54,6 +57,16 @@ def test_an_option_without_effect_is_reported(two: Path, options: dict[str, str]
     with pytest.raises(StateTableError, match=reported):
         rows_of(two, **options)
     assert rows_of(two, operator="one", state="count", as_text="TRUE", columns="value") == [{"value": 1}]
+
+
+def test_decimals_have_the_requested_digits_after_the_point(tmp_path: Path) -> None:
+    price, state = Decimal("1.234567890123456789012345"), ValueStateDescriptor("price", Decimal)
+    plan = Plan().add_operator("one", "string").add_state("one", state, [("a", price)])
+    SavepointWriter.new(tmp_path / "one", max_parallelism=4).write(plan)
+    with pytest.raises(ColumnValueError, match="decimal_scale=30"):
+        rows_of(tmp_path / "one", operator="one", state="price", columns="value")
+    [row] = rows_of(tmp_path / "one", operator="one", state="price", columns="value", decimal_scale="24")
+    assert row == {"value": price}
 
 
 @pytest.mark.parametrize("text", ["4.0", "-4", "", "four", "\N{SUPERSCRIPT TWO}"])
