@@ -32,7 +32,7 @@ from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import SourceNode
-from statebackend.streaming.time.timestamps import timestamp_of
+from statebackend.streaming.time.timestamps import Time, timestamp_of
 from statebackend.streaming.time.watermark_generators import (
     Watermark,
     WatermarkElement,
@@ -48,7 +48,6 @@ __all__ = [
     "HarnessJob",
     "JobTestHarness",
     "ScriptedSource",
-    "Time",
 ]
 
 
@@ -83,9 +82,6 @@ class EmittedStatus:
 
 
 EmittedElement: TypeAlias = Emitted | EmittedWatermark | EmittedStatus
-
-Time: TypeAlias = int | datetime.datetime
-"""Milliseconds since 1970, or a datetime; one without a zone is in UTC."""
 
 
 def _milliseconds(time: Any) -> Any:

@@ -53,17 +53,21 @@ def timestamp_of(value: object) -> int | None:
     """
     if value is None:
         return None
+    if type(value) is int and MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
+        return value
     if isinstance(value, datetime.datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.timezone.utc)
         milliseconds = (moment - _EPOCH) // _MILLISECOND
         if milliseconds == milliseconds:  # The difference to a NaT of pandas is NaN.
             return milliseconds
-    if type(value) is not int or not MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
-        raise ValueError(
-            f"{shown(value)} is not a timestamp: pass milliseconds since 1970 as an integer of 64 bits, "
-            f"a datetime, or None"
-        )
-    return value
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        # An integer of numpy.
+        milliseconds = operator.index(value)
+        if MIN_TIMESTAMP <= milliseconds <= MAX_TIMESTAMP:
+            return milliseconds
+    raise ValueError(
+        f"{shown(value)} is not a timestamp: pass milliseconds since 1970 as an integer of 64 bits, a datetime, or None"
+    )
 
 
 def timestamps_of(values: Sequence[object]) -> list[int | None]:

@@ -24,7 +24,7 @@ from statebackend.streaming.aggregates import Aggregate, checked_aggregates
 from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Duration, duration_ms
-from statebackend.streaming.windows.assigners import WindowAssigner
+from statebackend.streaming.windows.assigners import GlobalWindows, WindowAssigner
 from statebackend.streaming.windows.evictors import Evictor
 from statebackend.streaming.windows.triggers import Trigger
 from statebackend.streaming.windows.window_definition import (
@@ -199,7 +199,12 @@ class WindowedStream(Generic[S]):
 
         When the window fires it emits a row: key, start and end of the window in milliseconds, and count. A
         ``window_function`` receives the count as in `reduce` instead.
+
+        Raises:
+            JobDefinitionError: A global window has no start and no end.
         """
+        if window_function is None and isinstance(self._assigner, GlobalWindows):
+            raise JobDefinitionError("count(): a global window has no start and no end; use aggregate(n=count())")
         function = Count()
         contents = AggregatedContents.of(function, None)
         return self._end(

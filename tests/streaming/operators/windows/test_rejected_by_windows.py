@@ -192,6 +192,12 @@ def pair_of_windows(assigner: Any = HOURLY) -> Any:
     return WindowedStreamPair.of(lambda definition, **_: definition, assigner, JoinWindowFunction)
 
 
+def test_a_count_of_a_global_window_needs_a_function() -> None:
+    with pytest.raises(JobDefinitionError, match=r"a global window has no start and no end; use aggregate\(n=count"):
+        windows(GlobalWindows.create()).count()
+    windows(GlobalWindows.create()).count(lambda key, window, n: [(key, n)])
+
+
 def test_invalid_parts_of_windows_are_rejected_by_the_constructor() -> None:
     for make, reported in (
         (lambda: PurgingTrigger.of(5), "takes a trigger, not 5"),
