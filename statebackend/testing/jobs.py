@@ -278,11 +278,11 @@ class JobTestHarness:
 
         Raises `ValueError` for an earlier time.
         """
-        time_ms = _milliseconds(time_ms)
-        if time_ms < self._processing_time_ms:
-            raise ValueError(f"the clock is at {self._processing_time_ms} ms and cannot go back to {time_ms} ms")
-        self._processing_time_ms = time_ms
-        self._run.advance_processing_time(time_ms)
+        now_ms = _milliseconds(time_ms)
+        if now_ms < self._processing_time_ms:
+            raise ValueError(f"the clock is at {self._processing_time_ms} ms and cannot go back to {now_ms} ms")
+        self._processing_time_ms = now_ms
+        self._run.advance_processing_time(now_ms)
         self._run.process_all()
 
     def taken(self) -> list[EmittedElement]:
