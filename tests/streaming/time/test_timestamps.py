@@ -35,7 +35,8 @@ def test_a_number_of_64_bits_is_a_timestamp(value: int | None) -> None:
 
 def test_an_integer_of_numpy_is_a_timestamp() -> None:
     numpy = pytest.importorskip("numpy")
-    assert timestamp_of(numpy.int64(5)) == 5 and type(timestamp_of(numpy.int64(5))) is int
+    assert timestamp_of(numpy.int64(5)) == 5
+    assert type(timestamp_of(numpy.int64(5))) is int
     for value in (numpy.uint64(MAX_TIMESTAMP + 1), numpy.float64(1.0)):
         with pytest.raises(ValueError, match="is not a timestamp"):
             timestamp_of(value)
