@@ -30,7 +30,7 @@ from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionE
 from statebackend.streaming.operators.function_calls import of_key
 from statebackend.streaming.operators.operator import BatchPlaces, Emitter, InputBatch, Operator
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
+from statebackend.streaming.rows.row_reader import UnreadableColumnError, column_values, keys_of_columns
 from statebackend.streaming.stream_graph import KeyedInput, OperatorNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.windows.assigners import GlobalWindows
@@ -76,6 +76,12 @@ class AggregateOperator(Operator):
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        try:
+            self._process(batch)
+        except UnreadableColumnError as error:
+            raise UnreadableColumnError(f"operator {self._uid!r}: {error}") from error
+
+    def _process(self, batch: InputBatch) -> None:
         if not (self._bound.is_exact and batch.places is not None and self._combine(batch, batch.places)):
             self._fold_tables()
             keys, key_groups = batch.keys, batch.key_groups
@@ -90,7 +96,10 @@ class AggregateOperator(Operator):
             self.prepare_snapshot()
 
     def prepare_snapshot(self) -> None:
-        self._write_and_emit()
+        try:
+            self._write_and_emit()
+        except UnreadableColumnError as error:
+            raise UnreadableColumnError(f"operator {self._uid!r}: {error}") from error
         if self._watermark_ms != MIN_TIMESTAMP:
             self._emitter.emit_watermark(self._watermark_ms)
             self._watermark_ms = MIN_TIMESTAMP

@@ -67,7 +67,7 @@ from statebackend.streaming.operators.window_state import (
     window_state,
 )
 from statebackend.streaming.output_tag import OutputTag
-from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
+from statebackend.streaming.rows.row_reader import UnreadableColumnError, column_values, keys_of_columns
 from statebackend.streaming.time.internal_timer_service import DueTimers, EncodedTimers, InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
@@ -894,6 +894,8 @@ class WindowOperator(Operator):
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
         # Rows emitted before the failure stay emitted.
         self._output.flush()
+        if isinstance(error, UnreadableColumnError):
+            return UnreadableColumnError(f"operator {self._uid!r}: {error}")
         if isinstance(error, StreamJobError):
             return error
         if isinstance(error, FoldError):

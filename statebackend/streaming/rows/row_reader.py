@@ -34,6 +34,7 @@ from statebackend.streaming.rows.time_zones import time_zone_named
 __all__ = [
     "RecordRow",
     "RowReader",
+    "UnreadableColumnError",
     "UnreadableRowError",
     "attribute_of_column",
     "attribute_of_row",
@@ -147,6 +148,10 @@ class UnreadableRowError(StreamJobError, ValueError):
     """Python cannot represent a value of a record. The message names the column and shows the record."""
 
 
+class UnreadableColumnError(UnreadableRowError):
+    """Python cannot represent a value of a column. The caller adds the operator to the message."""
+
+
 def _failure(kind: RecordType, columns: Sequence[Sequence[Any]]) -> Exception | None:
     """Return the error of creating records from these values, or None."""
     try:
@@ -253,17 +258,31 @@ class RowReader:
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """Return the values of a column as Python objects, None for null."""
-    return _reader(array.type, RecordRow)(array)
+    """Return the values of a column as Python objects, None for null. Raises `UnreadableColumnError`."""
+    return _values(_reader(array.type, RecordRow), array)
 
 
 def key_values(array: pa.Array) -> list[Any]:
     """Return the values of a key column as `column_values`, but with instants in UTC (see `key_types`)."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None and array.type.unit == "us":
-        delta = datetime.timedelta
-        instants = column_values(array.view(pa.int64()))
-        return [None if us is None else _EPOCH_UTC + delta(0, 0, us) for us in instants]
+        return _values(_instants_in_utc, array)
     return column_values(array)
+
+
+def _values(read: Callable[[pa.Array], list[Any]], array: pa.Array) -> list[Any]:
+    try:
+        return read(array)
+    except _UNREADABLE as error:
+        raise UnreadableColumnError(
+            f"a column of type {array.type} has a value that Python cannot hold: {one_line(str(error))}. Filter such "
+            f"records out, or cast the column, before key_by"
+        ) from error
+
+
+def _instants_in_utc(array: pa.Array) -> list[Any]:
+    delta = datetime.timedelta
+    instants = column_values(array.view(pa.int64()))
+    return [None if us is None else _EPOCH_UTC + delta(0, 0, us) for us in instants]
 
 
 def keys_of_columns(columns: Sequence[pa.Array]) -> list[Any]:
