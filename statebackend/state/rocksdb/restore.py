@@ -1,7 +1,7 @@
 """Fills a local database with a snapshot, in the cheapest possible way.
 
 1. The local database holds exactly the wanted snapshot: it is used unchanged, and opened when first needed.
-2. The handles were written by this backend: their files are linked or copied, and ingested in order.
+2. The handles were written by this backend: their files are linked or copied, checked, and ingested in order.
 3. The handles are canonical savepoints: their rows are written to one sorted file per savepoint file.
 
 If other subtasks share a handle, only the subtask's own range is restored. Its files are downloaded once for all
@@ -32,6 +32,7 @@ from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine
 from statebackend.state.rocksdb.file_chain import FileChain
 from statebackend.state.rocksdb.local_database import LocalDatabase
+from statebackend.state.rocksdb.sst_bounds import check_sst_file
 from statebackend.state.rocksdb.table import RocksDBTable
 from statebackend.state.state_files import StoredFile, stored_files
 from statebackend.state.state_kind import TableForm
@@ -126,6 +127,7 @@ def _import_native(
     for stored in files:
         path = database.directory.new_file(".sst")
         restored.file_system.download(stored.handle, path)
+        check_sst_file(path)
         table.ingest(path)
         progress.add(size_bytes=stored.handle.size_bytes)
     database.drop_marks(table)
@@ -157,6 +159,7 @@ def _import_own_range(
             for number, stored in enumerate(files):
                 path = os.path.join(directory, f"{number}.sst")
                 database.directory.downloads.download(restored.file_system, stored.handle, path)
+                check_sst_file(path)
                 family.ingest(path)
                 progress.add(size_bytes=stored.handle.size_bytes)
             database.ingest(table, _rows_within(family, database.key_groups))
