@@ -57,6 +57,10 @@ class MalformedDataError(StateFormatError, ValueError):
     """The bytes are complete but invalid."""
 
 
+class UnknownSubclassError(MalformedDataError):
+    """A value is of a subclass whose fields are unknown, so its end cannot be found."""
+
+
 class TrailingBytesError(MalformedDataError):
     """Bytes are left over after the value."""
 

@@ -245,8 +245,10 @@ class Savepoint:
         self.metadata: CheckpointMetadata = restored.metadata
         self.uri = restored.file_system.uri
         operators = {operator.uid: StoredOperator(operator, restored) for operator in restored.metadata.operators}
-        is_flink = isinstance(restored.file_system, FlinkFiles)
-        self.operators: Mapping[str, StoredOperator] = _FlinkOperators(operators) if is_flink else operators
+        self.operators: Mapping[str, StoredOperator] = operators
+        if isinstance(restored.file_system, FlinkFiles):
+            self.operators = _FlinkOperators(operators)
+            restored.file_system.known = self._known
 
     @classmethod
     def open(

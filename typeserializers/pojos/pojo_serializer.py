@@ -34,7 +34,7 @@ from attrs import evolve
 from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, SnapshotFormatError, misfit, shown
+from snapshots.errors import MalformedDataError, SnapshotFormatError, UnknownSubclassError, misfit, shown
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -464,7 +464,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
             name = source.read_utf()
             subclass = self.subclass_named(name)
             if subclass is None:
-                raise MalformedDataError(
+                raise UnknownSubclassError(
                     f"{self.shape.name}: the subclass {name!r} at byte {position} is not known here; define a subclass "
                     f'of {self.record_class.__name__} with {POJO_CLASS_ATTRIBUTE} = "{name}"'
                 )

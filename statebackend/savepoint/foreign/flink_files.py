@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 from attrs import evolve, frozen
@@ -98,6 +98,7 @@ from statebackend.state.operator_state_handles import OperatorStateHandle as Own
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateFile, StateMeta, encode_meta
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 
 __all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint", "with_uids"]
@@ -225,6 +226,8 @@ class FlinkFiles(CheckpointFileSystem):
     """The files of a Flink savepoint, with their state as canonical rows."""
 
     moved: Mapping[str, str] = MappingProxyType({})
+    known: Sequence[TypeSerializer[Any]] = ()
+    """Serializers of the program, whose classes replace generated ones."""
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _flink_files, (self._whole_uri, dict(self.moved))
@@ -420,12 +423,12 @@ class FlinkFiles(CheckpointFileSystem):
         if isinstance(keyed, KeyGroupsHandle) and not keyed.is_canonical:
             heap = self._groups.get(state_id)
             if not isinstance(heap, HeapGroups):
-                heap = HeapGroups(header.key_snapshot, part.metas, is_compressed=header.is_compressed)
+                heap = HeapGroups(header.key_snapshot, part.metas, self.known, is_compressed=header.is_compressed)
                 self._groups[state_id] = heap
             yield from self._group_batches(keyed, key_groups, heap.reader(index), sorted_rows)
             return
         operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
-        maker = RowMaker(header.key_snapshot, part.metas[index], operator.max_parallelism)
+        maker = RowMaker(header.key_snapshot, part.metas[index], operator.max_parallelism, self.known)
         if isinstance(keyed, IncrementalHandle):
             yield from self._database_batches(keyed, maker, state_name, key_groups)
             return

@@ -46,7 +46,13 @@ import pyarrow.compute as pc
 
 from snapshots.data_views import DataInputView
 from snapshots.envelope import read_versioned_snapshot
-from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError, UnresolvableSerializerError
+from snapshots.errors import (
+    EndOfDataError,
+    MalformedDataError,
+    StateFormatError,
+    UnknownSubclassError,
+    UnresolvableSerializerError,
+)
 from statebackend.savepoint.foreign.flink_headers import Snapshot
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames, stream_starts
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
@@ -57,6 +63,7 @@ from statebackend.state.state_meta import StateMeta
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.strings import StringSerializer
@@ -83,6 +90,9 @@ _ONE: Final = b"\0\0\0\1"
 _VOID: Final = b"\0"
 _RAW_MAGIC: Final = 0xF1CD859F
 _SIGN: Final = 1 << 63
+
+Known: TypeAlias = Sequence[TypeSerializer[Any]]
+"""Serializers of the program, whose classes replace generated ones."""
 
 Step: TypeAlias = Callable[[bytes, int], int]
 """Returns the position after the value at a position."""
@@ -158,7 +168,7 @@ class RowMaker:
         UnresolvableSerializerError: The serializer of the key, the namespace or the user key is unknown.
     """
 
-    def __init__(self, key_snapshot: Snapshot, state: StateMeta, max_parallelism: int) -> None:
+    def __init__(self, key_snapshot: Snapshot, state: StateMeta, max_parallelism: int, known: Known = ()) -> None:
         self._prefix_bytes = 1 if max_parallelism <= 128 else 2
         self._form = state.form
         if state.form is None:
@@ -184,7 +194,7 @@ class RowMaker:
         if state.form is TableForm.LIST:
             # Elements of an unknown serializer are not separated.
             with contextlib.suppress(UnresolvableSerializerError):
-                element = state.role_snapshots[ELEMENT_ROLE].restore_serializer()
+                element = restored_with(state.role_snapshots[ELEMENT_ROLE], *known)
                 self._step_element, self._element_length = step_of(element), element.length
 
     def prefix(self, key_group: int) -> bytes:
@@ -424,17 +434,17 @@ def _short(data: bytes, position: int) -> int:
 class _HeapState:
     """Steps over, or reads, the entries of one state in a key group of the HashMap backend."""
 
-    def __init__(self, key_snapshot: Snapshot, state: StateMeta) -> None:
+    def __init__(self, key_snapshot: Snapshot, state: StateMeta, known: Known) -> None:
         self._name = state.name
         self._form = state.form
         self._reason: UnresolvableSerializerError | None = None
         try:
-            self._set_steps(key_snapshot, state)
+            self._set_steps(key_snapshot, state, known)
         except UnresolvableSerializerError as error:
             self._reason = error
 
-    def _set_steps(self, key_snapshot: Snapshot, state: StateMeta) -> None:
-        serializers = [snapshot.restore_serializer() for snapshot in state.role_snapshots.values()]
+    def _set_steps(self, key_snapshot: Snapshot, state: StateMeta, known: Known) -> None:
+        serializers = [restored_with(snapshot, *known) for snapshot in state.role_snapshots.values()]
         if state.form is None:
             address = []
         else:
@@ -541,9 +551,11 @@ _MAX_ATTEMPTS: Final = 1 << 14
 class HeapGroups:
     """Reads the key groups of a file of the HashMap backend. Remembers the place of each state in each group."""
 
-    def __init__(self, key_snapshot: Snapshot, metas: Sequence[StateMeta], *, is_compressed: bool) -> None:
+    def __init__(
+        self, key_snapshot: Snapshot, metas: Sequence[StateMeta], known: Known = (), *, is_compressed: bool
+    ) -> None:
         self._names = [meta.name for meta in metas]
-        self._states = [_HeapState(key_snapshot, meta) for meta in metas]
+        self._states = [_HeapState(key_snapshot, meta, known) for meta in metas]
         self._is_compressed = is_compressed
         self._order: tuple[int, ...] | None = None
         """The state ids in the order of the streams of compressed groups."""
@@ -561,8 +573,14 @@ class HeapGroups:
                 raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
             data = data[4:]
             if self._is_in_order:
-                self._read_next(state_id, data, key_group, batch)
-                return
+                try:
+                    self._read_next(state_id, data, key_group, batch)
+                    return
+                except UnknownSubclassError:
+                    if batch.keys[len(batch.key_groups) :]:
+                        raise
+                    # A state before this one has values without a known end.
+                    self._is_in_order = False
             spans = self._spans.get(key_group)
             if spans is None:
                 found = self._streams(data) if self._is_compressed else self._found(data, 0, {})
@@ -619,11 +637,12 @@ class HeapGroups:
             if number >= len(states) or number in found:
                 raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
             state = states[number]
-            if state.is_known or not _count(data, position + 2):
-                end = state.read(data, position + 2, None)
-                found = {**found, number: (position, end)}
-                position = end
-                continue
+            with contextlib.suppress(UnknownSubclassError):
+                if state.is_known or not _count(data, position + 2):
+                    end = state.read(data, position + 2, None)
+                    found = {**found, number: (position, end)}
+                    position = end
+                    continue
             if len(found) == len(states) - 1:
                 return {**found, number: (position, len(data))}
             for end in range(position + 6, len(data) - 5):

@@ -17,7 +17,7 @@ from golden_savepoints import GOLDEN
 
 import typeserializers as ts
 from snapshots import snapshot_from_bytes, snapshot_to_bytes
-from snapshots.errors import MalformedDataError
+from snapshots.errors import MalformedDataError, UnknownSubclassError
 from statebackend import ListStateDescriptor
 from statebackend.savepoint.foreign.flink_import import without_sources
 from statebackend.savepoint.foreign.flink_records import (
@@ -26,10 +26,14 @@ from statebackend.savepoint.foreign.flink_records import (
     StreamWatermark,
     TaggedSerializer,
 )
+from statebackend.savepoint.foreign.flink_rows import HeapGroups
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.value_forms import ColumnForms
+from statebackend.state.canonical import CanonicalBatch
+from statebackend.state.descriptors import VALUE_ROLE
 from statebackend.state.errors import StateRestoreError
+from statebackend.state.state_meta import STATE_KINDS, StateMeta
 from typeserializers import GLOBAL_WINDOW, Left, Right, TimeWindow
 
 NUMBERS = [*range(100), *range(50001, 50101)]
@@ -178,6 +182,34 @@ def test_a_subclass_that_flink_did_not_describe_is_read_with_a_class(operators: 
 
 
 LONG, TEXT = ts.LongSerializer(), ts.StringSerializer()
+
+
+def test_a_subclass_that_flink_did_not_describe_does_not_hide_other_states() -> None:
+    void, pojo = ts.VoidNamespaceSerializer().snapshot_configuration(), ts.PojoSerializer(Base).snapshot_configuration()
+    values = {"first": pojo, "second": LONG.snapshot_configuration(), "third": pojo}
+    metas = [
+        StateMeta.of_one_schema(name, STATE_KINDS["value"], void, {VALUE_ROLE: value}, ())
+        for name, value in values.items()
+    ]
+    sub = ts.PojoSerializer(Base).to_bytes(Sub(7, "sub"))
+    stored = [sub, LONG.to_bytes(5), sub]
+    group = (3).to_bytes(4, "big") + b"".join(
+        number.to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0" + LONG.to_bytes(1) + value
+        for number, value in enumerate(stored)
+    )
+
+    def read(groups: HeapGroups, state_id: int) -> list[bytes]:
+        batch = CanonicalBatch.empty()
+        groups.reader(state_id)(group, 3, batch)
+        return list(batch.values)
+
+    unknown = HeapGroups(LONG.snapshot_configuration(), metas, is_compressed=False)
+    assert read(unknown, 1) == [LONG.to_bytes(5)]
+    for state_id in (0, 2):
+        with pytest.raises(UnknownSubclassError, match=r"OpsCase\$Sub"):
+            read(unknown, state_id)
+    known = HeapGroups(LONG.snapshot_configuration(), metas, [ts.PojoSerializer(Base)], is_compressed=False)
+    assert [read(known, state_id) for state_id in range(3)] == [[one] for one in stored]
 
 
 @pytest.mark.parametrize(
