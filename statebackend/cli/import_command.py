@@ -32,7 +32,7 @@ from statebackend.savepoint.sizes import counted
 from statebackend.savepoint.state_location import find_state, is_spark_checkpoint
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.progress import ProgressListener
-from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob
+from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["import_"]
@@ -94,7 +94,7 @@ def import_(
         else:
             written = writer.write_planned_for(described, new)
     if isinstance(written, Comparison):
-        print_answer(as_json, [comparison_answer(written)], print_comparisons)
+        print_answer(as_json, [comparison_answer(written)], _print_rejected)
         raise typer.Exit(STATUSES[written.outcome])
     answer = written_answer(written) | {"sources": {one.uid: _source_answer(one) for one in sources}}
     print_answer(as_json, answer, _print_imported)
@@ -167,6 +167,12 @@ def _has_schemas_of_job(comparison: Comparison) -> bool:
 
 def _source_answer(source: FlinkSource) -> dict[str, Any]:
     return {"splits": source.split_count, "startingOffsets": source.starting_offsets}
+
+
+def _print_rejected(printer: Printer, answers: Sequence[dict[str, Any]]) -> None:
+    print_comparisons(printer, answers)
+    if answers[0]["outcome"] != Outcome.REJECTED.name.lower():
+        printer.line("nothing was written. To accept this loss, pass --allow-loss", "red")
 
 
 def _print_imported(printer: Printer, answer: dict[str, Any]) -> None:

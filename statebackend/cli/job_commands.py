@@ -23,7 +23,8 @@ from statebackend.cli.terminal import (
     services_of,
 )
 from statebackend.savepoint.errors import StateLockError
-from statebackend.savepoint.foreign.flink_files import with_uids
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.foreign.flink_import import without_sources
 from statebackend.savepoint.lockfile import (
     is_lock_file,
     locks_of_history,
@@ -210,13 +211,17 @@ def check(
     described = load_job(job)
     comparisons: list[Comparison] = []
     if path is not None:
+        compared = described
         if is_lock_file(path):
             stored: StoredSchemas = read_lock(path)
         else:
-            restored = find_state(path, checkpoint, services_of(zookeeper), moved_directories(moved))
-            stored = with_uids(restored, described.operators)
+            stored = restored = find_state(path, checkpoint, services_of(zookeeper), moved_directories(moved))
+            if isinstance(restored.file_system, FlinkFiles):
+                # The import leaves sources out, and gives the keys the key groups of the job.
+                stored, _ = without_sources(restored, described.operators)
+                compared = evolve(described, max_parallelism=stored.max_parallelism)
         other = None if backend is None else state_backend(backend)
-        comparison = CompatibilityChecker(described, stored).compare(backend=other, parallelism=parallelism)
+        comparison = CompatibilityChecker(compared, stored).compare(backend=other, parallelism=parallelism)
         if comparison.stored == str(Path(path).absolute()):
             # A path is printed as it was given.
             comparison = evolve(comparison, stored=path)

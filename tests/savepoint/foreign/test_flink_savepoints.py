@@ -139,6 +139,26 @@ def test_a_job_is_checked_against_a_savepoint_that_stores_only_operator_ids(
     text = json.dumps(comparison["operators"])
     assert "lk-count" in text
     assert "lk-map" in text
+    # Sources and operators without state are not imported, so the job does not need them.
+    stateless = {operator_id_of(uid) for uid in ("golden-source", "golden-filter")}
+    assert stateless <= set(Savepoint.open(place).operators)
+    assert not stateless & set(comparison["dropped_operators"])
+
+
+def test_a_job_with_other_key_groups_is_checked_as_it_is_imported(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_registrations: None
+) -> None:
+    job = JOB.replace("LocalStreamEnvironment()", "LocalStreamEnvironment(max_parallelism=64)")
+    (tmp_path / "job_of_few_groups.py").write_text(job)
+    monkeypatch.chdir(tmp_path)
+    place = str(GOLDEN / "hashmap-canonical" / "savepoint")
+    for command in ("check", "import"):
+        arguments = [place] if command == "check" else [place, str(tmp_path / "ours")]
+        assert main([command, *arguments, "--job", "job_of_few_groups:build"]) == 1
+        printed = capsys.readouterr().out
+        assert "does not restore, unless" in printed
+        assert "operator 'golden-longkey': compatible" in printed
+        assert ("pass --allow-loss" in printed) == (command == "import")
 
 
 def test_full_checkpoints_of_rocksdb_have_canonical_groups_under_another_handle(
