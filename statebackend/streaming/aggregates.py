@@ -646,12 +646,13 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """
         if len(tables) == 1:
             return tables[0]
-        table = pa.concat_tables(tables)
-        names = [str(index) for index in range(table.num_columns)]
+        # A table that was put together before has other names.
+        names = [str(index) for index in range(tables[0].num_columns)]
+        table = pa.concat_tables([one.rename_columns(names) for one in tables])
         functions = [_TOGETHER[function] for _, function in self.partials]
         functions += ["max"] * (len(names) - group_count - len(functions))
         calls = list(zip(names[group_count:], functions, strict=True))
-        table = table.rename_columns(names).combine_chunks()
+        table = table.combine_chunks()
         if any(_may_overflow(table.column(name)) for name, function in calls if function == "sum"):
             return None
         by = names[:group_count]

@@ -244,6 +244,7 @@ def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_k
     epochs=st.lists(st.lists(st.tuples(st.booleans(), WIDE_RECORDS), max_size=3), max_size=4),
     most_partials=st.sampled_from([0, 1 << 20]),
 )
+@example(epochs=[[(True, [("a", 1, "x", place), ("b", 2, None, place)]) for place in range(4)]], most_partials=0)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_aggregates_without_windows_have_the_same_bytes_and_rows_in_columns(
     tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any], most_partials: int
