@@ -17,7 +17,8 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,6 +75,11 @@ class CanonicalBatch(NamedTuple):
         """Convert a batch of Arrow that has all columns."""
         return cls(*(batch.column(name).to_pylist() for name in SCHEMA.names))
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[CanonicalRow]) -> CanonicalBatch:
+        """Convert rows to columns."""
+        return cls(*(list(column) for column in zip(*rows, strict=True))) if rows else cls.empty()
+
     def append(self, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None, value: bytes | None) -> None:
         """Append one row."""
         self.key_groups.append(key_group)
@@ -86,6 +92,12 @@ class CanonicalBatch(NamedTuple):
     def row_count(self) -> int:
         """The number of rows."""
         return len(self.keys)
+
+    @property
+    def size_bytes(self) -> int:
+        """The total bytes of keys, namespaces, user keys and values."""
+        present = chain(self.keys, self.namespaces, filter(None, self.user_keys), filter(None, self.values))
+        return sum(map(len, present))
 
     @property
     def value_bytes(self) -> int:
@@ -106,14 +118,31 @@ def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
         if value is not None:
             size_bytes += len(value)
         if size_bytes >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
-            yield _columns(chunk)
+            yield CanonicalBatch.of_rows(chunk)
             chunk, size_bytes = [], 0
     if chunk:
-        yield _columns(chunk)
+        yield CanonicalBatch.of_rows(chunk)
 
 
-def _columns(rows: list[CanonicalRow]) -> CanonicalBatch:
-    return CanonicalBatch(*(list(column) for column in zip(*rows, strict=True)))
+def bounded_batches(batches: Iterable[CanonicalBatch]) -> Iterator[CanonicalBatch]:
+    """Join small batches and split large ones. Like `batches_of`, but most batches are never converted to rows."""
+    joined, size_bytes = CanonicalBatch.empty(), 0
+    for batch in batches:
+        added_bytes = batch.size_bytes
+        if joined.row_count + batch.row_count > BATCH_ROWS or size_bytes + added_bytes > BATCH_BYTES:
+            yield from _split(joined, size_bytes)
+            joined, size_bytes = CanonicalBatch.empty(), 0
+        columns: Iterable[tuple[list[Any], list[Any]]] = zip(joined, batch, strict=True)
+        for column, added in columns:
+            column += added
+        size_bytes += added_bytes
+    yield from _split(joined, size_bytes)
+
+
+def _split(batch: CanonicalBatch, size_bytes: int) -> Iterable[CanonicalBatch]:
+    if batch.row_count > BATCH_ROWS or size_bytes > BATCH_BYTES:
+        return batches_of(zip(*batch, strict=True))
+    return (batch,) if batch.row_count else ()
 
 
 def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:

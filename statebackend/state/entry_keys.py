@@ -165,9 +165,13 @@ class EntryKeys:
         """The key serializer if keys are used as entry keys unchanged, else None."""
         return self.key_form.serializer if self.key_form.is_object and not self.is_namespaced else None
 
-    def is_like(self, other: EntryKeys) -> bool:
+    def is_like(self, other: Any) -> bool:
         """Whether both have the same form of entry keys."""
-        return self.key_form.is_like(other.key_form) and self.namespace_form.is_like(other.namespace_form)
+        return (
+            isinstance(other, EntryKeys)
+            and self.key_form.is_like(other.key_form)
+            and self.namespace_form.is_like(other.namespace_form)
+        )
 
     def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
         """Return a function that raises `SerializationError` for an entry key that cannot be written."""

@@ -227,6 +227,8 @@ class Registrations:
         self._store = store
         self._registered: dict[str, Registration] = {}
         self.reports: list[StateRestoreReport] = []
+        self.is_bulk = False
+        """Whether states registered from now on are accessed with `KeyBatch`."""
 
     def handles(self) -> dict[str, Any]:
         """The handles by name."""
@@ -322,7 +324,7 @@ class Registrations:
     ) -> StateSchema:
         namespaces = namespace_serializer if compatibility is None else compatibility.serializers[NAMESPACE_ROLE]
         serializers = {**stored.serializers, NAMESPACE_ROLE: namespaces}
-        return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry)
+        return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry, self.is_bulk)
 
     def _migration(
         self, table: StateTable, registration: Registration, compatibility: StateCompatibility
@@ -397,8 +399,6 @@ class KeyedStateBackend:
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._last_times = SnapshotTimes()
         self._is_closed = False
-        self.is_bulk = False
-        """Whether states registered from now on are accessed with `KeyBatch`."""
 
     @property
     def is_local(self) -> bool:
@@ -424,6 +424,10 @@ class KeyedStateBackend:
         call this after `open()`, and again after each registration.
         """
         return compile_key_setter(self._context, self.key_serializer, self._record_sweeps, also)
+
+    def access_in_bulk(self) -> None:
+        """Prepare the states that are registered from now on for access by `KeyBatch`."""
+        self._registrations.is_bulk = True
 
     def leave_key(self) -> None:
         """Clear the current key: every access to state raises an error until the next `set_current_key`."""
@@ -683,8 +687,7 @@ class KeyedStateBackend:
         """The handle for the user: the handle of the store, wrapped for time-to-live and for metrics."""
         stored: StateDescriptor = registered.stored
         context = self._context_for(stored.name, registered.schema.serializers[NAMESPACE_ROLE])
-        source = table.for_bulk_access() if self.is_bulk else table
-        handle = stored.kind.create_handle(source, context, stored)
+        handle = stored.kind.create_handle(table, context, stored)
         if registered.lifetime is not None:
             timed = stored.kind.timed_handle(handle, registered.lifetime, registered.in_use)
             cleanup = registered.lifetime.cleanup

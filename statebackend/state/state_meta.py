@@ -300,18 +300,24 @@ class StateSchema:
     """One state: ``serializers`` are by role, including the namespace role; empty while it is not registered.
 
     ``expiry`` is set for a registered state with a time-to-live. ``is_released`` means that the serializers are of an
-    earlier epoch: they define the form of the entries in memory, but only ``meta`` describes the state.
+    earlier epoch: they define the form of the entries in memory, but only ``meta`` describes the state. ``is_bulk``
+    means that functions access many keys together: a store may choose other handles and another form in memory.
     """
 
     meta: StateMeta
     serializers: Mapping[str, TypeSerializer[Any]] = MappingProxyType({})
     expiry: Expiry | None = None
+    is_bulk: bool = False
     is_released: bool = False
 
     def meta_now(self) -> StateMeta:
         """The metadata with the present snapshots of the serializers, which may learn while they write."""
         is_written = self.serializers and not self.is_released
         return self.meta.as_written_by(self.serializers) if is_written else self.meta
+
+    def has_entries_of(self, other: StateSchema) -> bool:
+        """Whether entries in memory have the same form under both schemas."""
+        return self.serializers == other.serializers and self.is_bulk == other.is_bulk
 
     def expired_filter(self) -> RowFilter | None:
         """A filter of the entries that have expired by now, or None."""

@@ -42,7 +42,6 @@ from statebackend.state.list_state import InternalListState
 from statebackend.state.map_state import InternalMapState
 from statebackend.state.metrics import StateStatistics
 from statebackend.state.priority_queue import KeyGroupedPriorityQueue
-from statebackend.state.state_kind import HandleSource
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta, StateSchema
 from statebackend.state.ttl import Pass, PassStart
 from statebackend.state.value_state import InternalValueState
@@ -87,10 +86,6 @@ class StateTable(ABC):
         passes it pages of stored elements, and writes out what it drains.
         """
         raise StateRegistrationError(f"state {self.name!r}: this backend keeps no priority queues; use another one")
-
-    def for_bulk_access(self) -> HandleSource:
-        """The source of handles for a function that accesses many keys together; by default the table itself."""
-        return self
 
     @abstractmethod
     def rows(self) -> Iterator[CanonicalRow]:

@@ -81,7 +81,8 @@ def _obstacle(descriptor: StateDescriptor, backend: StateBackend, metrics: State
     """Return why bulk state converts values one by one; empty if it is vectorised."""
     if isinstance(descriptor, MapStateDescriptor):
         return "map state is not vectorised"
-    if backend.name != "rocksdb":
+    of_rows = ("rocksdb",) if isinstance(descriptor, ListStateDescriptor) else ("rocksdb", "heap")
+    if backend.name not in of_rows:
         return f"the backend {backend.name} keeps objects"
     if metrics is not None:
         return "state metrics are on"

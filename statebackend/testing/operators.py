@@ -76,7 +76,7 @@ class HarnessContext(RuntimeContext):
     ) -> None:
         self.backend = self.keyed = backend
         self.equal_keys_have_equal_bytes = backend.key_serializer.equal_values_have_equal_bytes
-        self.access_in_bulk = lambda: setattr(backend, "is_bulk", True)
+        self.access_in_bulk = backend.access_in_bulk
         self.backends = SubtaskBackends(backend, operator_state)
         self.input_schemas = schemas
         self.current = TimerKey()

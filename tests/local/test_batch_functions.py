@@ -428,7 +428,7 @@ EVERY_KIND = "shop string, amounts array<bigint>, by_amount map<bigint,bigint>, 
 def test_it_names_the_conversion_of_values(backend: str) -> None:
     pytest.importorskip("numpy")
     rows = run(TellsConversion(), SALES, "is_vectorised boolean", backend=backend)
-    assert rows == [(backend == "rocksdb",)]
+    assert rows == [(True,)]
 
 
 class StatesOfEveryPath(KeyedBatchFunction[str, Sale, Any]):
@@ -468,7 +468,7 @@ def test_explain_names_the_path_of_each_state(backend: str, metrics: StateMetric
     assert lines[0] == "operator 'paths': batches of Arrow columns"
     assert "    map state 'map': as objects (map state is not vectorised)" in lines
     exact = lines.index("operator 'exact': aggregates; Arrow aggregates batches of columns by key before state is read")
-    is_in_columns = backend == "rocksdb" and metrics is None
+    is_in_columns = metrics is None
     of_objects = "as objects (once per key and epoch)"
     assert lines[exact + 1] == f"    value state 'accumulators': {'vectorised' if is_in_columns else of_objects}"
     assert "operator 'ordered': aggregates, record by record because of last" in lines

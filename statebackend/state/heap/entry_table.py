@@ -62,8 +62,8 @@ class ChangedRows:
     all elements of a change in one value, after their number in eight bytes.
     """
 
-    written: list[CanonicalRow]
-    effective: list[CanonicalRow]
+    written: CanonicalBatch
+    effective: CanonicalBatch
 
 
 class ChangesOfKeys:
@@ -89,7 +89,7 @@ class ChangesOfKeys:
 
     def piece(self) -> ChangedRows:
         """Return what was added since the last piece."""
-        piece = ChangedRows(self._written, self._effective)
+        piece = ChangedRows(CanonicalBatch.of_rows(self._written), CanonicalBatch.of_rows(self._effective))
         self._written, self._effective, self._bytes = [], [], 0
         return piece
 

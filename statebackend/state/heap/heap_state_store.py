@@ -85,7 +85,7 @@ class HeapStateStore(StateStore):
 
     def restore_as_is(self, table: HeapStateTable, schema: StateSchema) -> None:
         content, entries = table.content, table.content.table
-        if entries is None or table.schema.serializers != schema.serializers:
+        if entries is None or not table.schema.has_entries_of(schema):
             content, entries = self._decoded(table, schema)
         with self._lock:
             content.table, content.sources = entries, ()
@@ -206,7 +206,12 @@ class HeapStateStore(StateStore):
 
     def _empty_entries(self, schema: StateSchema) -> HeapTable:
         return create_table(
-            schema.meta.name, schema.meta.kind, self.key_serializer, schema.serializers, self.key_groups
+            schema.meta.name,
+            schema.meta.kind,
+            self.key_serializer,
+            schema.serializers,
+            self.key_groups,
+            is_bulk=schema.is_bulk,
         )
 
     def _decoded(self, table: HeapStateTable, schema: StateSchema) -> tuple[StateContent, HeapTable]:

@@ -27,6 +27,7 @@ from statebackend.state.heap.entry_table import HeapTable, StateContent
 from statebackend.state.heap.list_state import HeapListState, HeapObjectListState, ListTable
 from statebackend.state.heap.map_state import HeapMapState, HeapObjectMapState, MapTable
 from statebackend.state.heap.priority_queue import HeapPriorityQueue, QueueTable
+from statebackend.state.heap.row_table import HeapRowValueState, RowTable
 from statebackend.state.heap.value_state import ValueTable, create_value_state
 from statebackend.state.internal_states import HandleContext
 from statebackend.state.key_context import has_namespaces
@@ -123,10 +124,14 @@ def create_table(
     key_serializer: TypeSerializer[Any],
     serializers: Mapping[str, TypeSerializer[Any]],
     key_groups: KeyGroupRange,
+    *,
+    is_bulk: bool = False,
 ) -> HeapTable:
     """Create an empty table. ``serializers`` are those of the descriptor by role, and the namespace serializer."""
     if not isinstance(kind, StateKind):
         return QueueTable(name, key_groups)
+    if is_bulk and kind.form is TableForm.VALUE and serializers[NAMESPACE_ROLE].length > 0:
+        return RowTable(name, key_serializer, serializers[NAMESPACE_ROLE], key_groups)
     keys = EntryKeys(key_serializer, serializers[NAMESPACE_ROLE])
     is_immutable = all(
         serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
@@ -154,6 +159,9 @@ def reading_table(
 
     ``serializers`` are those of ``table``; ``own`` are duplicates for the thread.
     """
+    if isinstance(table, RowTable):
+        # It needs no serializer.
+        return table
     own_key_serializer = key_serializer.duplicate()
     if own_key_serializer is key_serializer and all(own[role] is serializers[role] for role in own):
         return table
@@ -173,7 +181,8 @@ class HeapStateTable(StateTable):
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
         entries = self._entries()
-        handle: InternalValueState[Any] = self._opened(create_value_state(entries, context, serializer, default))
+        create: Any = HeapRowValueState if isinstance(entries, RowTable) else create_value_state
+        handle: InternalValueState[Any] = self._opened(create(entries, context, serializer, default))
         return handle
 
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
@@ -210,8 +219,11 @@ class HeapStateTable(StateTable):
     def cleanup_pass(self, start: PassStart) -> Pass:
         kind = self.schema.meta.kind
         assert isinstance(kind, StateKind)
-        expiry = start.expiry
-        places = places_of_table(self._entries(), kind.form, start.key_group, expiry.clock, expiry.config.ttl_ms)
+        expiry, entries = start.expiry, self._entries()
+        places = places_of_table(entries, kind.form, start.key_group, expiry.clock, expiry.config.ttl_ms)
+        if isinstance(entries, RowTable):
+            to_bytes, place_of = entries.keys.to_bytes, start.place_of
+            return (place and place_of((place[0], *to_bytes(place[1]))) for place in places)
         if has_namespaces(self.schema.serializers[NAMESPACE_ROLE]):
             return (place and (place[0], *place[1]) for place in places)
         return (place and (*place, VOID_NAMESPACE) for place in places)

@@ -34,7 +34,14 @@ from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.state.backend_parameters import KeyedStateSnapshot
-from statebackend.state.canonical import CanonicalBatch, CanonicalRow, batches_of, encoded_canonical, write_canonical
+from statebackend.state.canonical import (
+    CanonicalBatch,
+    CanonicalRow,
+    batches_of,
+    bounded_batches,
+    encoded_canonical,
+    write_canonical,
+)
 from statebackend.state.canonical_files import CanonicalFile
 from statebackend.state.heap.entry_table import HeapTable, StateContent
 from statebackend.state.heap.history import FrozenEntries
@@ -69,15 +76,15 @@ class ChangeDigest:
         self._end_state()
         self._begin(name)
 
-    def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add rows of the state. A row is a number of 32 bits and byte strings, which may be None."""
-        if not rows:
+    def add_rows(self, rows: CanonicalBatch) -> None:
+        """Add rows of the state."""
+        if not rows.row_count:
             return
-        numbers, *columns = zip(*rows, strict=True)
+        columns: Sequence[Any] = rows[1:]
         if not self._rows:
             self._columns = [_Column() for _ in columns]
-        self._rows += len(rows)
-        self._numbers.update(array("i", numbers).tobytes())
+        self._rows += rows.row_count
+        self._numbers.update(array("i", rows.key_groups).tobytes())
         for column, items in zip(self._columns, columns, strict=True):
             column.add(items)
 
@@ -223,7 +230,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         # A caller that keeps the task must not keep the entries in memory.
         self._states = ()
 
-    def _changed_rows(self, state: FrozenHeapState, digest: ChangeDigest) -> Iterator[CanonicalRow]:
+    def _changed_rows(self, state: FrozenHeapState, digest: ChangeDigest) -> Iterator[CanonicalBatch]:
         """The rows of a state's increment; reading them counts them and adds them to the digest."""
         if state.entries is None:
             return
@@ -231,11 +238,11 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         digest.begin_state(state.meta.name)
         for piece in state.table.changed_rows(state.entries, state.expired):
             self.raise_if_cancelled()
-            self._changed_entries += len(piece.written)
+            self._changed_entries += piece.written.row_count
             digest.add_rows(piece.effective)
-            yield from piece.written
+            yield piece.written
 
-    def _files_of(self, state: FrozenHeapState, changed: Iterator[CanonicalRow], stem: str) -> StateFiles:
+    def _files_of(self, state: FrozenHeapState, changed: Iterator[CanonicalBatch], stem: str) -> StateFiles:
         """The files of a state after the snapshot; unchanged if there is nothing to write."""
         kept = state.files.stored
         if state.files.needs_base or self._has_outgrown(state):
@@ -247,7 +254,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             batches = batches_of(self._merged_rows(kept[places.start : places.stop]))
             merged.replace(places, next(iter(self._stored(f"{stem}-merged{FILE_SUFFIX}", batches)), None))
             kept = merged.stored
-        written = self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))
+        written = self._stored(f"{stem}{FILE_SUFFIX}", bounded_batches(changed))
         return StateFiles([*kept, *written]) if written or places is not None else state.files
 
     def _has_outgrown(self, state: FrozenHeapState) -> bool:

@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn, Protocol
 
 from attrs import define, field
 
+from statebackend.state.composite_key import RawKeys
 from statebackend.state.entry_keys import ClosedEntries, decoded, encoded
 from statebackend.state.internal_states import HandleContext, InternalState
-from statebackend.state.rocksdb.composite_key import RawKeys
 from statebackend.state.rocksdb.engine import Scan
 from typeserializers.kernel.type_serializer import TypeSerializer
 

@@ -18,12 +18,12 @@ from typing import Any, Final, TypeVar
 import xxhash
 from attrs import define
 
+from statebackend.state.composite_key import CHUNK_NUMBER
 from statebackend.state.entry_keys import checked_elements
 from statebackend.state.errors import null_element
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.list_state import InternalListState
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, CachedState, Changes, Drained
-from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER
 from statebackend.state.rocksdb.file_chain import state_seed
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.value_forms import compile_exact, compile_size

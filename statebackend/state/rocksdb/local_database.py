@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
+from statebackend.state.composite_key import DELETION_MARK
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.rocksdb.cached_state import Change
-from statebackend.state.rocksdb.composite_key import DELETION_MARK
 from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
 from statebackend.state.rocksdb.file_chain import FileChain
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion

@@ -34,11 +34,11 @@ from typing import Final, TypeVar
 
 from attrs import frozen
 
+from statebackend.state.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from statebackend.state.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue
 from statebackend.state.errors import StateBackendClosedError
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.rocksdb.cached_state import CacheBounds, Changes, Drained, StoredRows
-from statebackend.state.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")

@@ -23,12 +23,12 @@ from attrs import frozen
 
 from statebackend.state.backend_parameters import RestoredHandle, RestoredStates
 from statebackend.state.canonical import CanonicalBatch, read_canonical
+from statebackend.state.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.progress import StateProgress
 from statebackend.state.rocksdb.cached_state import Change
-from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine
 from statebackend.state.rocksdb.file_chain import FileChain
 from statebackend.state.rocksdb.local_database import LocalDatabase

@@ -32,6 +32,7 @@ from attrs import define, field, frozen
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot, RestoredStates
+from statebackend.state.composite_key import KEY_GROUP
 from statebackend.state.entry_migration import EntryMigration
 from statebackend.state.errors import StateBackendError
 from statebackend.state.progress import Operation, StateProgress
@@ -43,7 +44,6 @@ from statebackend.state.rocksdb.cached_state import (
     close_cache_memory,
     open_cache_memory,
 )
-from statebackend.state.rocksdb.composite_key import KEY_GROUP
 from statebackend.state.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES, SstWriter
 from statebackend.state.rocksdb.file_chain import ContentDigest, FrozenChain
 from statebackend.state.rocksdb.local_database import LocalDatabase, merge_increments

@@ -17,11 +17,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from attrs import define
 
 from statebackend.state.canonical import Address, CanonicalRow
+from statebackend.state.composite_key import DELETION_MARK, KEY_GROUP, RawKeys
 from statebackend.state.internal_states import HandleContext
 from statebackend.state.key_context import has_namespaces
 from statebackend.state.key_groups import KeyGroupRange
@@ -30,15 +31,14 @@ from statebackend.state.map_state import InternalMapState
 from statebackend.state.metrics import StateStatistics
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.rocksdb.cached_state import UNKNOWN, CacheBounds, Drained, StoredRows, WriteBackCache
-from statebackend.state.rocksdb.composite_key import DELETION_MARK, KEY_GROUP, RawKeys
 from statebackend.state.rocksdb.engine import ColumnFamily, Scan
 from statebackend.state.rocksdb.file_chain import ContentDigest, FileChain, state_seed
 from statebackend.state.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.state.rocksdb.map_state import RocksDBMapState
 from statebackend.state.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
 from statebackend.state.rocksdb.read_only_database import ReadOnlyRows
-from statebackend.state.rocksdb.value_state import RocksDBBulkValueState, create_value_state
-from statebackend.state.state_kind import HandleSource, RowFilter, TableForm
+from statebackend.state.rocksdb.value_state import RocksDBRowValueState, create_value_state
+from statebackend.state.state_kind import RowFilter, TableForm
 from statebackend.state.state_meta import NAMESPACE_ROLE, StateSchema
 from statebackend.state.state_store import StateTable
 from statebackend.state.ttl import Expiry, Pass, PassStart
@@ -152,15 +152,6 @@ class TableSharing:
         return RawKeys(self.key_serializer, namespace_serializer, self.key_groups, is_namespaced)
 
 
-class _BulkHandles:
-    """Makes the handles of a table for bulk access."""
-
-    def __init__(self, table: RocksDBTable) -> None:
-        self.value_state = table.bulk_value_state
-        self.list_state = table.list_state
-        self.map_state = table.map_state
-
-
 class RocksDBTable(StateTable):
     """One state. ``handle`` is this epoch's; ``queue_ends`` are the bounds of a queue that was written out."""
 
@@ -177,17 +168,9 @@ class RocksDBTable(StateTable):
     def value_state(
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
-        handle = self.handle = create_value_state(serializer, default, *self._cache(context))
-        return handle
-
-    def for_bulk_access(self) -> HandleSource:
-        return _BulkHandles(self)
-
-    def bulk_value_state(
-        self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
-    ) -> InternalValueState[Any]:
-        """The handle of a table of single values for bulk access."""
-        handle = self.handle = RocksDBBulkValueState(serializer, default, *self._cache(context))
+        create: Any = RocksDBRowValueState if self.schema.is_bulk else create_value_state
+        handle: InternalValueState[Any] = create(serializer, default, *self._cache(context))
+        self.handle = cast(WriteBackCache, handle)
         return handle
 
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
-from statebackend.state.key_batch import KeyBatch
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, UNKNOWN, CachedState, Drained
+from statebackend.state.row_value_state import RowValueState
 from statebackend.state.value_forms import compile_exact, compile_size, exact_or_none_lines
 from statebackend.state.value_state import InternalValueState
 from typeserializers.kernel.code_generation import GeneratedFunction
@@ -216,10 +216,10 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
         return self.drained(dirty, [entry[_KEPT] for entry in dirty])
 
 
-class RocksDBBulkValueState(CachedState, InternalValueState[T]):
+class RocksDBRowValueState(CachedState, RowValueState[T]):
     """Values for bulk access: the cache maps raw keys to bytes, so that a batch is a few operations on dicts."""
 
-    __slots__ = ("_changed", "_encoded_default", "_last_keys", "_raw_keys", "_serializer", "_stored")
+    __slots__ = ("_changed", "_encoded_default", "_last_keys", "_serializer", "_stored")
 
     def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
         super().__init__(*cache)
@@ -227,52 +227,17 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         self._encoded_default = None if default is None else self.encode(serializer, default)
         self._stored: dict[bytes, bytes | None] = {}
         self._changed: dict[bytes, None] = {}
-        self._last_keys: tuple[KeyBatch, Any] | None = None
-        self._raw_keys: list[bytes] = []
+        self._last_keys = []
 
-    @property
-    def row_serializer(self) -> TypeSerializer[T]:
-        return self._serializer
-
-    def get_rows(self, keys: KeyBatch) -> list[bytes | None]:
-        raw_keys = self._raw_keys_of(keys)
-        rows = self._loaded(raw_keys)
-        default = self._encoded_default
-        return rows if default is None else [default if row is None else row for row in rows]
-
-    def put_rows(self, keys: KeyBatch, rows: Sequence[bytes | None]) -> None:
-        raw_keys = self._raw_keys_of(keys)
+    def write_rows(self, raw_keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
         self._make_room(len(raw_keys))
         self._entries.update(zip(raw_keys, rows, strict=True))
         self._changed.update(dict.fromkeys(raw_keys))
         # Bytes are counted twice, because writing out the cache copies them.
         self.hold(ENTRY_BYTES * len(raw_keys) + 2 * sum([len(row) for row in rows if row is not None]))
 
-    def get_many(self, keys: KeyBatch) -> list[T | None]:
-        decode, serializer = self.decode, self._serializer
-        return [None if row is None else decode(serializer, row) for row in self.get_rows(keys)]
-
-    def put_many(self, keys: KeyBatch, values: Sequence[T | None]) -> None:
-        self.put_rows(keys, [None if value is None else self.encode(self._serializer, value) for value in values])
-
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
-        self._loaded(self.raw_keys.prefixes(keys, key_groups, self._context.entry_key))
-
-    def value(self) -> T | None:
-        [row] = self._loaded([self._current_raw_key()])
-        row = self._encoded_default if row is None else row
-        return None if row is None else self.decode(self._serializer, row)
-
-    def update(self, value: T | None) -> None:
-        row = None if value is None else self.encode(self._serializer, value)
-        raw_key = self._current_raw_key()
-        self._make_room(1)
-        self._entries[raw_key] = row
-        self._changed[raw_key] = None
-        self.hold(ENTRY_BYTES + 2 * len(row or b""))
-
-    def clear(self) -> None:
-        self.update(None)
+        self.read_rows(self.raw_keys.prefixes(keys, key_groups, self._context.entry_key))
 
     def drain(self) -> Drained:
         entries = self._entries
@@ -284,19 +249,7 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         super().forget()
         self._stored, self._changed = {}, {}
 
-    def _current_raw_key(self) -> bytes:
-        # Hashing the placeholder for 'no current key' raises an error.
-        hash(self._context.key)
-        return self.current_prefix()
-
-    def _raw_keys_of(self, keys: KeyBatch) -> list[bytes]:
-        last = keys, self._context.namespace
-        if last != self._last_keys:
-            self._raw_keys = self.raw_keys.of_batch(keys, self._context.entry_key)
-            self._last_keys = last
-        return self._raw_keys
-
-    def _loaded(self, raw_keys: list[bytes]) -> list[bytes | None]:
+    def read_rows(self, raw_keys: Sequence[bytes]) -> list[bytes | None]:
         entries = self._entries
         missing = sorted({raw_key for raw_key in raw_keys if raw_key not in entries})
         if missing:

@@ -149,7 +149,7 @@ class SubtaskContext(RuntimeContext):
 
     def access_in_bulk(self) -> None:
         """Prepare the states that are registered from now on for access by `KeyBatch`."""
-        self.keyed.is_bulk = True
+        self.keyed.access_in_bulk()
 
     @property
     def timer_services(self) -> Collection[InternalTimerService[Any]]:

@@ -39,7 +39,8 @@ class BulkContract(ContractBase):
         """Return a function that returns the internal handle of a state."""
 
         def handle(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
-            backend.is_bulk = request.param
+            if request.param:
+                backend.access_in_bulk()
             return backend.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
 
         return handle

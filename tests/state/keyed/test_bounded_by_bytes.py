@@ -12,12 +12,12 @@ import pytest
 from statebackend import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from statebackend.state import canonical as canonical_entries
 from statebackend.state.canonical import SCHEMA, CanonicalBatch, batches_of, read_canonical, write_canonical
+from statebackend.state.composite_key import KEY_GROUP
 from statebackend.state.heap import entry_table
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES
-from statebackend.state.rocksdb.composite_key import KEY_GROUP
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_files import MAX_FILES, StateFiles, patience_of
 from statebackend.testing.backends.harness import BackendHarness

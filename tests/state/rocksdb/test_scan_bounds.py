@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statebackend.state.rocksdb.composite_key import DELETION_MARK, KEY_GROUP
+from statebackend.state.composite_key import DELETION_MARK, KEY_GROUP
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import VALUE, BackendHarness
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshots.errors import SerializationError
+from statebackend.state.composite_key import VOID_NAMESPACE_BYTES, RawKeys
 from statebackend.state.errors import StateBackendError
 from statebackend.state.key_groups import KeyGroupRange
-from statebackend.state.rocksdb.composite_key import VOID_NAMESPACE_BYTES, RawKeys
 from typeserializers import DoubleSerializer, LongSerializer, StringSerializer, VoidNamespaceSerializer
 from typeserializers.kernel.serializer_inference import serializer_for
 

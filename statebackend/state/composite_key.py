@@ -1,4 +1,4 @@
-"""The address of an entry in RocksDB.
+"""Raw keys: the address of an entry as one byte string, in RocksDB and in heap tables of rows.
 
     raw key := u16(key group) key namespace [user key | u64(chunk number)]
              | u16(key group) element                                          of a priority queue

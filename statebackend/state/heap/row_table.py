@@ -1,0 +1,153 @@
+"""Value state on the heap for bulk access: stored bytes by raw key, so that a snapshot encodes nothing.
+
+An epoch records the row of each changed key before its first change, None for a new key. A snapshot passes on whole
+columns: a key costs about a microsecond, while encoding it would cost several.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import ne
+from typing import Any, Final, TypeVar
+
+from statebackend.state.canonical import BATCH_ROWS, CanonicalBatch
+from statebackend.state.composite_key import KEY_GROUP, RawKeys
+from statebackend.state.entry_keys import encoded
+from statebackend.state.heap.entry_table import ChangedRows, HeapStateHandle, HeapTable
+from statebackend.state.heap.history import FrozenEntries
+from statebackend.state.internal_states import HandleContext
+from statebackend.state.key_context import has_namespaces
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.row_value_state import RowValueState
+from statebackend.state.state_kind import RowFilter
+from statebackend.state.value_forms import Load, MemoryForm
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+_KEY_START: Final = KEY_GROUP.size
+
+
+class RowKeys:
+    """Splits raw keys. The bytes of the namespace have a fixed length, so no serializer is needed."""
+
+    __slots__ = ("from_bytes", "namespace_bytes", "to_bytes")
+
+    def __init__(self, namespace_bytes: int) -> None:
+        self.namespace_bytes = namespace_bytes
+        self.to_bytes: Callable[[bytes], tuple[bytes, bytes]] = lambda raw_key: (
+            raw_key[_KEY_START:-namespace_bytes],
+            raw_key[-namespace_bytes:],
+        )
+        self.from_bytes: Callable[[bytes, bytes], bytes] = lambda key, namespace: key + namespace
+        """Returns the raw key without its key group."""
+
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        return None
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, RowKeys)
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        return lambda raw_key: raw_key
+
+
+class RowTable(HeapTable):
+    """The rows of a value state whose namespaces have a fixed length."""
+
+    __slots__ = ("raw_keys",)
+
+    keys: RowKeys
+
+    def __init__(
+        self, name: str, key_serializer: TypeSerializer[Any], namespaces: TypeSerializer[Any], key_groups: KeyGroupRange
+    ) -> None:
+        super().__init__(name, RowKeys(namespaces.length), MemoryForm(None, is_encoded=True), key_groups)
+        self.raw_keys = RawKeys(key_serializer, namespaces, key_groups, has_namespaces(namespaces))
+
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {raw_key: KEY_GROUP.unpack_from(raw_key)[0] for raw_key, older in changes.items() if older is None}
+
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        stored = list(map(entries.live.get, keys))
+        # The first later epoch that changed a key counts, so it is applied last.
+        for epoch in reversed(list(entries.last.later())):
+            if epoch.changes:
+                stored = list(map(epoch.changes.get, keys, stored))
+        return stored
+
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
+        changes = entries.first_changes()
+        raw_keys = sorted(changes)
+        olders, rows = list(map(changes.__getitem__, raw_keys)), self.stored_at(entries, raw_keys)
+        entries.gone = rows.count(None)
+        if entries.gone and None in olders:
+            has_row = [older is not None or row is not None for older, row in zip(olders, rows, strict=True)]
+            raw_keys, olders, rows = (list(compress(column, has_row)) for column in (raw_keys, olders, rows))
+            if len(entries.epochs) == 1:
+                # A key that came and went in one epoch was never a member.
+                entries.gone = rows.count(None)
+        for start in range(0, len(raw_keys), BATCH_ROWS):
+            part = slice(start, start + BATCH_ROWS)
+            written = self._batch(raw_keys[part], rows[part])
+            before, after = olders[part], written.values
+            if expired is not None:
+                before, after = ([row and expired(row) for row in column] for column in (before, after))
+            differs = list(map(ne, before, after))
+            effective = CanonicalBatch(*written[:-1], after)
+            if not all(differs):
+                columns: Any = effective
+                effective = CanonicalBatch(*(list(compress(column, differs)) for column in columns))
+            yield ChangedRows(written, effective)
+
+    def rows_of(self, stored: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        yield None, stored
+
+    def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
+        raw_key = KEY_GROUP.pack(key_group) + key
+        if value is None:
+            self.history.remove_restored(raw_key)
+        else:
+            self.history.put_restored(raw_key, key_group, self.load_value(value, load))
+
+    def _batch(self, raw_keys: list[bytes], rows: list[bytes | None]) -> CanonicalBatch:
+        size, namespace_bytes = len(raw_keys), self.keys.namespace_bytes
+        return CanonicalBatch(
+            list(struct.unpack(f">{size}H", b"".join([raw_key[:_KEY_START] for raw_key in raw_keys]))),
+            [raw_key[_KEY_START:-namespace_bytes] for raw_key in raw_keys],
+            [raw_key[-namespace_bytes:] for raw_key in raw_keys],
+            [None] * size,
+            rows,
+        )
+
+
+class HeapRowValueState(HeapStateHandle, RowValueState[T]):
+    """Values for bulk access."""
+
+    __slots__ = ("_encoded_default", "_last_keys", "_serializer", "name", "raw_keys")
+
+    def __init__(
+        self, table: RowTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
+    ) -> None:
+        super().__init__(table, context)
+        self.name, self.raw_keys = table.name, table.raw_keys
+        self._serializer = serializer
+        self._encoded_default = None if default is None else encoded(table.name, serializer, default)
+        self._last_keys = []
+
+    def read_rows(self, raw_keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._live.get, raw_keys))
+
+    def write_rows(self, raw_keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
+        live, changes = self._live, self._changes
+        new = [raw_key for raw_key in raw_keys if raw_key not in changes]
+        # In this order: a snapshot reads the live entry first and then looks for a change.
+        changes.update(zip(new, map(live.get, new), strict=True))
+        live.update(zip(raw_keys, rows, strict=True))
+        if None in rows:
+            for raw_key, row in zip(raw_keys, rows, strict=True):
+                if row is None and live.get(raw_key) is None:
+                    live.pop(raw_key, None)
