@@ -231,6 +231,10 @@ def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkS
     assert both[0].dtypes == both[1].dtypes
     assert [row[0] for row in both[0].select(TIME_COLUMN).collect()] == [None, None]
 
+    time, node, _ = timed(frame, WatermarkStrategy.no_watermarks().with_idleness("1 ms"))
+    [(_, assigned)] = time.assigned(node, frame, 0)
+    assert times_in(assigned) == 2 * [(None, "source-0", "", False)]
+
     time, node, _ = timed(frame, bounded.with_timestamps("ms").with_future_limit(1000))
     for now_ms, ahead in ((499, [(1500, None, None, False)]), (500, [])):
         (_, on_time), (tag, set_aside) = time.assigned(node, frame, now_ms)
