@@ -84,7 +84,7 @@ multiprocessing.set_forkserver_preload(
 GARBAGE_THRESHOLD = 20_000
 SLOWEST_FILES = 15
 LONG_FILES_S = {
-    "test_spark_golden_time": 116.0,
+    "test_spark_golden_time": 58.0,
     "test_spark_processes": 115.0,
     "test_spark_job": 110.0,
     "test_rocksdb_backend_contract": 85.0,

@@ -94,7 +94,7 @@ def scratch_directory(parent: str) -> Iterator[str]:
     make_private_directory(parent)
     for name in _names_in(parent):
         if name.startswith(_SCRATCH_PREFIX):
-            _remove_if_unused(os.path.join(parent, name))
+            remove_if_unused(os.path.join(parent, name))
     path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
     # Wait: another process may remove it as a leftover before it is locked; it is then created again.
     lock = lock_directory(path, is_shared=True)
@@ -133,7 +133,8 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _remove_if_unused(path: str) -> None:
+def remove_if_unused(path: str) -> None:
+    """Remove a directory whose lock is free. Do nothing if it is locked, or not a private directory."""
     try:
         lock = lock_directory(path)
     except PrivateDirectoryError:

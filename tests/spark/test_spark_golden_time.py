@@ -1,10 +1,14 @@
-"""Flink's traces of event time on Spark, many in one query: each output is equal in order."""
+"""Flink's traces of event time on Spark, many in one query: each output is equal in order.
+
+The backends take turns: `tests.local.test_golden_jobs` plays all traces on each of them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,8 +166,13 @@ def groups() -> Iterator[tuple[str, list[Given]]]:
     yield f"{len(group)} of {length_of(group[-1])} epochs", group
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("played", [pytest.param(group, id=name) for name, group in groups()])
+@pytest.mark.parametrize(
+    ("played", "backend"),
+    [
+        pytest.param(group, backend, id=f"{name}-{backend}")
+        for (name, group), backend in zip(groups(), cycle(("rocksdb", "heap")), strict=False)
+    ],
+)
 def test_a_job_on_spark_emits_what_flink_emits(
     spark: SparkSession, tmp_path: Path, played: list[Given], backend: str
 ) -> None:

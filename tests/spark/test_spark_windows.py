@@ -37,16 +37,13 @@ def _by_value() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_count_windows_emit_the_same_on_spark_as_locally(spark: SparkSession, tmp_path: Path, backend: str) -> None:
+def test_count_windows_emit_the_same_on_spark_as_locally(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     write_batches(tmp_path / "sales", BATCHES)
     reader = spark.readStream.schema(SALES).option("maxFilesPerTrigger", 1)
     sink = memory_sink()
-    environment = SparkStreamEnvironment(
-        spark, job_dir=tmp_path / "job", parallelism=2, max_parallelism=16, backend=backend
-    )
+    environment = SparkStreamEnvironment(spark, job_dir=tmp_path / "job", parallelism=2, max_parallelism=16)
     build(environment.from_dataframe(reader.json(str(tmp_path / "sales" / "source"))), sink)
     environment.execute("windows", trigger={"availableNow": True}).await_termination()
 

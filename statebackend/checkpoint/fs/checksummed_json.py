@@ -9,16 +9,18 @@ one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from snapshots.errors import cut, shown
 from snapshots.format_versions import newer_version, pre_release
-from statebackend.checkpoint.errors import CorruptJobIdentityError
+from statebackend.checkpoint.errors import CorruptJobIdentityError, InvariantViolationError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checksum_of_bytes
 
-__all__ = ["checksummed_json", "corrupt", "parse_checksummed_json", "read_checksummed_json"]
+__all__ = ["checksummed_json", "corrupt", "parse_checksummed_json", "read_checksummed_json", "read_record"]
+
+T = TypeVar("T")
 
 _MAX_BYTES = 64 << 10
 _VERSION_KEY = "version"
@@ -42,6 +44,20 @@ def read_checksummed_json(
     if file_system.size(path) > max_bytes:
         corrupt(file_system, path, "is too large")
     return parse_checksummed_json(file_system.read_file(path), file_system.location(path), format_version)
+
+
+def read_record(file_system: CheckpointFileSystem, path: str, format_version: int, make: Callable[..., T]) -> T | None:
+    """Return what ``make`` makes of the fields of a file, None if there is no file.
+
+    Raises `CorruptJobIdentityError`, also if ``make`` rejects the fields.
+    """
+    if not file_system.exists(path):
+        return None
+    content = read_checksummed_json(file_system, path, format_version)
+    try:
+        return make(**content)
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, path, f"is not valid: {error}")
 
 
 def parse_checksummed_json(data: bytes, where: str, format_version: int) -> dict[str, Any]:

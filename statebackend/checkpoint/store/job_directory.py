@@ -21,12 +21,13 @@ from __future__ import annotations
 import time
 import uuid
 from types import TracebackType
+from typing import Any
 
 from attrs import asdict, frozen
 
 from snapshots.errors import shown
-from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
-from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
+from statebackend.checkpoint.errors import JobDirectoryMismatchError
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, read_record
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.leadership import Leadership, LeadershipProvider
 from statebackend.checkpoint.invariants import check_identifier, check_integer, check_uuid, require
@@ -101,13 +102,11 @@ def write_origin(file_system: CheckpointFileSystem, origin: JobOrigin) -> None:
 
 def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
     """The origin of the job directory at the root of `file_system`. Raises `CorruptJobIdentityError`."""
-    if not file_system.exists(ORIGIN_FILE_NAME):
-        return None
-    content = read_checksummed_json(file_system, ORIGIN_FILE_NAME, _ORIGIN_FORMAT_VERSION)
-    try:
-        return JobOrigin(**{**content, "restarted_sources": tuple(content["restarted_sources"])})
-    except (InvariantViolationError, KeyError, TypeError) as error:
-        corrupt(file_system, ORIGIN_FILE_NAME, f"is not valid: {error}")
+
+    def made(restarted_sources: list[str], **fields: Any) -> JobOrigin:
+        return JobOrigin(restarted_sources=tuple(restarted_sources), **fields)
+
+    return read_record(file_system, ORIGIN_FILE_NAME, _ORIGIN_FORMAT_VERSION, made)
 
 
 JOB_FILE_NAME = "job.json"
@@ -254,8 +253,9 @@ def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system:
 
 
 def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
-    if file_system.exists(JOB_FILE_NAME):
-        return _decode(file_system)
+    identity = read_record(file_system, JOB_FILE_NAME, _FORMAT_VERSION, JobIdentity)
+    if identity is not None:
+        return identity
     known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME, HIGH_AVAILABILITY_FILE_NAME)
     imported = f"{IMPORTED_DIRECTORY}/"
     strangers = [path for path in file_system.list_files() if path not in known and not path.startswith(imported)]
@@ -265,11 +265,3 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
             "is not a job directory. Use an empty or a new directory."
         )
     return None
-
-
-def _decode(file_system: CheckpointFileSystem) -> JobIdentity:
-    content = read_checksummed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
-    try:
-        return JobIdentity(**content)
-    except (InvariantViolationError, TypeError) as error:
-        corrupt(file_system, JOB_FILE_NAME, f"is not valid: {error}")

@@ -21,8 +21,8 @@ from typing import Final
 from attrs import asdict, frozen
 
 from snapshots.errors import shown
-from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
-from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
+from statebackend.checkpoint.errors import JobDirectoryMismatchError
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json, read_record
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import MAX_ID, check_integer, is_checksum, path_segment, require
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -83,13 +83,7 @@ def write_roll_back(file_system: CheckpointFileSystem, roll_back: Rollback) -> N
 
 def read_roll_back(file_system: CheckpointFileSystem) -> Rollback | None:
     """The rollback that has started and not finished, if any. Raises `CorruptJobIdentityError`."""
-    if not file_system.exists(ROLL_BACK_FILE_NAME):
-        return None
-    content = read_checksummed_json(file_system, ROLL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION)
-    try:
-        return Rollback(**content)
-    except (InvariantViolationError, TypeError) as error:
-        corrupt(file_system, ROLL_BACK_FILE_NAME, f"is not valid: {error}")
+    return read_record(file_system, ROLL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION, Rollback)
 
 
 def end_roll_back(file_system: CheckpointFileSystem) -> None:
@@ -139,13 +133,7 @@ def write_no_data_epoch(file_system: CheckpointFileSystem, epoch: OpenNoDataEpoc
 
 def read_no_data_epoch(file_system: CheckpointFileSystem) -> OpenNoDataEpoch | None:
     """The epoch that has started and not ended, if any. Raises `CorruptJobIdentityError`."""
-    if not file_system.exists(NO_DATA_EPOCH_FILE_NAME):
-        return None
-    content = read_checksummed_json(file_system, NO_DATA_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION)
-    try:
-        return OpenNoDataEpoch(**content)
-    except (InvariantViolationError, TypeError) as error:
-        corrupt(file_system, NO_DATA_EPOCH_FILE_NAME, f"is not valid: {error}")
+    return read_record(file_system, NO_DATA_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION, OpenNoDataEpoch)
 
 
 def end_no_data_epoch(file_system: CheckpointFileSystem) -> None:

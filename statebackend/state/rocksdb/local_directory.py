@@ -47,10 +47,10 @@ from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.state.private_directory import (
-    PrivateDirectoryError,
     lock_directory,
     make_private_directory,
     private_opener,
+    remove_if_unused,
 )
 
 _DIRECTORY: Final = "brought"
@@ -226,16 +226,8 @@ def _remove_abandoned(path: str) -> None:
     parent, name = os.path.split(path)
     private = re.compile(re.escape(name) + "-[0-9a-f]{32}")
     for entry in os.listdir(parent):
-        if private.fullmatch(entry) is None:
-            continue
-        directory = os.path.join(parent, entry)
-        try:
-            lock = lock_directory(directory)
-        except PrivateDirectoryError:
-            continue
-        if lock is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-            lock.release()
+        if private.fullmatch(entry) is not None:
+            remove_if_unused(os.path.join(parent, entry))
 
 
 def _is_sound(version: LocalVersion) -> bool:
