@@ -25,6 +25,8 @@ the store, writes the mark last, and deletes the staged files. Readers of a runn
     <path>/_compactions/000000000003                           the plan of the third compaction
     <path>/epoch=00000000000000000007/                         the rows of several epochs; 7 is the newest
 
+A later compaction may replace this directory too, together with newer epochs.
+
 1. Write the new files. Nothing is visible.
 2. Create the plan, unless the file exists. From now on every later compaction or rollback finishes this one first.
 3. Hide the replaced epochs: rename them, or delete their marks in a store.
@@ -96,6 +98,16 @@ class EpochMark:
     files: Sequence[FileHandle]
     epochs: Sequence[Sequence[Any]] = ()
     """The ranges of epochs of a compacted directory: first epoch, last epoch, attempt."""
+
+    @property
+    def directory(self) -> str:
+        """The visible directory."""
+        return compacted_name(self.epoch_id) if self.epochs else epoch_name(self.epoch_id)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size_bytes for file in self.files)
 
     def encode(self) -> bytes:
         """Return the mark as JSON."""
@@ -371,18 +383,18 @@ class EpochFiles:
         if plan is None:
             # Nothing was ever compacted, so no commit needs to list all epochs.
             return None
-        replaced = [one.attempt for one in plan.sources if one.epoch_id == epoch_id]
-        ranges = (one for compacted in self._compacted(epoch_id) for one in compacted.epochs)
-        return next(iter([*replaced, *(attempt for first, last, attempt in ranges if first <= epoch_id <= last)]), None)
+        marks = [*([] if plan.compacted is None else [plan.compacted]), *self._compacted(epoch_id)]
+        ranges = (one for compacted in marks for one in compacted.epochs)
+        return next((attempt for first, last, attempt in ranges if first <= epoch_id <= last), None)
 
     def visible_files(self) -> list[str]:
         """Return the paths of files that have the rows of all committed epochs once, below the root."""
         with self._reported("its files cannot be listed"):
             while True:
                 plan, found = self._plan(), list[str]()
-                pending = set() if plan is None else {epoch_name(one.epoch_id) for one in plan.sources}
+                pending = set() if plan is None else {one.directory for one in plan.sources}
                 if plan is not None and plan.compacted is not None:
-                    pending.add(compacted_name(plan.compacted.epoch_id))
+                    pending.add(plan.compacted.directory)
                 for name, mark in self._listed():
                     if name in pending:
                         continue
@@ -394,7 +406,7 @@ class EpochFiles:
     def _add_compacted(self, plan: _Plan, found: list[str]) -> bool:
         """Add the files of a compaction, wherever they are. Returns False if they are moved at this time."""
         assert plan.compacted is not None
-        target = compacted_name(plan.compacted.epoch_id)
+        target = plan.compacted.directory
         for file in plan.compacted.files:
             places = (f"{plan.staging}/{_name(file)}", f"{plan.staging}/epoch/{file.path}", f"{target}/{file.path}")
             place = next(filter(self._fs.exists, places), None)
@@ -403,15 +415,16 @@ class EpochFiles:
             found.append(place)
         return True
 
-    def compactable(self, keep: int) -> tuple[int, list[EpochMark]]:
-        """Finish an interrupted compaction. Return the number of the next one, and the epochs that it may replace.
+    def compactable(self, keep: int) -> tuple[int, list[EpochMark], list[EpochMark]]:
+        """Finish an interrupted compaction. Return the number of the next one, and what it may replace, ascending.
 
-        These are all epochs with a mark but the ``keep`` newest ones, ascending.
+        These are all epochs with a mark but the ``keep`` newest ones, and all compacted directories.
         """
         with self._reported("it cannot be compacted"):
             number = self._finish() + 1
-            marks = sorted((mark for _, mark in self._listed() if not mark.epochs), key=lambda mark: mark.epoch_id)
-            return number, marks[: max(0, len(marks) - keep)]
+            marks = sorted((mark for _, mark in self._listed()), key=lambda mark: mark.epoch_id)
+            epochs = [mark for mark in marks if not mark.epochs]
+            return number, epochs[: max(0, len(epochs) - keep)], [mark for mark in marks if mark.epochs]
 
     @contextlib.contextmanager
     def staging_of_compaction(self, number: int) -> Iterator[str]:
@@ -438,24 +451,25 @@ class EpochFiles:
         with reported(
             f"epoch {mark.epoch_id} cannot be compacted", "Restore the file from a backup, or move its epoch away"
         ):
-            self._fs.verify_content(_in(epoch_name(mark.epoch_id), file))
+            self._fs.verify_content(_in(mark.directory, file))
         return self.open_input(mark, file)
 
     def open_input(self, mark: EpochMark, file: FileHandle) -> Any:
         """Open a file of a visible epoch."""
-        return self._fs.open_input(f"{epoch_name(mark.epoch_id)}/{file.path}")
+        return self._fs.open_input(f"{mark.directory}/{file.path}")
 
     def replace(self, number: int, staging: str, files: Sequence[FileHandle], sources: Sequence[EpochMark]) -> None:
-        """Replace epochs by staged files that have their rows.
+        """Replace directories by staged files that have their rows. The last one is of a single epoch.
 
         Raises `SinkError` if another compaction or a rollback has changed the epochs since `compactable`.
         """
         epochs: list[list[Any]] = []
         for one in sources:
-            if epochs and epochs[-1][2] == one.attempt:
-                epochs[-1][1] = one.epoch_id
-            else:
-                epochs.append([one.epoch_id, one.epoch_id, one.attempt])
+            for first, last, attempt in one.epochs or [(one.epoch_id, one.epoch_id, one.attempt)]:
+                if epochs and epochs[-1][2] == attempt:
+                    epochs[-1][1] = last
+                else:
+                    epochs.append([first, last, attempt])
         newest = sources[-1]
         compacted = EpochMark(newest.epoch_id, newest.attempt, sorted(files, key=lambda file: file.path), epochs)
         with self._reported("it cannot be compacted"):
@@ -480,7 +494,7 @@ class EpochFiles:
         plan = self._plan()
         if plan is None or plan.compacted is None:
             return 0 if plan is None else plan.number
-        target = compacted_name(plan.compacted.epoch_id)
+        target = plan.compacted.directory
         if self._mark(plan.compacted.epoch_id, target) is None:
             try:
                 for one in plan.sources:
@@ -493,7 +507,7 @@ class EpochFiles:
         if self._root is None:
             for one in plan.sources:
                 for file in one.files:
-                    self._fs.delete(f"{epoch_name(one.epoch_id)}/{file.path}")
+                    self._fs.delete(f"{one.directory}/{file.path}")
             for file in plan.compacted.files:
                 self._fs.delete(f"{plan.staging}/{_name(file)}")
         self._fs.delete_directory(plan.staging)
@@ -504,9 +518,9 @@ class EpochFiles:
 
     def _hide(self, source: EpochMark, staging: str) -> None:
         """Hide an epoch whose rows are in the files of a compaction."""
-        name = epoch_name(source.epoch_id)
+        name = source.directory
         if self._root is not None:
-            if self._mark(source.epoch_id) is not None:
+            if self._mark(source.epoch_id, name) is not None:
                 self._fs.move_directory(name, f"{staging}/replaced/{name}")
             return
         # A commit that is repeated must not find the staged files.

@@ -158,9 +158,11 @@ class FileSink(Sink):
     def compact(self, *, keep: int = 10, at_least: int = 10, target_file_bytes: int = _TARGET_FILE_BYTES) -> int:
         """Replace the files of committed epochs by few files per partition and schema.
 
-        Call it in any process, while the job runs or not, but one call at a time. Their rows get the number of the
-        newest replaced epoch in the column ``epoch``. A rollback cannot return to a compacted epoch, so keep at least
-        the epochs of the checkpoints that the job retains. A call that was killed is finished by the next one.
+        Call it in any process, while the job runs or not, but one call at a time. The rows get the number of the newest
+        replaced epoch in the column ``epoch``. A compacted directory is replaced again if its files are small and the
+        newer ones have at least half its bytes, so each row is rewritten a few times only. A rollback cannot return to
+        a compacted epoch, so keep at least the epochs of the checkpoints that the job retains. A call that was killed
+        is finished by the next one.
 
         Args:
             keep: The number of newest epochs to leave as they are.
@@ -169,7 +171,7 @@ class FileSink(Sink):
                 one file of an epoch is.
 
         Returns:
-            The number of replaced epochs.
+            The number of replaced directories: epochs, and compacted ones.
 
         Raises:
             ValueError: ``target_file_bytes`` is not positive.
@@ -178,9 +180,17 @@ class FileSink(Sink):
         """
         if target_file_bytes < 1:
             raise ValueError(f"{self}: target_file_bytes is {target_file_bytes}; it must be positive")
-        number, sources = self._files.compactable(max(keep, 1))
+        number, sources, compacted = self._files.compactable(max(keep, 1))
         if len(sources) < max(at_least, 2):
             return 0
+        newest, size_bytes = sources[-1], sum(mark.size_bytes for mark in sources)
+        for mark in reversed(compacted):
+            is_small = 2 * mark.size_bytes < target_file_bytes * len(mark.files)
+            if mark.epoch_id > newest.epoch_id or mark.size_bytes > 2 * size_bytes or not is_small:
+                break
+            sources.append(mark)
+            size_bytes += mark.size_bytes
+        sources.sort(key=lambda mark: mark.epoch_id)
         with self._files.staging_of_compaction(number) as staging:
             with (
                 reported(f"{self}: the compacted files cannot be written", "Check the path and its permissions"),

@@ -42,12 +42,12 @@ def table(epoch_id: int) -> pa.Table:
 
 
 def written(
-    target: Any, sink: FileSink | None = None, epochs: int = EPOCHS, rows: pa.Table | None = None
+    target: Any, sink: FileSink | None = None, epochs: int = EPOCHS, rows: pa.Table | None = None, first: int = 0
 ) -> list[tuple[SinkEpoch, list[bytes]]]:
     """Commit some epochs. Return what a restart of the job would commit again."""
     sink = sink or ParquetSink(target)
     commits = []
-    for epoch_id in range(epochs):
+    for epoch_id in range(first, first + epochs):
         epoch = SinkEpoch(JOB, epoch_id, "run")
         committables = [sink.stage(epoch, 0, (rows or table(epoch_id)).to_reader())]
         sink.commit(epoch, committables)
@@ -100,12 +100,17 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     left[0] = 10**9
 
 
+@pytest.mark.parametrize("is_second", [False, True])
 def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
-    new_target: Callable[[], Any], kill_at: Callable[[int], None]
+    new_target: Callable[[], Any], kill_at: Callable[[int], None], is_second: bool
 ) -> None:
+    rows = ALL[:10] if is_second else ALL[:6]
     for count in range(1000):
         target = new_target()
         commits = written(target, epochs=3)
+        if is_second:
+            ParquetSink(target).compact(keep=1, at_least=2)
+            commits += written(target, epochs=2, first=3)
         kill_at(count)
         is_killed = True
         try:
@@ -114,17 +119,17 @@ def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
         except KilledError:
             pass
         kill_at(10**9)
-        assert numbers(target, ParquetSink(target).files()) == ALL[:6], f"killed before change {count}"
+        assert numbers(target, ParquetSink(target).files()) == rows, f"killed before change {count}"
         seen = numbers(target, listed(target))
         assert len(seen) == len(set(seen)), f"killed before change {count}: rows are visible twice"
         # A restart of the job repeats a commit, of any checkpoint that it retains.
         restarted = ParquetSink(target)
-        restarted.recover(JOB, 2)
+        restarted.recover(JOB, commits[-1][0].epoch_id)
         for epoch, committables in commits:
             restarted.commit(epoch, committables)
-        assert numbers(target, ParquetSink(target).files()) == ALL[:6], f"killed before change {count}"
+        assert numbers(target, ParquetSink(target).files()) == rows, f"killed before change {count}"
         ParquetSink(target).compact(keep=1, at_least=2)
-        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == ALL[:6]
+        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == rows
         assert len(listed(target)) == 2
         leftovers = CheckpointFileSystem.from_uri(target).list_files("_staging")
         assert is_killed or not leftovers
@@ -141,12 +146,47 @@ def test_epochs_continue_and_are_compacted_again(new_target: Callable[[], Any]) 
     written(target)
     assert sink.compact(keep=1) == 0, "there are too few"
     assert sink.compact(keep=1, at_least=2) == EPOCHS - 1
-    for epoch_id in range(EPOCHS, EPOCHS + 3):
-        epoch = SinkEpoch(JOB, epoch_id, "run-2")
-        sink.commit(epoch, [sink.stage(epoch, 0, table(epoch_id).to_reader())])
+    written(target, epochs=3, first=EPOCHS)
+    assert sink.compact(keep=1, at_least=2) == 4, "three epochs and the compacted directory"
+    assert numbers(target, sink.files()) == numbers(target, listed(target)) == list(range(2 * EPOCHS + 6))
+    assert len(sink.files()) == 2
+    with pytest.raises(SinkError, match=r"has the rows of epochs 0 to 7, which were compacted"):
+        sink.roll_back(JOB, 4)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_many_compactions_leave_few_files_and_rewrite_each_row_a_few_times(tmp_path: Path, file_format: Any) -> None:
+    sink = FileSink(tmp_path, file_format, partition_by=["k"])
+    rewritten, kept = 0, 0
+    for first in range(0, 96, 3):
+        written(tmp_path, sink, epochs=3, first=first)
+        before = set(listed(tmp_path))
+        assert sink.compact(keep=1, at_least=2) >= 2
+        rewritten += len(before - set(listed(tmp_path)))
+        kept = max(kept, len(listed(tmp_path)))
+    # Two files per epoch are rewritten at least once.
+    assert 2 * 95 <= rewritten <= 4 * 95
+    assert kept <= 2 * 6
+
+
+def test_full_files_and_large_directories_are_not_compacted_again(new_target: Callable[[], Any]) -> None:
+    target = new_target()
+    written(target)
+    sink = ParquetSink(target)
+    size_bytes = CheckpointFileSystem.from_uri(target).size(listed(target)[0])
+    sink.compact(keep=1, at_least=2, target_file_bytes=2 * size_bytes)
+    full = {path for path in listed(target) if path.startswith("epoch=" + "0" * 19)}
+    written(target, epochs=5, first=EPOCHS)
+    assert sink.compact(keep=1, at_least=2, target_file_bytes=2 * size_bytes) == 5
+    assert full <= set(listed(target)), "its files are full"
+    large = new_target()
+    written(large, epochs=2, rows=pa.table({"k": ["a"] * 5000, "n": [*range(5000)]}))
+    written(large, epochs=4, first=2)
+    sink = ParquetSink(large)
+    assert sink.compact(keep=4, at_least=2) == 2
+    before = set(listed(large))
     assert sink.compact(keep=1, at_least=2) == 3
-    assert numbers(target, sink.files()) == list(range(2 * EPOCHS + 6))
-    assert len(sink.files()) == 3
+    assert len(before & set(listed(large))) == 2, "the large directory and the newest epoch"
 
 
 def test_an_older_attempt_at_a_compacted_epoch_is_not_committed(new_target: Callable[[], Any]) -> None:
@@ -286,17 +326,22 @@ def test_a_damaged_file_is_not_compacted_away(tmp_path: Path, file_format: Any) 
     assert not CheckpointFileSystem.from_uri(tmp_path).list_files("_staging")
 
 
+@pytest.mark.parametrize("is_second", [False, True])
 @pytest.mark.parametrize("other", ["compact", "roll_back"])
 def test_another_process_may_finish_a_compaction_between_any_two_steps(
-    new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, other: str
+    new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, other: str, is_second: bool
 ) -> None:
     names = ("write_file", "create_file", "upload", "copy_file", "delete", "delete_directory", "move_directory")
+    rows = ALL[:10] if is_second else ALL[:6]
     acts = {name: getattr(CheckpointFileSystem, name) for name in names}
     places = [(CheckpointFileSystem, name) for name in names] + [(os, "mkdir"), (os, "replace")]
 
     for count in range(1000):
         target = new_target()
         written(target, epochs=3)
+        if is_second:
+            ParquetSink(target).compact(keep=1, at_least=2)
+            written(target, epochs=2, first=3)
         left = [count]
 
         def counted(act: Callable[..., Any], left: list[int] = left, target: Any = target) -> Callable[..., Any]:
@@ -306,7 +351,7 @@ def test_another_process_may_finish_a_compaction_between_any_two_steps(
                     if other == "compact":
                         ParquetSink(target).compact(keep=1, at_least=3)
                     else:
-                        ParquetSink(target).roll_back(JOB, 2)
+                        ParquetSink(target).roll_back(JOB, 4 if is_second else 2)
                 return act(*args, **kwargs)
 
             return call
@@ -315,7 +360,7 @@ def test_another_process_may_finish_a_compaction_between_any_two_steps(
             for owner, name in places:
                 patched.setattr(owner, name, counted(acts.get(name) or getattr(os, name)))
             ParquetSink(target).compact(keep=1, at_least=2)
-        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == ALL[:6], count
+        assert numbers(target, ParquetSink(target).files()) == numbers(target, listed(target)) == rows, count
         if left[0] >= 0:
             assert count > 10, "nothing ran in between"
             return
