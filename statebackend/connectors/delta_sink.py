@@ -131,7 +131,13 @@ class DeltaSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
         schema = self._stored_schema(rows.schema)
-        with self._reported("the table has no such columns"):
+        for one in schema:
+            if not self._is_known(one):
+                raise SinkError(
+                    f"{self}: Delta Lake cannot store column {one.name!r} of type {one.type}. Change its type, or drop "
+                    f"it from the rows"
+                )
+        with self._reported("the table cannot have these columns"):
             delta_schema = _deltalake().Schema.from_arrow(schema)
         if self._table_schema is not None:
             self._check_schema(delta_schema, _deltalake().Schema.from_arrow(self._table_schema))
@@ -249,6 +255,13 @@ class DeltaSink(Sink):
         self._retry(f"the epochs after {last_epoch_id} cannot be removed", remove)
         place = f"{without_secrets(self._uri)}/{lineage_directory(lineage)}"
         return [f"the files in {place} that its log does not name any longer"]
+
+    def _is_known(self, column: pa.Field) -> bool:
+        try:
+            _deltalake().Schema.from_arrow(pa.schema([column]))
+        except Exception:
+            return False
+        return True
 
     def _stored_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the files. Narrower types are widened to those of the table."""

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlparse
@@ -93,6 +94,9 @@ class FileSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         if EPOCH_COLUMN in map(str.lower, rows.schema.names):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
+        doubled = [name for name, count in Counter(rows.schema.names).items() if count > 1]
+        if doubled:
+            raise SinkError(f"{self}: the rows have two columns {doubled[0]!r}; rename one of them")
         missing = [name for name in self._partition_by if name not in rows.schema.names]
         if missing:
             raise SinkError(f"{self}: the rows have no column {missing[0]!r} to partition by")
@@ -314,6 +318,9 @@ def _parquet_writer(path: str, schema: pa.Schema, compression: str) -> Any:
 
 class _CsvWriter:
     def __init__(self, path: str, schema: pa.Schema, compression: str) -> None:
+        for one in schema:
+            if pa.types.is_nested(one.type):
+                raise TypeError(f"column {one.name!r} is {one.type}, which CSV cannot store")
         self._stream = pa.OSFile(path, "wb")
         self._writer = pyarrow.csv.CSVWriter(self._stream, schema)
 
@@ -370,7 +377,7 @@ def _json_line(row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(row, default=_json_text, ensure_ascii=False, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
-        raise SinkError(f"a row has no form in JSON: {error}. Convert it, or use the format parquet") from error
+        raise TypeError(f"a row has no form in JSON: {error}. Use the format parquet") from error
 
 
 def _json_text(value: Any) -> str:

@@ -513,7 +513,6 @@ def _parsed_partition(text: str) -> tuple[str, str]:
 _PROMOTIONS: Final = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 """The types of columns that Iceberg can widen, in addition to decimals."""
 
-_UNSIGNED: Final = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
 _SMALL: Final = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), pa.float16(): pa.float32(), pa.date64(): pa.date32()}
 _PLAIN: Final = {
     pa.large_string(): pa.string(),
@@ -524,7 +523,7 @@ _PLAIN: Final = {
     pa.time32("ms"): pa.time64("us"),
     pa.time64("ns"): pa.time64("us"),
 }
-_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {**_UNSIGNED, **_SMALL, **_PLAIN}
+_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {**_SMALL, **_PLAIN}
 
 
 def _iceberg_type(data_type: pa.DataType) -> pa.DataType:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
 
 from statebackend.checkpoint.errors import fix_of
 from statebackend.streaming.sink import SinkError, SinkLineage
 
 __all__ = ["check_parent", "reported", "retry_conflicts"]
+
+_VALUE_ERRORS: Final = (pa.ArrowInvalid, NotImplementedError, TypeError)
+"""What pyarrow and encoders raise for a value or a type that the target cannot store."""
 
 
 @contextlib.contextmanager
@@ -17,7 +23,7 @@ def reported(what: str, fix: str, secrets: Callable[[], Sequence[str]] = tuple) 
 
     Args:
         what: What failed, with the target.
-        fix: The fix of errors that are neither of a full disk nor of a missing permission.
+        fix: The fix of errors that are neither of a disk or a permission, nor of a value or a type.
         secrets: Returns what no error may contain, when there is an error.
     """
     try:
@@ -25,8 +31,11 @@ def reported(what: str, fix: str, secrets: Callable[[], Sequence[str]] = tuple) 
     except SinkError:
         raise
     except Exception as error:
-        text = str(error) or type(error).__name__
+        # deltalake appends a stack trace.
+        text = str(error).partition("\n   0: ")[0] or type(error).__name__
         found = fix_of(text)
+        if isinstance(error, _VALUE_ERRORS):
+            found = found or "Convert the values, or change the type of the column"
         fix = "" if found and found in text else found or fix
         hidden = secrets()
         for secret in hidden:

@@ -205,6 +205,8 @@ def split_by_columns(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> list[tu
     codes: Any = None
     distinct: list[list[Any]] = []
     for key in keys:
+        if pa.types.is_nested(key.type):
+            raise TypeError(f"rows cannot be partitioned by a column of {key.type}")
         encoded = pc.dictionary_encode(key, null_encoding="encode")
         distinct.append(encoded.dictionary.to_pylist())
         indices = encoded.indices.cast(pa.int64())
@@ -252,6 +254,14 @@ _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
 }
 
 
+_SIGNED: Final[Mapping[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+}
+
+
 def widened_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
     """Return the type of a table's column, if all values of a type can be converted to it; else the type itself."""
     is_wider = table_type in _WIDER.get(data_type, ())
@@ -261,9 +271,11 @@ def widened_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType
 
 
 def stored_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type in the files: timestamps are in UTC and microseconds."""
+    """Return the type in the files: timestamps are in UTC and microseconds, whole numbers are signed."""
     if pa.types.is_timestamp(data_type):
         return pa.timestamp("us", None if data_type.tz is None else "UTC")
+    if pa.types.is_unsigned_integer(data_type):
+        return _SIGNED[data_type]
     if pa.types.is_struct(data_type):
         return pa.struct([pa.field(one.name, stored_type(one.type)) for one in data_type])
     if pa.types.is_list(data_type):

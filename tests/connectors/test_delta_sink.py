@@ -358,3 +358,25 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path)
 def test_a_committable_of_another_version_is_an_error(tmp_path: Path, committable: bytes, message: str) -> None:
     with pytest.raises(SinkError, match=message):
         DeltaSink(tmp_path).commit(SinkEpoch(LINEAGE, 1, "run"), [committable])
+
+
+def test_unsigned_numbers_are_stored_as_signed_ones(tmp_path: Path) -> None:
+    """Delta Lake has no unsigned types, and a reader fails at values that it does not expect."""
+    types = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+    values = {str(one): pa.array([0, None, min(2**one.bit_width, 2**63) - 1], one) for one in types}
+    values["nested"] = pa.array([[2**32 - 1], [], None], pa.list_(pa.uint32()))
+    sink = DeltaSink(tmp_path)
+    write(sink, 0, pa.table(values))
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == pa.table(values).to_pylist()
+    with pytest.raises(SinkError, match=r"cannot be written: Integer value .* not in range.*Convert the values"):
+        stage(sink, 1, pa.table({**values, "uint64": pa.array([2**64 - 1] * 3, pa.uint64())}))
+
+
+@pytest.mark.parametrize("kind", [pa.duration("us"), pa.time64("us")])
+def test_a_type_that_delta_lake_does_not_have_is_an_error_that_names_the_column(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    with pytest.raises(SinkError) as caught:
+        stage(DeltaSink(tmp_path), 0, pa.table({"k": ["a"], "t": pa.array([1], kind)}))
+    expected = f"Delta Lake cannot store column 't' of type {kind}. Change its type, or drop it from the rows"
+    assert str(caught.value).endswith(expected), "no stack trace"

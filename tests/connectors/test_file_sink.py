@@ -78,7 +78,7 @@ def test_times_and_nulls_in_json_and_a_column_called_epoch(tmp_path: Path) -> No
         {"at": None, "ß": None},
     ]
     for wrong in (b"bytes", float("nan")):
-        with pytest.raises(SinkError, match="a row has no form in JSON"):
+        with pytest.raises(SinkError, match=rf"{tmp_path}.*a row has no form in JSON.*Convert the values"):
             sink.stage(epoch, 0, pa.table({"wrong": [wrong]}).to_reader())
     with pytest.raises(SinkError, match="adds a column 'epoch'"):
         sink.stage(epoch, 0, pa.table({"Epoch": [1]}).to_reader())
@@ -217,3 +217,30 @@ def test_spark_reads_partitions_and_nulls(spark: Any, tmp_path: Path) -> None:
     sink.commit(epoch, [sink.stage(epoch, 0, pa.table({"only": ["a", None, "", "b"]}).to_reader())])
     read = spark.read.schema("only string, epoch int").option("header", True).option("nullValue", "\\N")
     assert [row.only for row in read.csv(str(tmp_path / "csv")).collect()] == ["a", None, "", "b"]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_two_columns_with_one_name_are_an_error(tmp_path: Path, file_format: Any) -> None:
+    rows = pa.table([["a"], ["b"]], names=["k", "k"])
+    with pytest.raises(SinkError, match=r"the rows have two columns 'k'; rename one of them"):
+        FileSink(tmp_path, file_format).stage(SinkEpoch(SinkLineage("out", "job"), 0, "run"), 0, rows.to_reader())
+
+
+@pytest.mark.parametrize(
+    ("file_format", "partition_by", "message"),
+    [
+        (
+            "csv",
+            [],
+            r"column 'm' is map<string, int64>, which CSV cannot store\. Convert the values, or change the type",
+        ),
+        ("parquet", ["m"], r"rows cannot be partitioned by a column of map<string, int64>\. Convert the values"),
+    ],
+)
+def test_a_type_that_cannot_be_stored_is_an_error_that_names_it(
+    tmp_path: Path, file_format: Any, partition_by: list[str], message: str
+) -> None:
+    rows = pa.table({"k": ["a"], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
+    sink = FileSink(tmp_path, file_format, partition_by=partition_by)
+    with pytest.raises(SinkError, match=rf"{tmp_path}.*{message}"):
+        sink.stage(SinkEpoch(SinkLineage("out", "job"), 0, "run"), 0, rows.to_reader())
