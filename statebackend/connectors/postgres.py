@@ -136,14 +136,16 @@ class PostgresSink(Sink):
         fields = [name for name in rows.schema.names if name != self._delete_field]
         self._check_fields(rows.schema)
         order = [*fields, *([] if self._delete_field is None else [self._delete_field])]
-        content, count = io.BytesIO(), 0
+        content, count, deleted = io.BytesIO(), 0, 0
         for batch in self._latest(rows) if self._key else rows:
             if batch.num_rows:
                 content.write(csv_rows(batch.select(order), self._identity))
                 count += batch.num_rows
+                deleted += (self._delete_field and pc.sum(batch[self._delete_field]).as_py()) or 0
         if not count:
             return b""
-        return self._staging.stage(epoch, subtask_index, {"columns": fields, "rows": count}, content.getvalue())
+        header = {"columns": fields, "rows": count, "deleted": deleted}
+        return self._staging.stage(epoch, subtask_index, header, content.getvalue())
 
     @override
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
@@ -285,7 +287,8 @@ class PostgresSink(Sink):
             )
         )
         _copy(connection, _ROWS, [*columns, *([] if self._delete_field is None else [self._delete_field])], staged)
-        if flag is not None:
+        # The statement may read the whole target. Committables of earlier versions have no count.
+        if flag is not None and staged.fields.get("deleted") != 0:
             same = named(self._key, "target.{0} = source.{0}", " AND ")
             statement = sql.SQL("DELETE FROM {} AS target USING {} AS source WHERE source.{} AND {}")
             connection.execute(statement.format(target, rows, flag, same))

@@ -196,6 +196,21 @@ def test_rows_with_a_true_delete_field_delete_their_key(database: Database) -> N
     assert sorted(database.rows("SELECT * FROM balances")) == [("b", 9), ("c", 3)]
 
 
+def test_an_epoch_without_deletes_runs_no_delete(database: Database) -> None:
+    """The statement may read the whole target."""
+    schema = pa.schema([*SCHEMA, ("is_closed", pa.bool_())])
+    database.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'it deletes'; END$$"
+    )
+    database.execute("CREATE TRIGGER fail BEFORE DELETE ON balances FOR EACH STATEMENT EXECUTE FUNCTION fail()")
+    sink = PostgresSink(database.conninfo, "balances", key=["account"], delete_field="is_closed")
+    sink.recover(LINEAGE, None)
+    sink.commit(epoch_of(1), staged(sink, epoch_of(1), [[("a", 1, False), ("b", 2, None)]], schema))
+    assert sorted(database.rows("SELECT * FROM balances")) == [("a", 1), ("b", 2)]
+    with pytest.raises(SinkError, match="it deletes"):
+        sink.commit(epoch_of(2), staged(sink, epoch_of(2), [[("a", 1, False)], [("b", None, True)]], schema))
+
+
 def test_subtasks_with_other_columns_are_merged_in_one_epoch(database: Database, upsert: PostgresSink) -> None:
     """A job whose rows have one more field than the staged ones."""
     epoch = epoch_of(1)
