@@ -459,6 +459,27 @@ class SinkContract:
         driver.run(1)
         assert self.visible(target) == rows_of_epochs(1)
 
+    def test_values_come_back_as_they_are(self, target: Any) -> None:
+        """Separators, quotes, escapes, words for null, other scripts, and the largest numbers."""
+        texts = [
+            "a \"b\", 'c';\td",
+            "one\ntwo\r\nthree",
+            "\\N",
+            "\\.",
+            "NULL",
+            "null",
+            "nan",
+            " a ",
+            "é€😀",
+            "../a=b/%2F?#",
+        ]
+        rows = [(text, number) for number, text in enumerate([*texts, "x" * 200])]
+        rows += [("min", -(2**63)), ("max", 2**63 - 1)]
+        driver = self.driver(target)
+        driver.start()
+        driver.run(0, rows)
+        assert self.visible(target) == sorted(rows)
+
     def test_a_closed_sink_is_used_by_the_next_run(self, target: Any) -> None:
         first = self.driver(target)
         first.start()

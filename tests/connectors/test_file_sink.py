@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -168,7 +169,7 @@ class TestPartitionedFilesOnS3(TestFilesOnS3):
         for path in files.list_files():
             if path.startswith("epoch=") and "/part-" in path:
                 table = pyarrow.parquet.read_table(pa.BufferReader(files.read_file(path)))
-                rows += [(path.split("/")[1].removeprefix("k="), n) for n in table["n"].to_pylist()]
+                rows += [(unquote(path.split("/")[1].removeprefix("k=")), n) for n in table["n"].to_pylist()]
         return rows
 
 
