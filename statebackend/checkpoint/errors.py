@@ -37,7 +37,9 @@ __all__ = [
 
 _NO_SPACE: Final = "Free space, or use another disk; then start again"
 _NO_PERMISSION: Final = "Let the user of the job write there; then start again"
+_BROKEN_DISK: Final = "Repair the disk, or use another one; then start again"
 _FIXES: Final = {
+    errno.EIO: _BROKEN_DISK,
     errno.ENOSPC: _NO_SPACE,
     errno.EDQUOT: _NO_SPACE,
     errno.EFBIG: _NO_SPACE,
@@ -49,7 +51,7 @@ _CODE: Final = re.compile(r"(?:errno|os error) (\d+)", re.IGNORECASE)
 
 
 def fix_of(text: str) -> str | None:
-    """Return the fix of a full disk or a missing permission; None for other errors.
+    """Return the fix of a full or broken disk or a missing permission; None for other errors.
 
     ``text`` has the number of an error of the operating system, as Python, pyarrow and Rust write it.
     """

@@ -45,7 +45,7 @@ from snapshots.loggers import logger_of
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
-from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError
+from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError, StorageError, fix_of
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.retries import monotonic_ms
@@ -403,12 +403,17 @@ def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
 def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None:
     """Sync `offsets/<epoch_id>`: its time and offsets must be durable before the epoch runs."""
     directory = os.path.join(spark_checkpoint_directory, "offsets")
-    descriptor = os.open(os.path.join(directory, str(epoch_id)), os.O_RDONLY)
+    path = os.path.join(directory, str(epoch_id))
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_directory(directory)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(directory)
+    except OSError as error:
+        fix = fix_of(str(error))
+        raise StorageError(f"cannot sync {path}: {error}{f'. {fix}' if fix else ''}") from error
 
 
 def _newest_digest(store: CompletedCheckpointStore) -> str | None:

@@ -1,13 +1,15 @@
-"""A full disk and a missing permission: the error names target and fix, and a later run loses and doubles nothing."""
+"""A full or broken disk, and a missing permission: errors name target and fix. Later runs lose and double nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from spark_workplace import CountWords, Workplace, travelling_by_value
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
-from statebackend.connectors import DeltaSink, FileSink, IcebergSink, ParquetSink, Sink, SinkError, SinkLineage
+from statebackend.connectors import (
+    DeltaSink,
+    FileSink,
+    IcebergSink,
+    ParquetSink,
+    Sink,
+    SinkEpoch,
+    SinkError,
+    SinkLineage,
+)
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.stream_graph import SplitRead
 from statebackend.testing.sinks import Row, SinkDriver, rows_of_epoch, rows_of_epochs
@@ -66,6 +78,20 @@ def no_permission(directory: Path) -> Iterator[None]:
             entry.chmod(mode)
 
 
+@contextlib.contextmanager
+def broken_disk(directory: Path) -> Iterator[None]:
+    """The disk reports an input/output error when a file is forced to it."""
+
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    fsync, os.fsync = os.fsync, failing
+    try:
+        yield
+    finally:
+        os.fsync = fsync
+
+
 def parquet(path: Path) -> Sink:
     return ParquetSink(path)
 
@@ -102,10 +128,14 @@ def rows_in(sink: Sink, path: Path) -> list[Row]:
 
 
 FAULTS = [(full_disk, "Free space"), (no_permission, "Let the user of the job write there")]
+FAULTS_OF_FILES = [*FAULTS, (broken_disk, "Repair the disk")]
+TARGETS = [(fault, fix, sink) for sink in (parquet, csv, delta, iceberg) for fault, fix in FAULTS] + [
+    (broken_disk, "Repair the disk", parquet),
+    (broken_disk, "Repair the disk", csv),
+]
 
 
-@pytest.mark.parametrize("new_sink", [parquet, csv, delta, iceberg])
-@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+@pytest.mark.parametrize(("fault", "fix", "new_sink"), TARGETS)
 @pytest.mark.parametrize("step", ["stage", "commit"])
 def test_a_failed_step_of_an_epoch_is_repeated(
     place: Path,
@@ -137,7 +167,7 @@ def test_a_failed_step_of_an_epoch_is_repeated(
     assert rows_in(second.sink, path) == rows_of_epochs(0, 1, 2, 3)
 
 
-@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+@pytest.mark.parametrize(("fault", "fix"), FAULTS_OF_FILES)
 def test_a_job_directory_reports_the_file_and_the_fix(
     place: Path, fault: Callable[[Path], AbstractContextManager[Any]], fix: str
 ) -> None:
@@ -179,8 +209,7 @@ BREAKS_AT, LAST = 30, 90
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("new_sink", [parquet, csv, delta, iceberg])
-@pytest.mark.parametrize(("fault", "fix"), FAULTS)
+@pytest.mark.parametrize(("fault", "fix", "new_sink"), TARGETS)
 def test_a_running_job_fails_and_its_next_run_loses_and_doubles_nothing(
     place: Path,
     new_sink: Callable[[Path], Sink],
@@ -204,3 +233,102 @@ def test_a_running_job_fails_and_its_next_run_loses_and_doubles_nothing(
     run(lambda: None)
     rows = rows_in(new_sink(place / "target"), place / "target")
     assert rows == [(f"k{k}", n) for k in range(3) for n in range(1, LAST // 3 + 1)]
+
+
+class OnBrokenDisk(Sink):
+    """Another sink, whose disk breaks at one step of epoch 1: of a task, or of the driver."""
+
+    def __init__(self, sink: Sink, step: str, fault: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._sink, self._step, self._fault = sink, step, fault
+
+    @property
+    def identity(self) -> str:
+        return self._sink.identity
+
+    def _disk_at(self, step: str, epoch: SinkEpoch) -> AbstractContextManager[Any]:
+        return self._fault() if (step, epoch.epoch_id) == (self._step, 1) else contextlib.nullcontext()
+
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
+        with self._disk_at("stage", epoch):
+            return self._sink.stage(epoch, subtask_index, rows)
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        with self._disk_at("commit", epoch):
+            self._sink.commit(epoch, committables)
+
+    def abort(self, epoch: SinkEpoch) -> None:
+        self._sink.abort(epoch)
+
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        self._sink.recover(lineage, last_epoch_id)
+
+
+class Breaking(OnBrokenDisk):
+    """Another sink. After its commit of epoch 0, the disk of the driver breaks."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_fault": None}
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        super().commit(epoch, committables)
+        if epoch.epoch_id == 0:
+            self._fault()
+
+
+class Totals(CountWords):
+    """Emits the word and its count so far."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        for word, times, _ in super().process_element(value, context):
+            yield word, times
+
+
+def on_spark(workplace: Workplace, sink: Sink) -> None:
+    with travelling_by_value(sys.modules[__name__]):
+        environment = workplace.environment(parallelism=1)
+        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        counted = words.process(Totals(), uid="words", schema="k string, n bigint", order_by="number")
+        counted.sink_to(sink, uid="out")
+        environment.execute("count words", trigger={"availableNow": True}).await_termination()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("step", ["stage", "commit"])
+@pytest.mark.parametrize(("fault", "fix", "new_sink"), TARGETS)
+def test_a_spark_job_fails_and_its_next_run_loses_and_doubles_nothing(
+    spark: Any,
+    place: Path,
+    fault: Callable[[Path], AbstractContextManager[Any]],
+    fix: str,
+    new_sink: Callable[[Path], Sink],
+    step: str,
+) -> None:
+    workplace, target = Workplace(spark, place), place / "target"
+    for first in range(0, 9, 3):
+        workplace.add_batch([(f"k{n % 3}", n) for n in range(first, first + 3)])
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of Spark, with the error of the sink
+        on_spark(workplace, OnBrokenDisk(new_sink(target), step, lambda: fault(target)))
+    assert fix in str(caught.value)
+    assert str(target) in str(caught.value) or new_sink(target).identity in str(caught.value)
+    assert rows_in(new_sink(target), target) == [(f"k{k}", 1) for k in range(3)], "nothing is half applied"
+    on_spark(workplace, new_sink(target))
+    assert rows_in(new_sink(target), target) == [(f"k{k}", n) for k in range(3) for n in range(1, 4)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("fault", "fix"), FAULTS_OF_FILES)
+def test_a_spark_job_whose_directory_breaks_continues_from_its_last_checkpoint(
+    spark: Any, place: Path, fault: Callable[[Path], AbstractContextManager[Any]], fix: str
+) -> None:
+    workplace, target = Workplace(spark, place), place / "target"
+    for number in range(3):
+        workplace.add_batch([("a", number)])
+    faults = contextlib.ExitStack()
+    sink = Breaking(parquet(target), "", lambda: faults.enter_context(fault(place / "job")))
+    with faults, pytest.raises(Exception) as caught:  # noqa: PT011 - of Spark or a store
+        on_spark(workplace, sink)
+    assert fix in str(caught.value)
+    assert str(place / "job") in str(caught.value)
+    assert rows_in(parquet(target), target) == [("a", 1)]
+    on_spark(workplace, parquet(target))
+    assert rows_in(parquet(target), target) == [("a", 1), ("a", 2), ("a", 3)]
