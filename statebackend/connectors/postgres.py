@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,8 @@ _FIXES: Final[Mapping[str, str]] = {
     "also UPDATE and DELETE on the target and TEMPORARY on the database",
     "42P10": "A sink with key needs a unique index on these columns: CREATE UNIQUE INDEX ON <table> (<key>)",
     "42804": "Change the type of the column, or of the field",
+    "21000": "Two keys of the epoch are equal in the table, such as texts that differ in case or in spaces at the end. "
+    "Change the type or the collation of the column",
     "22": "Change the type of the column, or of the field",
     "23": "Change the constraint of the table, or the rows",
     "53100": "Free space on the disk of the server",
@@ -186,6 +189,15 @@ class PostgresSink(Sink):
                 f"{self._identity}: the rows have no field {missing[0]!r}, only {', '.join(schema.names)}. Add it to "
                 f"the rows, or correct key and delete_field"
             )
+        doubled = [name for name, count in Counter(schema.names).items() if count > 1]
+        if doubled:
+            raise SinkError(f"{self._identity}: the rows have two fields {doubled[0]!r}. Rename one of them")
+        for name in self._key:
+            if pa.types.is_nested(schema.field(name).type):
+                raise SinkError(
+                    f"{self._identity}: field {name!r} is {schema.field(name).type}, which cannot be part of a key. "
+                    f"Convert it to a text or a number"
+                )
         if self._delete_field is not None and not pa.types.is_boolean(schema.field(self._delete_field).type):
             raise SinkError(
                 f"{self._identity}: delete_field {self._delete_field!r} is {schema.field(self._delete_field).type}; it "
@@ -198,7 +210,11 @@ class PostgresSink(Sink):
         for name in self._key:
             if table[name].null_count:
                 raise SinkError(f"{self._identity}: a row has a null in {name!r}, which is a column of its key")
-        positions = table.select(self._key).append_column(_POSITION, pa.array(range(table.num_rows), pa.int64()))
+        keys = [table[name] for name in self._key]
+        keys = [one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in keys]
+        positions = pa.table(keys, names=self._key).append_column(
+            _POSITION, pa.array(range(table.num_rows), pa.int64())
+        )
         latest = positions.group_by(self._key).aggregate([(_POSITION, "max")])
         ordered = latest.sort_by([(name, "ascending") for name in self._key])
         batches: list[pa.RecordBatch] = table.take(ordered[f"{_POSITION}_max"]).to_batches(_BATCH_ROWS)
@@ -376,7 +392,10 @@ def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str
         with cursor.copy(statement) as copy:
             copy.write(staged.content)
         if cursor.rowcount != staged.fields["rows"]:
-            raise SinkError(f"{table}: COPY took {cursor.rowcount} rows of {staged.fields['rows']}")
+            raise SinkError(
+                f"COPY stored {cursor.rowcount} of {staged.fields['rows']} rows in table {table}: a trigger dropped "
+                f"the others. Remove the trigger, and start again"
+            )
 
 
 def _name(table: str) -> Any:

@@ -17,6 +17,7 @@ import pytest
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.connectors.postgres import PostgresSink, csv_rows
+from statebackend.connectors.staged_content import StagingArea
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
@@ -196,6 +197,27 @@ def test_rows_with_a_true_delete_field_delete_their_key(database: Database) -> N
     assert sorted(database.rows("SELECT * FROM balances")) == [("b", 9), ("c", 3)]
 
 
+def test_rows_that_a_trigger_drops_fail_the_epoch(database: Database, append: PostgresSink) -> None:
+    database.execute("CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+    database.execute("CREATE TRIGGER one BEFORE INSERT ON payments FOR EACH ROW EXECUTE FUNCTION drop_row()")
+    with pytest.raises(SinkError, match=r"COPY stored 0 of 2 rows in table payments: a trigger .* Remove the trigger"):
+        database.write(append, 1, [("a", 1), ("b", 2)])
+    assert database.rows("SELECT * FROM statebackend_epochs") == []
+
+
+def test_keys_that_are_equal_for_the_table_only_are_an_error_with_a_fix(
+    database: Database, upsert: PostgresSink
+) -> None:
+    database.execute("ALTER TABLE balances ALTER COLUMN account TYPE char(5)")
+    epoch = epoch_of(1)
+    committables = staged(upsert, epoch, [[("a", 1), ("a ", 2)]])
+    with pytest.raises(SinkError, match=r"Two keys of the epoch are equal in the table.*Change the type"):
+        upsert.commit(epoch, committables)
+    database.execute("ALTER TABLE balances ALTER COLUMN account TYPE text")
+    upsert.commit(epoch, committables)
+    assert sorted(database.rows("SELECT * FROM balances")) == [("a", 1), ("a ", 2)]
+
+
 def test_an_epoch_without_deletes_runs_no_delete(database: Database) -> None:
     """The statement may read the whole target."""
     schema = pa.schema([*SCHEMA, ("is_closed", pa.bool_())])
@@ -267,6 +289,18 @@ def test_a_column_of_nulls_round_trips(database: Database, append: PostgresSink)
     append.commit(epoch, staged(append, epoch, [[(None,), ("",), (None,)]], pa.schema([("account", pa.string())])))
 
     assert database.rows("SELECT account FROM payments ORDER BY ctid") == [(None,), ("",), (None,)]
+
+
+def test_keys_may_be_dictionaries_and_not_lists() -> None:
+    sink, epoch = PostgresSink("dbname=bank", "balances", key=["account"]), epoch_of(1)
+    accounts = pa.array(["b", "a", "b"]).dictionary_encode()
+    committable = sink.stage(epoch, 0, pa.table({"account": accounts, "balance": [1, 2, 3]}).to_reader())
+    [content] = StagingArea("", None).read(epoch, [committable])
+    assert content.content == b'"a","2"\n"b","3"\n'
+    with pytest.raises(SinkError, match=r"field 'account' is list<item: int64>, which cannot be part of a key"):
+        sink.stage(epoch, 0, pa.table({"account": [[1]], "balance": [1]}).to_reader())
+    with pytest.raises(SinkError, match=r"the rows have two fields 'account'\. Rename one of them"):
+        sink.stage(epoch, 0, pa.table([["a"], ["b"]], names=["account", "account"]).to_reader())
 
 
 def test_a_text_that_postgres_cannot_store_fails_the_epoch() -> None:
