@@ -462,6 +462,8 @@ def _summary(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
 def _transaction(table: Table) -> Transaction:
     """Return a transaction that is tried once. If it fails, the table must be loaded again."""
     newest = table.current_snapshot()
+    # pyiceberg deletes the files that the log names and the new log does not.
+    is_deleting = table.properties.get("write.metadata.delete-after-commit.enabled", "false").lower() == "true"
     table.metadata = table.metadata.model_copy(
         update={
             # pyiceberg would repeat a commit that conflicts, without looking for the epoch again.
@@ -469,6 +471,7 @@ def _transaction(table: Table) -> Transaction:
             # pyiceberg copies the metadata many times. It needs the newest snapshot only.
             "snapshots": [] if newest is None else [newest],
             "snapshot_log": [],
+            "metadata_log": table.metadata.metadata_log if is_deleting else [],
         }
     )
     return table.transaction()

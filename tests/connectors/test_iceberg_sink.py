@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
@@ -285,6 +286,27 @@ def test_an_epoch_is_recognised_after_its_snapshot_has_expired(target: Path) -> 
         sink_of(target).recover(LINEAGE, 0)
     with pytest.raises(SinkError, match="old snapshots have expired"):
         sink_of(target).roll_back(LINEAGE, 0)
+
+
+@pytest.mark.parametrize("is_deleting", [False, True])
+def test_commits_keep_the_log_of_metadata_and_delete_its_oldest_files_if_the_table_says_so(
+    target: Path, is_deleting: bool
+) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    options = {"delete-after-commit.enabled": str(is_deleting).lower(), "previous-versions-max": "2"}
+    with loaded(target).transaction() as transaction:
+        transaction.set_properties({f"write.metadata.{name}": value for name, value in options.items()})
+    sink = sink_of(target)
+    sink.recover(LINEAGE, 0)
+    for epoch_id in range(1, 6):
+        write(sink, epoch_id, numbers(epoch_id))
+    table = loaded(target)
+    names = [one.metadata_file for one in table.metadata.metadata_log]
+    assert (len(names), len(table.snapshots())) == (2, 6)
+    files = {str(path) for path in Path(urlparse(table.metadata_location).path).parent.glob("*.metadata.json")}
+    kept = {urlparse(name).path for name in (*names, table.metadata_location)}
+    assert kept == files if is_deleting else kept < files
 
 
 def test_a_rolled_back_table_accepts_its_epochs_again(target: Path) -> None:
