@@ -57,16 +57,16 @@ class StateFiles:
     pending: list[str] = field(factory=list)
     needs_base: bool = False
 
-    def has_outgrown(self, patience: float) -> bool:
+    def increments_exceed(self, max_ratio: float) -> bool:
         """Whether the next snapshot should write one base instead of another increment.
 
-        The increments may be up to ``patience`` times as large as the base; see `patience_of`.
+        The increments may be up to ``max_ratio`` times as large as the base, see `max_increment_ratio`.
         """
         base, increments = self._sizes_bytes()
-        return increments > max(base * patience, MIN_MERGE_BYTES)
+        return increments > max(base * max_ratio, MIN_MERGE_BYTES)
 
     @property
-    def is_mostly_gone(self) -> bool:
+    def is_mostly_deleted(self) -> bool:
         """Whether there are too many files, and a base is much smaller than the result of merging some of them.
 
         Only a base leaves out entries that were deleted long ago.
@@ -97,8 +97,11 @@ class StateFiles:
         self.stored[places.start : places.stop] = [] if merged is None else [merged]
 
 
-def patience_of(key_groups: KeyGroupRange) -> float:
-    """A number from 1 to 2, very different for neighbouring subtasks (`StateFiles.has_outgrown`)."""
+def max_increment_ratio(key_groups: KeyGroupRange) -> float:
+    """The largest size of all increments, divided by the size of the base: from 1 to 2.
+
+    It differs between neighbouring subtasks, so that they do not all write a new base in the same epoch.
+    """
     place = key_groups.start // (key_groups.end - key_groups.start + 1)
     return 1 + place * _GOLDEN_RATIO % 1
 

@@ -261,9 +261,9 @@ class TtlValueState(TtlState, InternalValueState[T]):
         times = [now_ms if row is None else read(row)[0] for row in stored]
         rows = [None if row is None else row[size:] for row in stored]
         if min(times) <= expired_ms:
-            gone = [time <= expired_ms for time in times]
-            rows = [None if is_gone else row for row, is_gone in zip(rows, gone, strict=True)]
-            self._stored.put_rows(keys.only(gone), [None] * gone.count(True))
+            expired = [time <= expired_ms for time in times]
+            rows = [None if is_expired else row for row, is_expired in zip(rows, expired, strict=True)]
+            self._stored.put_rows(keys.only(expired), [None] * expired.count(True))
         if self.lifetime.renews_on_read:
             is_older = [row is not None and time < now_ms for row, time in zip(rows, times, strict=True)]
             if any(is_older):

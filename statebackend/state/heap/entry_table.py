@@ -164,7 +164,7 @@ class HeapTable(ABC):
 
     @abstractmethod
     def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
-        """Yield the increment and the rows for the digest, in pieces of bounded size; set ``entries.gone``.
+        """Yield the increment and the rows for the digest, in pieces of bounded size; set ``entries.removed_count``.
 
         The cost is proportional to the number of changes. A row that ``expired`` filters out counts as absent.
         """

@@ -34,8 +34,8 @@ Fold = Callable[[tuple["EpochChanges", ...]], "EpochChanges"]
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
 """Returns the key groups of the keys that the changes of an epoch added."""
 
-_MIN_GONE: Final = 1024
-"""The lists of members are rebuilt only if at least this many members are gone."""
+_MIN_REMOVED: Final = 1024
+"""The lists of members are rebuilt only if at least this many members were removed."""
 
 
 class EpochChanges:
@@ -65,7 +65,7 @@ class EpochChanges:
 class EntryHistory:
     """Live entries and their epochs. Only `FrozenEntries` may be used on other threads than the owner's."""
 
-    __slots__ = ("_gone", "_lock", "_members", "_members_lock", "_unwritten", "epoch", "live", "readers")
+    __slots__ = ("_lock", "_members", "_members_lock", "_removed_count", "_unwritten", "epoch", "live", "readers")
 
     def __init__(self) -> None:
         self.live: dict[Any, Any] = {}
@@ -74,7 +74,7 @@ class EntryHistory:
         """Snapshots that may still need earlier values."""
         self._unwritten: tuple[EpochChanges, ...] = ()
         self._members: dict[int, list[Any]] = {}
-        self._gone = 0
+        self._removed_count = 0
         self._lock = threading.Lock()
         self._members_lock = threading.Lock()
 
@@ -126,7 +126,7 @@ class EntryHistory:
     def remove_restored(self, key: Any) -> None:
         """Remove an entry that a file deletes. No thread may be reading."""
         if self.live.pop(key, None) is not None:
-            self._gone += 1
+            self._removed_count += 1
             self._renew_members(self.epoch)
 
     def member_groups(self) -> set[int]:
@@ -146,10 +146,10 @@ class EntryHistory:
                 if not epoch.is_taken_in:
                     new = new_keys(epoch.changes)
                     # In this order: the owner records a key as changed before it removes it.
-                    gone = [key for key in new if key not in self.live]
+                    removed = [key for key in new if key not in self.live]
                     for later in epoch.later():
-                        gone = [key for key in gone if key not in later.changes]
-                    for key in gone:
+                        removed = [key for key in removed if key not in later.changes]
+                    for key in removed:
                         del new[key]
                     for key, key_group in new.items():
                         members = self._members.get(key_group)
@@ -165,7 +165,7 @@ class EntryHistory:
             if is_written:
                 # An older snapshot that completes later finds its epochs already removed.
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
-                self._gone += frozen.gone
+                self._removed_count += frozen.removed_count
 
     def tidy(self, written: EpochChanges, new_keys: NewKeys, fold: Fold) -> None:
         if not self.readers:
@@ -189,21 +189,21 @@ class EntryHistory:
                 self._unwritten = (folded,)
 
     def _renew_members(self, written: EpochChanges) -> None:
-        """Drop members that are gone, if there are many.
+        """Drop removed members, if there are many.
 
         Keys that epochs after ``written`` changed stay: a snapshot that is prepared meanwhile may need them.
         """
-        if self._gone <= max(_MIN_GONE, len(self.live) // 2):
+        if self._removed_count <= max(_MIN_REMOVED, len(self.live) // 2):
             return
         with self._members_lock:
-            self._gone = 0
+            self._removed_count = 0
             for members in self._members.values():
                 kept = dict.fromkeys(members)
                 # In this order: the owner records a key as changed before it removes it.
-                gone = [key for key in kept if key not in self.live]
+                removed = [key for key in kept if key not in self.live]
                 for epoch in written.later():
-                    gone = [key for key in gone if key not in epoch.changes]
-                for key in gone:
+                    removed = [key for key in removed if key not in epoch.changes]
+                for key in removed:
                     del kept[key]
                 members[:] = kept
 
@@ -211,13 +211,13 @@ class EntryHistory:
 class FrozenEntries:
     """The entries when the last of ``epochs`` ended. The snapshot writes the changes of all these epochs."""
 
-    __slots__ = ("_history", "epochs", "gone", "last")
+    __slots__ = ("_history", "epochs", "last", "removed_count")
 
     def __init__(self, history: EntryHistory, epochs: tuple[EpochChanges, ...]) -> None:
         self._history = history
         self.epochs = epochs
         self.last: Final = epochs[-1]
-        self.gone = 0
+        self.removed_count = 0
         """How many changed keys no longer exist; set by the writer."""
 
     @property

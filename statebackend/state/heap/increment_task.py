@@ -48,7 +48,7 @@ from statebackend.state.heap.history import FrozenEntries
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.private_directory import scratch_directory
 from statebackend.state.snapshot_task import SnapshotTask
-from statebackend.state.state_files import StateFiles, StoredFile, handle_of_files, patience_of
+from statebackend.state.state_files import StateFiles, StoredFile, handle_of_files, max_increment_ratio
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.state_meta import StateMeta
 from statebackend.state.ttl import kept_rows
@@ -245,7 +245,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
     def _files_of(self, state: FrozenHeapState, changed: Iterator[CanonicalBatch], stem: str) -> StateFiles:
         """The files of a state after the snapshot; unchanged if there is nothing to write."""
         kept = state.files.stored
-        if state.files.needs_base or self._has_outgrown(state):
+        if state.files.needs_base or self._needs_new_base(state):
             rows = kept_rows(state.row_filter, self._all_rows(state))
             return StateFiles(self._stored(f"{stem}{FILE_SUFFIX}", batches_of(rows)))
         places = state.files.increments_to_merge()
@@ -257,8 +257,8 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         written = self._stored(f"{stem}{FILE_SUFFIX}", bounded_batches(changed))
         return StateFiles([*kept, *written]) if written or places is not None else state.files
 
-    def _has_outgrown(self, state: FrozenHeapState) -> bool:
-        return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
+    def _needs_new_base(self, state: FrozenHeapState) -> bool:
+        return state.entries is not None and state.files.increments_exceed(max_increment_ratio(self._target.key_groups))
 
     def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
         """Write rows to a file; no file if there are no rows.

@@ -100,7 +100,7 @@ class ListTable(HeapTable):
                     rows.append((key_group, key_bytes, namespace, None, None))
             chunks: list[bytes] = []
             if items is None or not length:
-                entries.gone += 1
+                entries.removed_count += 1
             else:
                 chunks = list(self._chunks(items[start:length]))
                 rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in chunks]

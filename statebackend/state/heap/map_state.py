@@ -37,7 +37,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _Entry = tuple[bytes, "bytes | None"]
-"""A user key and its value, or None if it is gone."""
+"""A user key and its value, or None if it was removed."""
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -126,7 +126,7 @@ class MapTable(HeapTable):
                     before.update(change.undo)
             found, stored = self._map_at(entries, key, first.older, before)
             if found is None:
-                entries.gone += 1
+                entries.removed_count += 1
             is_replaced = found is not first.older
             if is_replaced and first.older is not None:
                 rows.append((*address, None, None))

@@ -106,9 +106,9 @@ class ValueTable(HeapTable):
         for (key, change), older, stored in zip(*columns, strict=True):
             if stored is None:
                 if older is None:
-                    entries.gone += was_member
+                    entries.removed_count += was_member
                     continue
-                entries.gone += 1
+                entries.removed_count += 1
             changed.append((change if change >= 0 else ~change, *to_bytes(key), older, stored))
         changed.sort(key=address_of_row)
         collected = ChangesOfKeys()

@@ -162,13 +162,13 @@ class WriteBackCache(Protocol):
 class CacheBounds:
     """The limits of a backend's caches: entries per state, and bytes of all states.
 
-    ``write_out`` empties the cache of one state, ``relieve`` the caches of all.
+    ``write_out`` empties the cache of one state, ``write_out_all`` the caches of all.
     """
 
     entries: int
     memory: CacheMemory
     write_out: Callable[[WriteBackCache], None]
-    relieve: Callable[[], None]
+    write_out_all: Callable[[], None]
 
 
 class CachedState(InternalState):
@@ -230,7 +230,7 @@ class CachedState(InternalState):
         memory = self._memory
         memory.held_bytes += size_bytes
         if memory.held_bytes > memory.limit_bytes:
-            self._bounds.relieve()
+            self._bounds.write_out_all()
 
     def forget(self) -> None:
         """Empty the cache."""

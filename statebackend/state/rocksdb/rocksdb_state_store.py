@@ -51,7 +51,7 @@ from statebackend.state.rocksdb.local_directory import LocalStateDirectory
 from statebackend.state.rocksdb.restore import ROCKSDB_BACKEND, RestoreTarget, open_or_restore
 from statebackend.state.rocksdb.table import RocksDBTable, TableSharing
 from statebackend.state.snapshot_task import SnapshotTask
-from statebackend.state.state_files import StateFiles, StoredFile, handle_of_files, patience_of
+from statebackend.state.state_files import StateFiles, StoredFile, handle_of_files, max_increment_ratio
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.state_meta import StateMeta, StateSchema
 from statebackend.state.state_store import StateStore
@@ -368,8 +368,8 @@ class RocksDBStateStore(StateStore):
     def _frozen(self, table: RocksDBTable) -> FrozenRocksDBTable:
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
-        has_outgrown = files.is_mostly_gone or files.has_outgrown(patience_of(self.key_groups))
-        whole = table.scan() if files.needs_base or has_outgrown else None
+        needs_new_base = files.is_mostly_deleted or files.increments_exceed(max_increment_ratio(self.key_groups))
+        whole = table.scan() if files.needs_base or needs_new_base else None
         return FrozenRocksDBTable(
             table.schema.meta_now(), frozen, whole, table.schema.snapshot_filter(), table.files.is_exact
         )

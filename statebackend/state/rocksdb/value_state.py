@@ -79,7 +79,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         memory = self._memory
         memory.held_bytes += entry[_SIZE]
         if memory.held_bytes > memory.limit_bytes:
-            self._bounds.relieve()
+            self._bounds.write_out_all()
         return entry
 
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         memory = self._memory
         memory.held_bytes += entry[_SIZE]
         if memory.held_bytes > memory.limit_bytes:
-            self._bounds.relieve()
+            self._bounds.write_out_all()
 
     def dirty_entries(self) -> list[list[Any]]:
         """The entries to write out."""

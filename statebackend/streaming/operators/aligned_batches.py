@@ -144,7 +144,7 @@ class ChangedWindows:
             stored.append(state.get())
         return stored
 
-    def relieve(self, set_key: KeySetter) -> None:
+    def store_if_large(self, set_key: KeySetter) -> None:
         """Store the values if there are many, or if they are large."""
         if self.folded_bytes > _MOST_BYTES or sum(map(len, self._windows.values())) > _MOST_CHANGED:
             self.store(set_key)

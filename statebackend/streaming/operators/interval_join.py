@@ -83,8 +83,8 @@ class _Times:
     def remove(self, time: int) -> int:
         """Remove a time and return its number of records."""
         count = self.counts.pop(time, 0)
-        gone = len(self.order) - len(self.counts)
-        if gone > _WORTH_A_COMPACTION and gone > len(self.counts):
+        removed = len(self.order) - len(self.counts)
+        if removed > _WORTH_A_COMPACTION and removed > len(self.counts):
             self.order = [one for one in self.order if one in self.counts]
         return count
 

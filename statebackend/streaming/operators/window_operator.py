@@ -181,7 +181,7 @@ class MergingWindows:
             known = self._in_use[key] = key_group, MergingWindowSet(self._state.get())
         return known[1]
 
-    def relieve(self, set_key: KeySetter) -> None:
+    def store_if_large(self, set_key: KeySetter) -> None:
         """Store the decoded sets if there are many. Changes the current key, as `store` does."""
         if len(self._in_use) > _MOST_SETS:
             self.store(set_key)
@@ -502,7 +502,7 @@ class WindowOperator(Operator):
 
     def _process_batch(self, batch: InputBatch) -> None:
         if self._merging is not None:
-            self._merging.relieve(self._set_key)
+            self._merging.store_if_large(self._set_key)
         timestamps = batch.timestamps
         if self._batches is not None and timestamps is not None and None not in timestamps:
             try:
@@ -514,7 +514,7 @@ class WindowOperator(Operator):
                 where = f"operator {self._uid!r}" if key is None else of_key(self._uid, key)
                 raise self._failure(error, where, *records) from error
             if self._changed is not None:
-                self._changed.relieve(self._set_key)
+                self._changed.store_if_large(self._set_key)
         else:
             self._store_changed()
             self._process_each(batch)
@@ -525,7 +525,7 @@ class WindowOperator(Operator):
                 self._fire_once(window, places)
         self._output.flush()
         if self._merging is not None:
-            self._merging.relieve(self._set_key)
+            self._merging.store_if_large(self._set_key)
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._trigger.on_event_time, True, timestamp_ms, key, key_group, namespace)

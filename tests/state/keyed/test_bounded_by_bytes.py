@@ -19,7 +19,7 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
-from statebackend.state.state_files import MAX_FILES, StateFiles, patience_of
+from statebackend.state.state_files import MAX_FILES, StateFiles, max_increment_ratio
 from statebackend.testing.backends.harness import BackendHarness
 
 ALL_GROUPS = KeyGroupRange(0, 9)
@@ -293,10 +293,10 @@ def test_a_subtask_of_a_rescaled_job_restores_its_own_range_only(harness):
 
 
 def test_subtasks_with_equal_growth_write_their_bases_in_different_epochs():
-    patiences = [patience_of(KeyGroupRange(16 * index, 16 * index + 15)) for index in range(8)]
-    assert patiences[0] == 1
-    assert all(1 <= patience < 2 for patience in patiences)
-    ordered = sorted(patiences)
+    ratios = [max_increment_ratio(KeyGroupRange(16 * index, 16 * index + 15)) for index in range(8)]
+    assert ratios[0] == 1
+    assert all(1 <= ratio < 2 for ratio in ratios)
+    ordered = sorted(ratios)
     assert min(after - before for before, after in itertools.pairwise(ordered)) > 0.05
 
 
@@ -307,7 +307,7 @@ def test_increments_must_outgrow_their_base():
             self.size_bytes = size_bytes
 
     mebibyte = 1 << 20
-    for sizes, patience, expected in (
+    for sizes, ratio, expected in (
         ([10 * mebibyte], 1, False),
         ([2 * mebibyte, mebibyte, mebibyte], 1, False),
         ([2 * mebibyte, mebibyte, mebibyte + 1], 1, True),
@@ -316,7 +316,7 @@ def test_increments_must_outgrow_their_base():
         ([10, mebibyte], 1, False),
         ([10, mebibyte + 1], 1, True),
     ):
-        assert StateFiles([File(size) for size in sizes]).has_outgrown(patience) is expected
+        assert StateFiles([File(size) for size in sizes]).increments_exceed(ratio) is expected
     for sizes, expected in (
         ([4000], False),
         ([4000, *[8000] * MAX_FILES], True),
@@ -324,4 +324,4 @@ def test_increments_must_outgrow_their_base():
         ([4000, *[24_000] * MAX_FILES], True),
         ([24_000 * MAX_FILES, *[8000] * MAX_FILES], False),
     ):
-        assert StateFiles([File(size) for size in sizes]).is_mostly_gone is expected
+        assert StateFiles([File(size) for size in sizes]).is_mostly_deleted is expected

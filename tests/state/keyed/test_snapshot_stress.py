@@ -191,7 +191,7 @@ def harness(tmp_path, monkeypatch):
         monkeypatch.setattr(f"statebackend.state.{module}.MERGED_AT_ONCE", 3)
     monkeypatch.setattr("statebackend.state.state_files.MAX_FILES", 6)
     monkeypatch.setattr("statebackend.state.state_files.MIN_MERGE_BYTES", 1 << 14)
-    monkeypatch.setattr("statebackend.state.heap.history._MIN_GONE", 4)
+    monkeypatch.setattr("statebackend.state.heap.history._MIN_REMOVED", 4)
     harness = BackendHarness(str(tmp_path))
     harness.file_system = FailingStore.from_uri(os.path.join(harness.directory, "store"))
     yield harness

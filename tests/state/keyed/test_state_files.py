@@ -14,7 +14,7 @@ from statebackend.state.state_files import (
     MIN_MERGE_BYTES,
     StateFiles,
     StoredFile,
-    patience_of,
+    max_increment_ratio,
 )
 
 
@@ -48,28 +48,28 @@ def test_few_files_are_not_merged() -> None:
 
 def test_a_base_is_written_only_if_there_are_too_many_files_and_it_is_small() -> None:
     increment, is_few = 1000, [1000] * (MAX_FILES - 1)
-    assert not files(1, *is_few).is_mostly_gone
-    assert files(1, *is_few, increment).is_mostly_gone
+    assert not files(1, *is_few).is_mostly_deleted
+    assert files(1, *is_few, increment).is_mostly_deleted
     # A merge of increments would write a third of them.
     small = increment * MAX_FILES * MERGED_AT_ONCE // (2 * MAX_FILES)
-    assert files(small - 1, *is_few, increment).is_mostly_gone
-    assert not files(small, *is_few, increment).is_mostly_gone
+    assert files(small - 1, *is_few, increment).is_mostly_deleted
+    assert not files(small, *is_few, increment).is_mostly_deleted
     pending = files(1, increment)
     pending.pending = ["a local file"] * (MAX_FILES - 1)
-    assert pending.is_mostly_gone
+    assert pending.is_mostly_deleted
 
 
 def test_increments_are_kept_up_to_the_limit_and_while_small() -> None:
-    assert not files(0, MIN_MERGE_BYTES).has_outgrown(1)
-    assert files(0, MIN_MERGE_BYTES + 1).has_outgrown(1)
-    assert not files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2).has_outgrown(1.5)
-    assert files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2, 1).has_outgrown(1.5)
-    assert not files(100 * MIN_MERGE_BYTES).has_outgrown(1)
+    assert not files(0, MIN_MERGE_BYTES).increments_exceed(1)
+    assert files(0, MIN_MERGE_BYTES + 1).increments_exceed(1)
+    assert not files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2).increments_exceed(1.5)
+    assert files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2, 1).increments_exceed(1.5)
+    assert not files(100 * MIN_MERGE_BYTES).increments_exceed(1)
 
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_neighbours_have_different_limits_between_one_and_two(width: int) -> None:
-    known = [patience_of(KeyGroupRange(start, start + width - 1)) for start in range(0, 64 * width, width)]
+    known = [max_increment_ratio(KeyGroupRange(start, start + width - 1)) for start in range(0, 64 * width, width)]
     assert all(1 <= one < 2 for one in known)
     assert len(set(known)) == len(known)
     assert all(abs(one - other) > 0.3 for one, other in itertools.pairwise(known))

@@ -25,7 +25,14 @@ from statebackend.state.backend_parameters import KeyedStateSnapshotTask, Restor
 from statebackend.state.canonical import CanonicalRow, read_canonical
 from statebackend.state.entry_migration import EntryMigration
 from statebackend.state.snapshot_task import SnapshotTask
-from statebackend.state.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, patience_of, stored_files
+from statebackend.state.state_files import (
+    MAX_FILES,
+    StateFiles,
+    StoredFile,
+    handle_of_files,
+    max_increment_ratio,
+    stored_files,
+)
 from statebackend.state.state_kind import TableForm
 from statebackend.state.state_meta import CANONICAL_BACKEND, StateSchema
 from statebackend.state.state_store import StateStore
@@ -203,8 +210,8 @@ class SqliteStateStore(StateStore):
         """The files of a state after a snapshot."""
         kept: list[StoredFile] = []
         rows: Iterable[Row] = changed
-        has_outgrown = table.files.has_outgrown(patience_of(self.key_groups))
-        if table.files.needs_base or has_outgrown or len(table.files.stored) >= MAX_FILES:
+        needs_new_base = table.files.increments_exceed(max_increment_ratio(self.key_groups))
+        if table.files.needs_base or needs_new_base or len(table.files.stored) >= MAX_FILES:
             rows = kept_rows(table.schema.snapshot_filter(), table.stored.rows())
             is_empty = not table.stored.row_count()
         else:
