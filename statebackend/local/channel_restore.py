@@ -1,11 +1,11 @@
 """From the channel state of a checkpoint to the channels of a new network.
 
-Keys are not stored: each record gets them again from its input. Records of keyed inputs go to the owners of their key
-groups, and those of spread inputs are spread one by one. Broadcast inputs have nothing in flight. Restored elements are
-taken before all others.
+Keys are not stored: the input computes the key of each record again. A record of a keyed input goes to the subtask
+that owns its key group. Records of an input without keys are distributed one by one. Broadcast inputs have nothing in
+flight. A subtask takes restored elements before all others.
 
-With the same parallelism every channel gets its former elements, and every subtask its former event time. Otherwise
-all that one node had sent to another becomes one sequence, and each subtask takes its records from the batches:
+With the same parallelism every channel gets its former elements, and every subtask its former event time. With another
+parallelism, all elements from one node to another become one sequence, from which each subtask takes its records:
 
     former channels       s0 -> r0:  a W5 b        s0 -> r1:  c W5 d W7 e
     by watermarks left    s0 -> r0:           a W5 b
@@ -13,15 +13,15 @@ all that one node had sent to another becomes one sequence, and each subtask tak
 
     aligned from the end  s0:  c | W5 | a d | W7 | b e
 
-A sender sends watermarks and statuses on all its channels alike, so what is left of them in one channel is the end of
-what is left in any other. Aligned from their ends, the channels of one sender become one sequence, in which each record
-follows the same watermarks as before. Several senders follow one another, and their watermarks pass a valve, as they
-did at the reader. It starts at the reader that was furthest behind, for each sender. All subtasks of a node start
-there.
+A sender sends the same watermarks and statuses on all its channels. So the channels of one sender differ only in how
+many of them their readers have taken. Aligned from their ends, these channels become one sequence, in which each record
+follows the same watermarks as before. The sequences of several senders follow one another, and their watermarks pass
+a valve, as they did at the reader. For each sender, the valve starts where the slowest reader was. All subtasks of a
+node start there.
 
 Invariants: every record is in the sequence once; records of one channel keep their order and their place among its
-watermarks; watermarks of the sequence rise, and never exceed what a former reader would have reached; at its end event
-time is where the former senders were together. All subtasks of a node take the same watermarks.
+watermarks; watermarks of the sequence increase, and never exceed the watermark that a former reader would have
+reached; at its end, event time is the minimum over the former senders. All subtasks of a node take the same watermarks.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _View:
 def _furthest_behind(
     sender: SubtaskId, in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]], readers: Readers
 ) -> _View:
-    """The view of the reader that had the most watermarks and statuses of a sender left to take."""
+    """The view of the reader that had taken the fewest watermarks and statuses of a sender."""
     found: list[tuple[int, _View]] = []
     for reader, state in readers.items():
         left = sum(not isinstance(one, RecordBatch) for one in in_flight.get((sender, reader), ()))

@@ -23,9 +23,9 @@ A part is metadata, which is in the handle, and elements, which are a file:
 The smallest time means no watermark. The end of time is not stored: a source sends it again.
 
 Invariants, checked when writing and reading: a channel is named once and has elements; a form is named once; a batch
-has records, a timestamp for each if any, and a form for its input; watermarks in flight are neither end of time; sizes
-add up to that of the file, at most `MAX_CHANNEL_STATE_BYTES`; no bytes are left over. The reader uses the forms of its
-own program with equal envelopes: the bytes do not name classes.
+has records, a timestamp for each if any, and a form for its input; no watermark in flight is the smallest or
+the largest time; sizes add up to that of the file, at most `MAX_CHANNEL_STATE_BYTES`; no bytes are left over. The
+reader uses the forms of its own program with equal envelopes: the bytes do not name classes.
 """
 
 from __future__ import annotations
@@ -294,7 +294,10 @@ def _write_element(
     out: DataOutputView, element: InFlight, reader: str, forms: RecordForms, used: dict[InputName, RecordForm]
 ) -> None:
     if isinstance(element, Watermark):
-        _require(MIN_TIMESTAMP < element.timestamp_ms < MAX_TIMESTAMP, "neither end of time is in flight")
+        _require(
+            MIN_TIMESTAMP < element.timestamp_ms < MAX_TIMESTAMP,
+            "a watermark in flight is neither the smallest nor the largest time",
+        )
         out.write_byte(_WATERMARK)
         out.write_long(element.timestamp_ms)
         return
@@ -325,7 +328,10 @@ def _read_element(source: DataInputView, reader: str, forms: RecordForms) -> InF
     kind = source.read_unsigned_byte()
     if kind == _WATERMARK:
         timestamp_ms = source.read_long()
-        _require(MIN_TIMESTAMP < timestamp_ms < MAX_TIMESTAMP, "neither end of time is in flight")
+        _require(
+            MIN_TIMESTAMP < timestamp_ms < MAX_TIMESTAMP,
+            "a watermark in flight is neither the smallest nor the largest time",
+        )
         return Watermark(timestamp_ms)
     if kind in _STATUSES:
         return _STATUSES[kind]

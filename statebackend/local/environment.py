@@ -295,7 +295,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
     def opened_run(self, name: str = "job", **options: Any) -> Iterator[LocalRun]:
         """A run whose sources the caller feeds, as a test harness does; closed after the block.
 
-        The ``options`` are those of `execute`, and: ``sources_tell_time`` (records come with timestamps, and sources
+        The ``options`` are those of `execute`, and: ``sources_send_time`` (records come with timestamps, and sources
         send watermarks), ``scheduler`` (chooses the next move), ``capacity`` (of a channel, in elements), ``listener``
         (gets all results) and ``checkpoints`` (`CheckpointSettings`). Raises as `execute`.
         """
@@ -346,7 +346,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         self,
         name: str = "job",
         *,
-        sources_tell_time: bool = False,
+        sources_send_time: bool = False,
         scheduler: Scheduler | None = None,
         capacity: int = DEFAULT_CAPACITY,
         listener: OutputListener | None = None,
@@ -354,7 +354,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         **options: Any,
     ) -> LocalProgram:
         graph = self._graph.job()
-        event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
+        event_time = EventTime.of_sources(graph) if sources_send_time else EventTime.of(graph)
         prepared = PreparedGraph(graph, self.parallelism, self.max_parallelism)
         _check_timestamp_columns(event_time)
         check_sinks(graph)

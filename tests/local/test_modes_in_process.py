@@ -143,7 +143,7 @@ def run_once(
     chance, clock, results = random.Random(seed), Clock(), list[Any]()
     environment = environment_of(root, results, parallelism)
     with environment.opened_run(
-        scheduler=Shuffled(seed), capacity=2, checkpoints=settings_of(mode, clock), sources_tell_time=True
+        scheduler=Shuffled(seed), capacity=2, checkpoints=settings_of(mode, clock), sources_send_time=True
     ) as run:
         feeding = Feeding(run, given, place)
         for _ in range(chance.randrange(6, 14)):
@@ -168,7 +168,7 @@ def run_once(
 
 def newest(root: Path, parallelism: int) -> int | None:
     """The id of the newest checkpoint."""
-    with environment_of(root, [], parallelism).opened_run(sources_tell_time=True) as run:
+    with environment_of(root, [], parallelism).opened_run(sources_send_time=True) as run:
         return run.restored_id
 
 
@@ -359,7 +359,7 @@ def test_state_of_a_failed_write_of_records_in_flight_is_removed_with_the_next_c
     counted = environment.from_elements([], RECORD, uid="in").key_by("k").process(Counting(), uid="c", schema=RECORD)
     counted.sink_to([])
     settings = settings_of(CheckpointingMode.UNALIGNED, Clock())
-    with environment.opened_run(checkpoints=settings, sources_tell_time=True) as run:
+    with environment.opened_run(checkpoints=settings, sources_send_time=True) as run:
         feeding = Feeding(run, script(1), 0)
         run.begin_epoch()
         for count in (20, 20):

@@ -6,10 +6,10 @@
     advance_processing_time    the clock, which does not travel on channels
     resume                     the start of a run that continues from a checkpoint
 
-A restored operator may be behind the watermark of its channels. What other operators emit while they catch up is early
-for it, and must be taken before. So the operators that are behind catch up one after the other, in the order of the
-graph, each when no element is on its way to it. Each is a move and needs room. Sources neither read nor send barriers
-before that.
+A restored operator may have processed a smaller watermark than its channels have. Records that upstream operators emit
+while they catch up are early for it, so it must take them first. The operators that are behind therefore catch up one
+after the other, in the order of the graph, each when no element is in its channels. Each catch-up is a move and needs
+room. Sources neither read nor send barriers before all have caught up.
 
 Invariants: elements between two subtasks arrive in the order in which they were sent; a subtask that sends nothing
 blocks no other, except while it aligns; after `run` all channels are empty and no mail waits.
@@ -129,7 +129,7 @@ class Network:
             if self._can_catch_up(self._behind[0]):
                 yield Move(self._behind[0], None, self._catch_up, what="catches up with its watermark")
             return
-        for source in sorted(self._in_reading_order, key=lambda one: one.lead_ms):
+        for source in sorted(self._in_reading_order, key=lambda one: one.alignment_watermark_ms):
             if source.can_move:
                 yield Move(source, None, source.step, what="reads")
 

@@ -139,8 +139,8 @@ class SourceSubtask(Generic[W]):
         return self._group is not None
 
     @property
-    def lead_ms(self) -> int:
-        """The watermark of a source in an alignment group; the slowest reads first."""
+    def alignment_watermark_ms(self) -> int:
+        """The watermark of a source in an alignment group, else the smallest time. The smallest one reads first."""
         return MIN_TIMESTAMP if self._group is None else self.work.watermark_ms
 
     @property

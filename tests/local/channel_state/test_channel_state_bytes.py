@@ -103,8 +103,8 @@ def test_malformed_bytes_with_a_valid_checksum_are_rejected_or_read() -> None:
         (RecordBatch(2, counts("a").records), "the records for input 2 of 'join' have no declared schema"),
         (RecordBatch(0, [{"word": "a", "count": 1}]), "is not a row of the 2 columns declared"),
         (RecordBatch(0, [("a", "not a number")]), "count"),
-        (END_OF_TIME, "neither end of time is in flight"),
-        (Watermark(MIN_TIMESTAMP), "neither end of time is in flight"),
+        (END_OF_TIME, "a watermark in flight is neither the smallest nor the largest time"),
+        (Watermark(MIN_TIMESTAMP), "a watermark in flight is neither the smallest nor the largest time"),
     ],
 )
 def test_invalid_channel_state_is_not_written(element: Any, message: str) -> None:
