@@ -46,7 +46,7 @@ from statebackend.cli.terminal import (
     print_answer,
 )
 from statebackend.savepoint.atomic_files import atomic_file, check_place
-from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.sizes import counted, format_bytes
 from statebackend.savepoint.value_forms import ColumnForms
 
 __all__ = ["EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
@@ -232,7 +232,7 @@ def export(
 
 def _print_export(printer: Printer, answer: dict[str, Any]) -> None:
     printer.line(
-        f"{answer['path']}: {counted(answer['entries'], 'entry', 'entries')}, {shown_bytes(answer['size_bytes'])}"
+        f"{answer['path']}: {counted(answer['entries'], 'entry', 'entries')}, {format_bytes(answer['size_bytes'])}"
     )
     for path, note in answer["notes"].items():
         printer.line(f"  {path}: {note}")

@@ -39,7 +39,7 @@ from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirect
 from statebackend.checkpoint.store.job_files import check_stored_in, read_stored_in, write_roll_back
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, ZooKeeper, print_answer, services_of
-from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.sizes import counted, format_bytes
 from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 
@@ -183,8 +183,8 @@ def _why_no_job(file_system: CheckpointFileSystem) -> str:
 def _services_of(
     job_dir: str, file_system: CheckpointFileSystem, services: JobServices | None, job_name: str
 ) -> JobServices:
-    said = read_stored_in(file_system)
-    if said is None:
+    recorded = read_stored_in(file_system)
+    if recorded is None:
         # Other services would move the records of its checkpoints.
         return DirectoryServices()
     chosen = default_services(job_dir) if services is None else services
@@ -235,7 +235,7 @@ def _roll_back_on_spark(
     job: LeasedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
 ) -> dict[str, Any]:
     # Import Spark only for jobs that run on it.
-    from statebackend.spark.rollback import planned_roll_back, shown_offsets
+    from statebackend.spark.rollback import format_offsets, planned_roll_back
     from statebackend.spark.sources.offset_log import source_log_directory
     from statebackend.spark.sources.progress import newest_planned_batch
     from statebackend.streaming.runtime.checkpoint_writing import batch_of
@@ -247,8 +247,8 @@ def _roll_back_on_spark(
             f"the driver files of the job are in {driver_files.uri}, which is not a disk: pass --driver-directory"
         )
     planned, target = planned_roll_back(found, driver_files, source_log, roll_back_to)
-    after = shown_offsets(source_log, batch_of(target))
-    before = shown_offsets(source_log, newest_planned_batch(source_log))
+    after = format_offsets(source_log, batch_of(target))
+    before = format_offsets(source_log, newest_planned_batch(source_log))
     if not dry_run:
         write_roll_back(driver_files, planned)
     return {
@@ -314,13 +314,13 @@ def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["unfinished_checkpoints"]:
         found.append(f"{counted(len(answer['unfinished_checkpoints']), 'checkpoint')} that did not become complete")
     if answer["files"]:
-        found.append(f"{counted(len(answer['files']), 'file')} with {shown_bytes(answer['size_bytes'])}")
+        found.append(f"{counted(len(answer['files']), 'file')} with {format_bytes(answer['size_bytes'])}")
     done = "removed" if answer["removed"] else "would be removed"
     printer.line(f"{done}: {' and '.join(found)}" if found else "there are no unused files")
     for path in answer["unfinished_checkpoints"]:
         printer.line(f"  {path} (did not become complete)")
     for file in answer["files"]:
-        printer.line(f"  {file['path']} ({shown_bytes(file['size_bytes'])})")
+        printer.line(f"  {file['path']} ({format_bytes(file['size_bytes'])})")
 
 
 def _print_gone_back(printer: Printer, answer: dict[str, Any]) -> None:

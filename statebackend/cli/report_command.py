@@ -25,7 +25,7 @@ from statebackend.savepoint.html_pages import (
     tiles,
     write_page,
 )
-from statebackend.savepoint.sizes import NOTHING, counted, short_bytes, shown_bytes, shown_time
+from statebackend.savepoint.sizes import NOTHING, counted, format_bytes, format_short_bytes, format_time
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointSizes, checkpoint_sizes
 
@@ -42,13 +42,13 @@ def stored_page(uri: str, checkpoints: Sequence[CheckpointSizes]) -> str:
             str(newest.checkpoint_id),
             f"of {len(checkpoints)} retained" if len(checkpoints) > 1 else "self-contained",
         ),
-        Tile("State", short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
+        Tile("State", format_short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
         Tile("Operators", str(len(newest.operators)), counted(states, "keyed state")),
-        Tile("Watermark", shown_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
+        Tile("Watermark", format_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
     ]
     facts = [
         ("location", uri),
-        ("taken", f"{shown_time(newest.timestamp_ms)} UTC"),
+        ("taken", f"{format_time(newest.timestamp_ms)} UTC"),
         ("key groups", str(newest.max_parallelism)),
         ("job", newest.job_id),
     ]
@@ -62,10 +62,10 @@ def _kept(checkpoints: Sequence[CheckpointSizes]) -> Section:
     rows = [
         (
             str(one.checkpoint_id),
-            shown_time(one.timestamp_ms),
-            shown_bytes(one.size_bytes),
+            format_time(one.timestamp_ms),
+            format_bytes(one.size_bytes),
             f"{one.file_count:,}",
-            NOTHING if one.watermark_ms is None else shown_time(one.watermark_ms),
+            NOTHING if one.watermark_ms is None else format_time(one.watermark_ms),
         )
         for one in reversed(checkpoints)
     ]
@@ -99,4 +99,4 @@ def report(
 
 def _print_report(printer: Printer, answer: dict[str, Any]) -> None:
     text = counted(len(answer["checkpoints"]), answer["kind"])
-    printer.line(f"{answer['path']}: {text}, {shown_bytes(answer['size_bytes'])}; open it in a browser")
+    printer.line(f"{answer['path']}: {text}, {format_bytes(answer['size_bytes'])}; open it in a browser")

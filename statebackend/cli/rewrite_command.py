@@ -20,7 +20,7 @@ from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.savepoint import Savepoint
-from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.sizes import counted, format_bytes
 
 __all__ = ["NewPlace", "known_of", "load_plan", "made_plan", "print_written", "written_answer"]
 
@@ -86,7 +86,7 @@ def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
 
 def print_written(printer: Printer, answer: dict[str, Any]) -> None:
     """Print the result."""
-    printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {shown_bytes(answer['size_bytes'])}")
+    printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {format_bytes(answer['size_bytes'])}")
     for uid, operator in answer["operators"].items():
         for name, entries in (operator["rows"] | operator["operator_state_rows"]).items():
             left_out = operator["left_out"].get(name)

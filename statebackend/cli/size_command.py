@@ -15,7 +15,7 @@ from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
 from statebackend.cli.opening import open_savepoint
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
-from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.sizes import counted, format_bytes
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointFile, stored_files
 
@@ -110,21 +110,21 @@ def _file(file: CheckpointFile) -> dict[str, Any]:
 
 
 def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
-    files = f"{shown_bytes(answer['file_bytes'])} in {counted(answer['files'], 'file')}"
-    metas = f"{shown_bytes(answer['meta_bytes'])} of schemas in {METADATA_FILE_NAME}"
-    printer.line(f"{answer['uri']}: {shown_bytes(answer['size_bytes'])}: {files}, {metas}")
+    files = f"{format_bytes(answer['file_bytes'])} in {counted(answer['files'], 'file')}"
+    metas = f"{format_bytes(answer['meta_bytes'])} of schemas in {METADATA_FILE_NAME}"
+    printer.line(f"{answer['uri']}: {format_bytes(answer['size_bytes'])}: {files}, {metas}")
     if len(answer["checkpoints"]) > 1:
         printer.table(
             ("checkpoint", "bytes", "of them alone", "files"),
             (
-                (one["checkpoint_id"], shown_bytes(one["size_bytes"]), shown_bytes(one["alone_bytes"]), one["files"])
+                (one["checkpoint_id"], format_bytes(one["size_bytes"]), format_bytes(one["alone_bytes"]), one["files"])
                 for one in answer["checkpoints"]
             ),
         )
     printer.table(
         ("operator", "state", "bytes", "files"),
         (
-            (operator["uid"], state["name"], shown_bytes(state["size_bytes"]), state["files"])
+            (operator["uid"], state["name"], format_bytes(state["size_bytes"]), state["files"])
             for operator in answer["operators"]
             for state in (*operator["states"], *_metas_of(operator))
         ),
@@ -133,7 +133,7 @@ def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
         printer.table(
             ("file", "bytes", "operator", "states", "checkpoints"),
             (
-                (one["path"], shown_bytes(one["size_bytes"]), one["operator"], " + ".join(one["states"]), ids)
+                (one["path"], format_bytes(one["size_bytes"]), one["operator"], " + ".join(one["states"]), ids)
                 for one in answer["by_file"]
                 for ids in (" ".join(map(str, one["checkpoints"])),)
             ),

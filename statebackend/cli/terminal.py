@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from statebackend.cli.printing import Printer, printer_for
-from statebackend.savepoint.sizes import shown_bytes
+from statebackend.savepoint.sizes import format_bytes
 
 if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
@@ -157,7 +157,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
     left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
     pairs = {name: value for name, value in answer.items() if name not in left_out}
-    pairs["size_bytes"] = shown_bytes(answer["size_bytes"])
+    pairs["size_bytes"] = format_bytes(answer["size_bytes"])
     source = answer["source"]
     if source is not None:
         pairs["source"] = f"batch {source['batch_id']} of {', '.join(source['sources'])}"
@@ -168,7 +168,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     for operator in answer["operators"]:
         uid = operator["uid"]
         printer.line("")
-        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {shown_bytes(operator['size_bytes'])}")
+        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {format_bytes(operator['size_bytes'])}")
         timers = due.get(uid)
         if timers is not None:
             event, processing = (
@@ -182,10 +182,10 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
                 one["kind"],
                 ", ".join(f"{role} {name}" for role, name in one["types"].items()),
                 one.get("entries"),
-                None if "entry_bytes" not in one else shown_bytes(one["entry_bytes"]),
+                None if "entry_bytes" not in one else format_bytes(one["entry_bytes"]),
                 one.get("key_groups"),
                 one.get("skew"),
-                next(map(shown_bytes, one.get("largest_entry_bytes", ())), None),
+                next(map(format_bytes, one.get("largest_entry_bytes", ())), None),
             )
             for one in operator["states"]
         ]

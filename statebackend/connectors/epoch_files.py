@@ -274,7 +274,7 @@ class EpochFiles:
         try:
             self._fs.verify_present([_in(gathered, file) for file in mark.files])
         except CheckpointError as error:
-            raise self._rows_gone(mark.epoch_id, f"a file of {staging}") from error
+            raise self._missing_rows(mark.epoch_id, f"a file of {staging}") from error
         temporary = self._local(f"{gathered}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
         with open(temporary, "wb") as written:
             written.write(mark.encode())
@@ -303,10 +303,10 @@ class EpochFiles:
     def _copy_in(self, mark: EpochMark, staging: str, target: str) -> None:
         """Show files in a store."""
         known = {f"{target}/{file.path}" for file in mark.files}
-        strangers = [path for path in self._files_in(target) if path not in known]
-        if strangers:
+        unknown = [path for path in self._files_in(target) if path not in known]
+        if unknown:
             raise SinkError(
-                f"{self._fs.location(strangers[0])} is not one of the files of epoch {mark.epoch_id}, whose checkpoint "
+                f"{self._fs.location(unknown[0])} is not one of the files of epoch {mark.epoch_id}, whose checkpoint "
                 f"is complete: another job writes here. Move its files away and start the job again, or use another "
                 f"path"
             )
@@ -558,10 +558,10 @@ class EpochFiles:
             try:
                 self._fs.verify_present([FileHandle(source, file.size_bytes, file.checksum)])
             except CheckpointError as error:
-                raise self._rows_gone(epoch_id, source) from error
+                raise self._missing_rows(epoch_id, source) from error
             self._fs.copy_file(source, f"{target}/{file.path}")
 
-    def _rows_gone(self, epoch_id: int, place: str) -> SinkError:
+    def _missing_rows(self, epoch_id: int, place: str) -> SinkError:
         return SinkError(
             f"rows of epoch {epoch_id} are gone: {self._fs.location(place)} is missing or damaged, but the checkpoint "
             f"of the epoch is complete. Restore it from a backup, or start from an earlier savepoint"

@@ -24,7 +24,7 @@ from attrs import field, frozen
 
 from snapshots.errors import cut
 from statebackend.savepoint.atomic_files import atomic_file
-from statebackend.savepoint.sizes import short_bytes, shown_bytes
+from statebackend.savepoint.sizes import format_bytes, format_short_bytes
 from statebackend.savepoint.statistics import CheckpointSizes, OperatorSizes
 
 __all__ = [
@@ -528,20 +528,20 @@ def sizes_section(newest: CheckpointSizes, growth: Sequence[Html] = ()) -> Secti
             one.uid,
             one.name,
             str(one.parallelism),
-            shown_bytes(one.size_bytes),
-            shown_bytes(max(one.bytes_by_subtask)),
+            format_bytes(one.size_bytes),
+            format_bytes(max(one.bytes_by_subtask)),
             f"{one.skew:.2f}",
         )
         for one in newest.operators
     ]
     names = ("operator", "name", "subtasks", "state", "largest subtask", "skew")
     states = [
-        (one.uid, state, shown_bytes(size_bytes), _share(size_bytes, newest.size_bytes))
+        (one.uid, state, format_bytes(size_bytes), _share(size_bytes, newest.size_bytes))
         for one in newest.operators
         for state, size_bytes in _largest_first(one)
     ]
     subtasks = [
-        (one.uid, str(index), shown_bytes(size_bytes))
+        (one.uid, str(index), format_bytes(size_bytes))
         for one in newest.operators
         for index, size_bytes in enumerate(one.bytes_by_subtask)
     ]
@@ -551,7 +551,7 @@ def sizes_section(newest: CheckpointSizes, growth: Sequence[Html] = ()) -> Secti
             bar_plot(
                 one.bytes_by_subtask,
                 title=f"Bytes of state by subtask of operator {one.uid}",
-                shown=short_bytes,
+                shown=format_short_bytes,
                 ends=("subtask 0", f"subtask {one.parallelism - 1}"),
                 is_binary=True,
             ),
@@ -576,7 +576,7 @@ def growth_figures(sizes: Iterable[tuple[str, Sequence[int | None]]], ends: tupl
     left_out = len(ordered) - MOST_SERIES
     more = f" (the largest {MOST_SERIES}; {left_out} are left out)" if left_out > 0 else ""
     series = [Series(name, values) for name, values in ordered]
-    plot = line_plot(series, title=caption, shown=short_bytes, ends=ends, is_binary=True)
+    plot = line_plot(series, title=caption, shown=format_short_bytes, ends=ends, is_binary=True)
     return figure(caption + more, plot)
 
 

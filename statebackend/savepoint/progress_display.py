@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TextIO
 from attrs import define, field
 
 from snapshots.loggers import logger_of
-from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.sizes import counted, format_bytes
 from statebackend.state.progress import Operation, Progress
 
 __all__ = ["LINES_EVERY_S", "ProgressBars", "ProgressDisplay", "ProgressLines", "shown_progress"]
@@ -155,8 +155,8 @@ def _line(key: _Key, one: _Sum) -> str:
     operation, operator_uid, state_name = key
     parts = [counted(one.entries, "entry", "entries")] if one.entries else []
     if one.size_bytes:
-        total = "" if one.total_bytes is None else f" of {shown_bytes(one.total_bytes)}"
-        parts.append(f"{shown_bytes(one.size_bytes)}{total}")
+        total = "" if one.total_bytes is None else f" of {format_bytes(one.total_bytes)}"
+        parts.append(f"{format_bytes(one.size_bytes)}{total}")
     if one.part is not None:
         parts.append(f"{one.part:.0%}")
     done = f" ({one.done_count} of {len(one.parts)} subtasks done)" if len(one.parts) > 1 else ""
@@ -193,7 +193,7 @@ class ProgressBars:
                 operation, operator_uid, state_name = key
                 described = f"{operation.value} {operator_uid!r}.{state_name!r}"
                 self._tasks[key] = self._bars.add_task(described, total=None, far="")
-            far = f"{counted(one.entries, 'entry', 'entries')}, {shown_bytes(one.size_bytes)}"
+            far = f"{counted(one.entries, 'entry', 'entries')}, {format_bytes(one.size_bytes)}"
             if one.part is None:
                 self._bars.update(self._tasks[key], completed=one.size_bytes, total=one.total_bytes, far=far)
             else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 
-__all__ = ["NOTHING", "counted", "short_bytes", "shown_bytes", "shown_count", "shown_duration", "shown_time"]
+__all__ = ["NOTHING", "counted", "format_bytes", "format_count", "format_duration", "format_short_bytes", "format_time"]
 
 NOTHING = "–"
 
 
-def shown_bytes(size_bytes: float) -> str:
+def format_bytes(size_bytes: float) -> str:
     """Format a size: ``1,234 B``, ``1.2 MiB``."""
     if not math.isfinite(size_bytes):
         return NOTHING
@@ -21,7 +21,7 @@ def shown_bytes(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 30):,.1f} GiB"
 
 
-def short_bytes(size_bytes: float) -> str:
+def format_short_bytes(size_bytes: float) -> str:
     """Format a size in few characters, for axes: ``512 B``, ``20 KiB``, ``1.5 MiB``."""
     if not math.isfinite(size_bytes):
         return NOTHING
@@ -33,7 +33,7 @@ def short_bytes(size_bytes: float) -> str:
     return f"{size:.1f}".removesuffix(".0") + f" {unit}"
 
 
-def shown_count(count: float) -> str:
+def format_count(count: float) -> str:
     """Format a count: ``1,234``, ``12.3 k``, ``4.5 M``."""
     if not math.isfinite(count):
         return NOTHING
@@ -48,7 +48,7 @@ def counted(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-def shown_duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Format a duration: ``0.4 ms``, ``12 ms``, ``3.4 s``, ``2 min 05 s``, ``3 h 20 min``, ``3.5 d``, ``20,780 d``."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
@@ -69,7 +69,7 @@ def shown_duration(seconds: float | None) -> str:
     return f"{sign}{days:.1f} d" if days < 99.95 else f"{sign}{days:,.0f} d"
 
 
-def shown_time(time_ms: int | None) -> str:
+def format_time(time_ms: int | None) -> str:
     """Format a time in UTC, ``2026-01-31 12:00:05``. A time outside the calendar is formatted in milliseconds."""
     if time_ms is None:
         return NOTHING

@@ -38,7 +38,7 @@ from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.runtime.source_offsets import OffsetLines
 from statebackend.streaming.runtime.starting_point import roll_back_target
 
-__all__ = ["RollbackReport", "check_log", "planned_roll_back", "roll_back", "shown_offsets"]
+__all__ = ["RollbackReport", "check_log", "format_offsets", "planned_roll_back", "roll_back"]
 
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
@@ -155,7 +155,7 @@ def roll_back(
     if not has_copy:
         _copy_source_log(driver_files, copy)
     copied = driver_files.location(copy)
-    offsets_before = shown_offsets(copied, newest_planned_batch(copied))
+    offsets_before = format_offsets(copied, newest_planned_batch(copied))
     _cut_source_log(driver_files, spark_directory, batch_id)
     end_roll_back(driver_files)
     report = RollbackReport(
@@ -166,7 +166,7 @@ def roll_back(
             driver_files.location(copy),
             *chain.from_iterable(hidden.values()),
         ),
-        offsets_after=shown_offsets(spark_directory, batch_id),
+        offsets_after=format_offsets(spark_directory, batch_id),
         offsets_before=offsets_before,
         sinks=tuple(sinks.identities.values()),
         keeping=tuple(identity for uid, identity in sinks.identities.items() if uid not in hidden),
@@ -191,7 +191,7 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
             file_system.delete(path, durable=True)
 
 
-def shown_offsets(spark_directory: str, batch_id: int | None) -> str:
+def format_offsets(spark_directory: str, batch_id: int | None) -> str:
     """The offsets of a batch without Spark's own configuration; for a damaged file, the reason."""
     if batch_id is None:
         return "nothing"

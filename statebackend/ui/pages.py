@@ -35,7 +35,14 @@ from statebackend.savepoint.html_pages import (
 from statebackend.savepoint.inspection import Answer, inspection, schemas
 from statebackend.savepoint.plain_values import printed_value
 from statebackend.savepoint.savepoint import Savepoint
-from statebackend.savepoint.sizes import NOTHING, counted, short_bytes, shown_bytes, shown_duration, shown_time
+from statebackend.savepoint.sizes import (
+    NOTHING,
+    counted,
+    format_bytes,
+    format_duration,
+    format_short_bytes,
+    format_time,
+)
 from statebackend.savepoint.state_entries import OperatorStateElement
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.savepoint.stored_entries import StateEntry
@@ -97,10 +104,10 @@ def places_page(found: Sequence[tuple[Place, Sequence[CheckpointMetadata] | str]
                     _of_place(place),
                     newest.job_name,
                     _of_checkpoint(place, checkpoints[-1]),
-                    shown_time(newest.timestamp_ms),
-                    shown_bytes(newest.size_bytes),
+                    format_time(newest.timestamp_ms),
+                    format_bytes(newest.size_bytes),
                     str(len(checkpoints)),
-                    shown_time(newest.watermark_ms),
+                    format_time(newest.watermark_ms),
                 )
             )
     columns = ("directory", "job", "newest", "taken (UTC)", "state", "kept", "watermark (UTC)")
@@ -121,9 +128,9 @@ def job_page(place: Place, checkpoints: Sequence[CheckpointMetadata], others: Se
     durations = [_duration_s(one) for one in checkpoints]
     numbers = [
         Tile(newest.kind.capitalize(), str(newest.checkpoint_id), f"{len(sizes)} kept"),
-        Tile("State", short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
-        Tile("Epoch to checkpoint", shown_duration(durations[-1]), "from its processing time"),
-        Tile("Watermark", shown_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
+        Tile("State", format_short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
+        Tile("Epoch to checkpoint", format_duration(durations[-1]), "from its processing time"),
+        Tile("Watermark", format_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
     ]
     rows: list[Sequence[str | Link]] = []
     for index in reversed(range(len(sizes))):
@@ -132,12 +139,12 @@ def job_page(place: Place, checkpoints: Sequence[CheckpointMetadata], others: Se
         rows.append(
             (
                 _of_checkpoint(place, checkpoints[index]),
-                shown_time(one.timestamp_ms),
-                shown_duration(durations[index]),
-                shown_bytes(one.size_bytes),
-                NOTHING if grown is None else f"{'-' if grown < 0 else '+'}{shown_bytes(abs(grown))}",
+                format_time(one.timestamp_ms),
+                format_duration(durations[index]),
+                format_bytes(one.size_bytes),
+                NOTHING if grown is None else f"{'-' if grown < 0 else '+'}{format_bytes(abs(grown))}",
                 f"{one.file_count:,}",
-                shown_time(one.watermark_ms),
+                format_time(one.watermark_ms),
             )
         )
     columns = ("checkpoint", "taken (UTC)", "duration", "state", "growth", "files", "watermark (UTC)")
@@ -167,13 +174,17 @@ def _duration_s(metadata: CheckpointMetadata) -> float | None:
 
 def _size_plot(sizes: Sequence[int], ends: tuple[str, str]) -> Html:
     plot = line_plot(
-        [Series("State", sizes)], title="Bytes of state by checkpoint", shown=short_bytes, ends=ends, is_binary=True
+        [Series("State", sizes)],
+        title="Bytes of state by checkpoint",
+        shown=format_short_bytes,
+        ends=ends,
+        is_binary=True,
     )
     return figure("Size of the state", plot)
 
 
 def _duration_plot(durations: Sequence[float | None], ends: tuple[str, str]) -> Html:
-    plot = line_plot([Series("Duration", durations)], title="Seconds by checkpoint", shown=shown_duration, ends=ends)
+    plot = line_plot([Series("Duration", durations)], title="Seconds by checkpoint", shown=format_duration, ends=ends)
     return figure("From the start of the epoch to its checkpoint", plot)
 
 
@@ -183,10 +194,10 @@ def checkpoint_page(place: Place, savepoint: Savepoint, now_ms: int, *, counts: 
     checkpoint_id = metadata.checkpoint_id
     states = sum(len(one["states"]) + len(one["operator_states"]) for one in described["operators"])
     numbers = [
-        Tile("Taken", shown_time(metadata.timestamp_ms), f"{shown_duration(described['age_s'])} ago"),
-        Tile("State", short_bytes(metadata.size_bytes), f"in {counted(described['files'], 'file')}"),
+        Tile("Taken", format_time(metadata.timestamp_ms), f"{format_duration(described['age_s'])} ago"),
+        Tile("State", format_short_bytes(metadata.size_bytes), f"in {counted(described['files'], 'file')}"),
         Tile("Operators", str(len(described["operators"])), counted(states, "state")),
-        Tile("Epoch to checkpoint", shown_duration(_duration_s(metadata)), "from its processing time"),
+        Tile("Epoch to checkpoint", format_duration(_duration_s(metadata)), "from its processing time"),
     ]
     body: list[Html | Section] = [
         _trail(_of_place(place)),
@@ -238,7 +249,7 @@ def _states(place: Place, checkpoint_id: int, operators: Sequence[Answer], count
                     one["kind"],
                     cut(types, MOST_CHARACTERS),
                     NOTHING if count is None else f"{count:,}",
-                    shown_bytes(one["entry_bytes"]) if "entry_bytes" in one else NOTHING,
+                    format_bytes(one["entry_bytes"]) if "entry_bytes" in one else NOTHING,
                 )
             )
     table = Table("Keyed and operator state", ("operator", "state", "kind", "types", "entries", "bytes"), rows, {4, 5})
@@ -252,7 +263,7 @@ def _states(place: Place, checkpoint_id: int, operators: Sequence[Answer], count
 
 def _event_time(metadata: CheckpointMetadata) -> list[Html]:
     timers = [
-        (one.operator_uid, shown_time(one.event_time_ms), shown_time(one.processing_time_ms))
+        (one.operator_uid, format_time(one.event_time_ms), format_time(one.processing_time_ms))
         for one in metadata.timers_due
     ]
     parts = [Table("Earliest timers", ("operator", "event time (UTC)", "processing time (UTC)"), timers).html()]
@@ -263,17 +274,17 @@ def _event_time(metadata: CheckpointMetadata) -> list[Html]:
         (
             one.source,
             one.channel,
-            shown_time(one.watermark_ms),
-            shown_time(one.largest_timestamp_ms),
+            format_time(one.watermark_ms),
+            format_time(one.largest_timestamp_ms),
             _idle(one.is_idle),
         )
         for one in watermarks.channels
     ]
-    nodes = [(one.node, shown_time(one.watermark_ms), _idle(one.is_idle)) for one in watermarks.nodes]
+    nodes = [(one.node, format_time(one.watermark_ms), _idle(one.is_idle)) for one in watermarks.nodes]
     columns = ("source", "channel", "watermark (UTC)", "largest timestamp (UTC)", "")
     return [
         *parts,
-        paragraph(f"Watermark of all sources: {shown_time(watermarks.watermark_ms)} (UTC)"),
+        paragraph(f"Watermark of all sources: {format_time(watermarks.watermark_ms)} (UTC)"),
         Table("Channels", columns, channels).html(),
         Table("Nodes", ("node", "watermark (UTC)", ""), nodes).html(),
     ]
@@ -294,14 +305,14 @@ def _shown(value: Any, characters: int) -> str:
 
 def entry_row(entry: StateEntry, *, is_timer: bool, characters: int) -> Sequence[str]:
     """Return the cells of an entry, in the order of `ENTRY_COLUMNS`."""
-    value = f"{shown_time(entry.value)} ({entry.value} ms)" if is_timer else _shown(entry.value, characters)
+    value = f"{format_time(entry.value)} ({entry.value} ms)" if is_timer else _shown(entry.value, characters)
     parts = (entry.key, entry.namespace, entry.user_key)
     return (*(_shown(one, characters) for one in parts), value, _last_access(entry, characters))
 
 
 def _last_access(entry: StateEntry, characters: int) -> str:
     accessed = entry.last_access_ms
-    return shown_time(accessed) if isinstance(accessed, int) else _shown(accessed, characters)
+    return format_time(accessed) if isinstance(accessed, int) else _shown(accessed, characters)
 
 
 def element_row(one: OperatorStateElement) -> Sequence[str]:

@@ -25,7 +25,7 @@ from statebackend.cli.terminal import print_answer, print_difference, print_entr
 from statebackend.savepoint.inspection import inspection
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.sizes import shown_bytes
+from statebackend.savepoint.sizes import format_bytes
 from statebackend.savepoint.stored_entries import EntryReader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -319,7 +319,7 @@ def test_zero_is_shown_and_missing_values_are_left_out(stream: type[io.StringIO]
 
 
 def test_sizes_have_fitting_units() -> None:
-    assert [shown_bytes(size) for size in (0, 1023, 1 << 20, 3 << 29, 5 << 30)] == [
+    assert [format_bytes(size) for size in (0, 1023, 1 << 20, 3 << 29, 5 << 30)] == [
         "0 B",
         "1,023 B",
         "1.0 MiB",

@@ -13,7 +13,7 @@ from page_reader import PageReader
 from statebackend import KeyedProcessFunction, Savepoint, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
-from statebackend.savepoint.sizes import shown_bytes
+from statebackend.savepoint.sizes import format_bytes
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.state.metrics import skew_of
 
@@ -55,9 +55,9 @@ def test_a_job_directory_is_reported_by_another_process_with_all_checkpoints(job
     for shown in (
         NAME.replace("\n", "\\n"),
         "stored",
-        shown_bytes(figures.size_bytes),
-        *map(shown_bytes, operator.bytes_by_subtask),
-        *map(shown_bytes, operator.bytes_by_state.values()),
+        format_bytes(figures.size_bytes),
+        *map(format_bytes, operator.bytes_by_subtask),
+        *map(format_bytes, operator.bytes_by_state.values()),
         "Growth by state",
         "0",
         "1",
@@ -86,7 +86,7 @@ def test_a_report_is_available_as_json(job_dir: Path, tmp_path: Path, capsys: py
     assert main(["report", str(job_dir), target, "--overwrite"]) == 0
     assert (
         capsys.readouterr().out
-        == f"{target}: 3 checkpoints, {shown_bytes(found['size_bytes'])}; open it in a browser\n"
+        == f"{target}: 3 checkpoints, {format_bytes(found['size_bytes'])}; open it in a browser\n"
     )
 
 

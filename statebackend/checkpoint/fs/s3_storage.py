@@ -156,9 +156,9 @@ class S3Location:
         return _conditional_client(self, self._region(), tuple(map(os.environ.get, _CREDENTIALS)))
 
     def _region(self) -> str:
-        said = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        if said:
-            return said
+        configured = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if configured:
+            return configured
         if self.endpoint_override:
             return _REGION_WITHOUT_MEANING
         return str(pyarrow.fs.resolve_s3_region(self.bucket))

@@ -258,10 +258,10 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
         return identity
     known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME, HIGH_AVAILABILITY_FILE_NAME)
     imported = f"{IMPORTED_DIRECTORY}/"
-    strangers = [path for path in file_system.list_files() if path not in known and not path.startswith(imported)]
-    if strangers:
+    unknown = [path for path in file_system.list_files() if path not in known and not path.startswith(imported)]
+    if unknown:
         raise JobDirectoryMismatchError(
-            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "
+            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {unknown[0]!r}), so it "
             "is not a job directory. Use an empty or a new directory."
         )
     return None

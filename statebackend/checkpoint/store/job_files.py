@@ -169,11 +169,11 @@ def check_stored_in(file_system: CheckpointFileSystem, stored_in: str | None) ->
 
     A directory without a record may get any place.
     """
-    said = read_stored_in(file_system)
-    if said is not None and said != stored_in:
-        looked = "in the directory only" if stored_in is None else f"in {stored_in}"
+    recorded = read_stored_in(file_system)
+    if recorded is not None and recorded != stored_in:
+        searched = "in the directory only" if stored_in is None else f"in {stored_in}"
         raise JobDirectoryMismatchError(
-            f"the completed checkpoints of {file_system.uri} are recorded in {said}, but this driver would look "
-            f"{looked}. Start the job with its former high availability, or start a new job directory from a "
+            f"the completed checkpoints of {file_system.uri} are recorded in {recorded}, but this driver would look "
+            f"{searched}. Start the job with its former high availability, or start a new job directory from a "
             f"savepoint"
         )

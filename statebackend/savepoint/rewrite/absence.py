@@ -143,23 +143,23 @@ def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainde
                     f"operator {operator.uid!r}, subtask {index}", "the marker, in the meta data of its state"
                 )
     for attribute in fields(CheckpointMetadata):
-        said = _said_in(getattr(savepoint.metadata, attribute.name))
-        if any(marker in one for one in said for marker in markers):
+        texts = _texts_in(getattr(savepoint.metadata, attribute.name))
+        if any(marker in one for one in texts for marker in markers):
             yield Remainder(attribute.name.replace("_", " "), "the marker, in what the metadata says of it")
 
 
-def _said_in(content: Any) -> Iterator[bytes]:
+def _texts_in(content: Any) -> Iterator[bytes]:
     """Yield all strings and bytes of a metadata section, without the state of subtasks."""
     if isinstance(content, str):
         yield content.encode("utf-8", "surrogatepass")
     elif isinstance(content, bytes):
         yield content
     elif isinstance(content, Mapping):
-        yield from chain.from_iterable(_said_in(part) for item in content.items() for part in item)
+        yield from chain.from_iterable(_texts_in(part) for item in content.items() for part in item)
     elif isinstance(content, tuple):
-        yield from chain.from_iterable(map(_said_in, content))
+        yield from chain.from_iterable(map(_texts_in, content))
     elif has(type(content)) and not isinstance(content, SubtaskState):
-        yield from chain.from_iterable(_said_in(getattr(content, part.name)) for part in fields(type(content)))
+        yield from chain.from_iterable(_texts_in(getattr(content, part.name)) for part in fields(type(content)))
 
 
 def _is_in_file(file_system: CheckpointFileSystem, path: str, markers: Sequence[bytes]) -> bool:

@@ -29,11 +29,11 @@ from statebackend.savepoint.html_pages import (
 from statebackend.savepoint.sizes import (
     NOTHING,
     counted,
-    short_bytes,
-    shown_bytes,
-    shown_count,
-    shown_duration,
-    shown_time,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_short_bytes,
+    format_time,
 )
 from statebackend.streaming.metrics import EpochMetrics, JobMetrics, MetricValue
 
@@ -60,12 +60,12 @@ class EpochHistory(tuple[EpochMetrics, ...]):
 
 
 def _durations(epochs: Sequence[EpochMetrics]) -> tuple[str, Html]:
-    shown = shown_duration(epochs[-1].duration_s) if epochs else NOTHING
+    shown = format_duration(epochs[-1].duration_s) if epochs else NOTHING
     return shown, spark_line([one.duration_s for one in epochs], title="Seconds of the last epochs")
 
 
 def _written(epochs: Sequence[EpochMetrics]) -> tuple[str, Html]:
-    shown = shown_bytes(epochs[-1].bytes_written) if epochs else NOTHING
+    shown = format_bytes(epochs[-1].bytes_written) if epochs else NOTHING
     return shown, spark_line([one.bytes_written for one in epochs], title="Bytes written by the last epochs")
 
 
@@ -74,8 +74,8 @@ def job_page(metrics: JobMetrics) -> str:
     run = metrics.run
     facts = [
         ("runs", "on Spark" if run.engine == "spark" else "on the local runtime"),
-        ("started", f"{shown_time(run.started_ms)} UTC"),
-        ("ended" if metrics.ended_ms is not None else "as of", f"{shown_time(metrics.ended_ms or metrics.at_ms)} UTC"),
+        ("started", f"{format_time(run.started_ms)} UTC"),
+        ("ended" if metrics.ended_ms is not None else "as of", f"{format_time(metrics.ended_ms or metrics.at_ms)} UTC"),
         ("parallelism", f"{run.parallelism} of {run.max_parallelism}"),
         ("continues from", "nothing" if run.restored_id is None else f"checkpoint {run.restored_id}"),
         ("run", run.run_id),
@@ -105,7 +105,7 @@ def job_fragment(metrics: JobMetrics) -> str:
             ("written by it", *_written(epochs)),
             (
                 "state",
-                NOTHING if newest is None else shown_bytes(newest.size_bytes),
+                NOTHING if newest is None else format_bytes(newest.size_bytes),
                 spark_line([one.size_bytes for one in epochs], title="Bytes of state after the last epochs"),
             ),
             ("records", f"{totals.records_in:,}", Html("")),
@@ -124,23 +124,23 @@ def _tiles(metrics: JobMetrics) -> list[Tile]:
         Tile("Epochs", f"{totals.epochs:,}", f"{totals.epochs_without_records:,} without records"),
         Tile(
             "Mean epoch",
-            shown_duration(mean_s),
-            f"last {shown_duration(epochs[-1].duration_s)}" if epochs else "none yet",
+            format_duration(mean_s),
+            f"last {format_duration(epochs[-1].duration_s)}" if epochs else "none yet",
         ),
-        Tile("Records", shown_count(totals.records_in), f"into all operators, {totals.late_records_dropped:,} late"),
+        Tile("Records", format_count(totals.records_in), f"into all operators, {totals.late_records_dropped:,} late"),
         Tile(
             "State",
-            NOTHING if newest is None else short_bytes(newest.size_bytes),
+            NOTHING if newest is None else format_short_bytes(newest.size_bytes),
             "nothing stored yet" if newest is None else f"in {counted(newest.file_count, 'file')}",
         ),
-        Tile("Written", short_bytes(totals.bytes_written), f"{shown_count(totals.entries_written)} entries"),
-        Tile("Mean checkpoint", shown_duration(mean_checkpoint_s), failed),
+        Tile("Written", format_short_bytes(totals.bytes_written), f"{format_count(totals.entries_written)} entries"),
+        Tile("Mean checkpoint", format_duration(mean_checkpoint_s), failed),
     ]
     if metrics.run.engine == "spark":
         fetched = f"{totals.restores:,} restores from files"
         shown.append(Tile("Local opens", f"{totals.local_share:.0%}", fetched))
     if lag_ms is not None:
-        shown.append(Tile("Watermark lag", shown_duration(lag_ms / 1000), "the largest of all"))
+        shown.append(Tile("Watermark lag", format_duration(lag_ms / 1000), "the largest of all"))
     if metrics.restored:
         migrated = f"{counted(metrics.entries_migrated, 'entry', 'entries')} migrated"
         shown.append(Tile("Restored states", f"{len(metrics.restored)}", migrated))
@@ -161,20 +161,22 @@ def _epochs(metrics: JobMetrics) -> Section:
         series = [Series(caption, [of(one) for one in epochs])]
         return figure(
             caption,
-            line_plot(series, title=f"{caption} by epoch", shown=shown, ends=ends, is_binary=shown is short_bytes),
+            line_plot(
+                series, title=f"{caption} by epoch", shown=shown, ends=ends, is_binary=shown is format_short_bytes
+            ),
         )
 
     rows = [
         (
             str(one.epoch_id),
-            shown_time(one.ended_ms),
-            shown_duration(one.duration_s),
+            format_time(one.ended_ms),
+            format_duration(one.duration_s),
             f"{one.records_in:,}",
             f"{one.entries_written:,}",
-            shown_bytes(one.bytes_written),
-            shown_duration(one.open_s),
-            shown_duration(one.process_s),
-            shown_duration(one.snapshot_s),
+            format_bytes(one.bytes_written),
+            format_duration(one.open_s),
+            format_duration(one.process_s),
+            format_duration(one.snapshot_s),
             f"{one.local_share:.0%}",
             f"{one.late_records_dropped:,}",
         )
@@ -190,9 +192,9 @@ def _epochs(metrics: JobMetrics) -> Section:
         [
             figures(
                 [
-                    plot("Duration", lambda one: one.duration_s, shown_duration),
-                    plot("Records into operators", lambda one: one.records_in, shown_count),
-                    plot("Bytes written", lambda one: one.bytes_written, short_bytes),
+                    plot("Duration", lambda one: one.duration_s, format_duration),
+                    plot("Records into operators", lambda one: one.records_in, format_count),
+                    plot("Bytes written", lambda one: one.bytes_written, format_short_bytes),
                 ],
                 Table(few, names, rows, {0, *range(2, len(names))}),
             )
@@ -206,7 +208,7 @@ def _checkpoints(metrics: JobMetrics) -> Section:
         "Failed checkpoints",
         ("checkpoint", "at (UTC)", "why"),
         [
-            (NOTHING if one.checkpoint_id is None else str(one.checkpoint_id), shown_time(one.at_ms), one.reason)
+            (NOTHING if one.checkpoint_id is None else str(one.checkpoint_id), format_time(one.at_ms), one.reason)
             for one in reversed(metrics.failures)
         ],
         {0},
@@ -217,22 +219,22 @@ def _checkpoints(metrics: JobMetrics) -> Section:
     sizes = line_plot(
         [Series("State", [one.size_bytes for one in epochs])],
         title="Bytes of state by checkpoint",
-        shown=short_bytes,
+        shown=format_short_bytes,
         ends=ends,
         is_binary=True,
     )
     durations = line_plot(
         [Series("Duration", [one.checkpoint_s for one in epochs])],
         title="Seconds of a checkpoint",
-        shown=shown_duration,
+        shown=format_duration,
         ends=ends,
     )
     rows = [
         (
             str(one.epoch_id),
-            shown_bytes(one.size_bytes),
-            shown_bytes(one.bytes_written),
-            shown_duration(one.checkpoint_s),
+            format_bytes(one.size_bytes),
+            format_bytes(one.bytes_written),
+            format_duration(one.checkpoint_s),
         )
         for one in reversed(epochs[-SHOWN_ROWS:])
     ]
@@ -272,7 +274,7 @@ def _subtasks(metrics: JobMetrics) -> Section:
             str(one.subtasks),
             f"{one.records_in:,}",
             f"{one.records_skew:.2f}",
-            shown_bytes(one.size_bytes),
+            format_bytes(one.size_bytes),
             f"{one.size_skew:.2f}",
         )
         for uid, one in last.operators.items()
@@ -313,8 +315,8 @@ def _time(metrics: JobMetrics) -> Section:
     rows = [
         (
             name,
-            shown_time(one.watermark_ms),
-            NOTHING if one.lag_ms is None else shown_duration(one.lag_ms / 1000),
+            format_time(one.watermark_ms),
+            NOTHING if one.lag_ms is None else format_duration(one.lag_ms / 1000),
         )
         for name, one in metrics.time.items()
     ]
@@ -323,7 +325,7 @@ def _time(metrics: JobMetrics) -> Section:
     if all(one is None for one in lags):
         return Section("Event time", [table.html()])
     plot = line_plot(
-        [Series("Lag", lags)], title="Watermark lag by epoch", shown=shown_duration, ends=_ends(metrics.epochs)
+        [Series("Lag", lags)], title="Watermark lag by epoch", shown=format_duration, ends=_ends(metrics.epochs)
     )
     return Section("Event time", [figures([figure("Largest watermark lag", plot)]), table.html()])
 
@@ -336,7 +338,7 @@ def _restored(metrics: JobMetrics) -> Section:
             one.compatibility,
             "; ".join(one.issues) or NOTHING,
             f"{one.entries_migrated:,}",
-            shown_duration(one.duration_s),
+            format_duration(one.duration_s),
         )
         for one in metrics.restored
     ]
@@ -353,7 +355,7 @@ def _others(metrics: JobMetrics) -> Section:
         "Savepoints",
         ("epoch", "size", "duration", "path"),
         [
-            (str(one.epoch_id), shown_bytes(one.size_bytes), shown_duration(one.duration_s), one.path)
+            (str(one.epoch_id), format_bytes(one.size_bytes), format_duration(one.duration_s), one.path)
             for one in reversed(metrics.savepoints)
         ],
         {0, 1, 2},
@@ -368,10 +370,10 @@ def _others(metrics: JobMetrics) -> Section:
                 uid,
                 f"{one.snapshots:,}",
                 f"{one.unaligned_snapshots:,}",
-                shown_duration(one.longest_start_delay_ms / 1000),
-                shown_duration(one.longest_alignment_ms / 1000),
-                shown_duration(one.longest_capture_ms / 1000),
-                shown_bytes(one.in_flight_bytes),
+                format_duration(one.longest_start_delay_ms / 1000),
+                format_duration(one.longest_alignment_ms / 1000),
+                format_duration(one.longest_capture_ms / 1000),
+                format_bytes(one.in_flight_bytes),
             )
             for uid, one in metrics.barriers.items()
         ],
@@ -398,5 +400,5 @@ def _all_metrics(metrics: JobMetrics) -> Section:
 def _number(one: MetricValue) -> str:
     if not math.isfinite(one.value):
         return NOTHING
-    shown: Callable[[float], str] = {"bytes": shown_bytes, "s": shown_duration}.get(one.metric.unit, "{:,g}".format)
+    shown: Callable[[float], str] = {"bytes": format_bytes, "s": format_duration}.get(one.metric.unit, "{:,g}".format)
     return f"{one.value:,}" if isinstance(one.value, int) and one.metric.unit != "bytes" else shown(one.value)

@@ -33,7 +33,7 @@ from statebackend.savepoint.html_pages import (
     tiles,
     write_page,
 )
-from statebackend.savepoint.sizes import short_bytes, shown_bytes, shown_count, shown_duration, shown_time
+from statebackend.savepoint.sizes import format_bytes, format_count, format_duration, format_short_bytes, format_time
 
 HOSTILE = "</script></title><b onload='x'>\"&\n\x00\ud800'"
 SHOWN = "</script></title><b onload='x'>\"&\\n\\x00\\xd800'"
@@ -41,10 +41,12 @@ SHOWN = "</script></title><b onload='x'>\"&\\n\\x00\\xd800'"
 
 def page_of(name: str, values: list[float | None]) -> str:
     def plot(series: list[Series]) -> Any:
-        return figure(name, line_plot(series, title=name, shown=shown_count, ends=(name, name)))
+        return figure(name, line_plot(series, title=name, shown=format_count, ends=(name, name)))
 
     table = Table(name, (name, "b"), [(name, "1")], {1})
-    bars = bar_plot([one or 0.0 for one in values], title=name, shown=short_bytes, ends=(name, name), is_binary=True)
+    bars = bar_plot(
+        [one or 0.0 for one in values], title=name, shown=format_short_bytes, ends=(name, name), is_binary=True
+    )
     return document(
         name,
         kind=name,
@@ -98,17 +100,17 @@ def test_a_plot_has_a_description_and_a_table() -> None:
 def test_plots_of_many_values_are_bounded_and_keep_the_peaks() -> None:
     values = [0.0] * 100_000
     values[77_777] = 9.0
-    drawn = line_plot([Series("a", values)], title="a", shown=shown_count, ends=("", ""))
+    drawn = line_plot([Series("a", values)], title="a", shown=format_count, ends=("", ""))
     assert drawn.count(" L") < 2 * MOST_POINTS + 10
     assert "at most 9" in drawn
     assert len({y for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", drawn)}) == 2
-    assert bar_plot(values, title="a", shown=shown_count, ends=("", "")).count("<rect") == MOST_BARS
+    assert bar_plot(values, title="a", shown=format_count, ends=("", "")).count("<rect") == MOST_BARS
     assert len(spark_line(values, title="a")) < 3000
 
 
 @pytest.mark.parametrize("values", [[], [None], [0.0], [3.0], [-1.0, -2.0], [math.nan], [5e-324], [1.8e308]])
 def test_plots_of_few_or_odd_values_are_complete(values: list[float | None]) -> None:
-    PageReader(f"<div>{line_plot([Series('a', values)], title='a', shown=shown_count, ends=('', ''))}</div>")
+    PageReader(f"<div>{line_plot([Series('a', values)], title='a', shown=format_count, ends=('', ''))}</div>")
     PageReader(f"<div>{spark_line(values, title='a')}</div>")
 
 
@@ -145,13 +147,13 @@ def test_text_and_attributes_are_escaped() -> None:
 
 
 def test_sizes_durations_counts_and_times_are_readable() -> None:
-    assert [short_bytes(one) for one in (0, 1023, 1024, 1536, 1 << 20, 5 << 40)] == [
+    assert [format_short_bytes(one) for one in (0, 1023, 1024, 1536, 1 << 20, 5 << 40)] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "5 TiB",
     ]  # fmt: skip
-    durations = [shown_duration(one) for one in (None, 0, 0.0004, 0.012, 0.9999, 3.44, 125, 12000, 300000, -2.0)]
+    durations = [format_duration(one) for one in (None, 0, 0.0004, 0.012, 0.9999, 3.44, 125, 12000, 300000, -2.0)]
     assert durations == ["–", "0 s", "0.4 ms", "12 ms", "1.0 s", "3.4 s", "2 min 05 s", "3 h 20 min", "3.5 d", "-2.0 s"]
-    assert [shown_duration(days * 86400) for days in (99.9, 99.96, 20_779.7)] == ["99.9 d", "100 d", "20,780 d"]
-    counts = [shown_count(one) for one in (0, 9_999, 12_345, 4_500_000, 7e9)]
+    assert [format_duration(days * 86400) for days in (99.9, 99.96, 20_779.7)] == ["99.9 d", "100 d", "20,780 d"]
+    counts = [format_count(one) for one in (0, 9_999, 12_345, 4_500_000, 7e9)]
     assert counts == [
         "0",
         "9,999",
@@ -159,8 +161,8 @@ def test_sizes_durations_counts_and_times_are_readable() -> None:
         "4.5 M",
         "7.0 G",
     ]
-    for shown in (short_bytes, shown_bytes, shown_count, shown_duration):
+    for shown in (format_short_bytes, format_bytes, format_count, format_duration):
         assert [shown(one) for one in (math.nan, math.inf, -math.inf)] == ["–"] * 3
-    assert shown_time(0) == "1970-01-01 00:00:00"
-    assert shown_time(1 << 62) == f"{1 << 62} ms"
-    assert shown_time(None) == "–"
+    assert format_time(0) == "1970-01-01 00:00:00"
+    assert format_time(1 << 62) == f"{1 << 62} ms"
+    assert format_time(None) == "–"

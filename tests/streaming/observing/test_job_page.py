@@ -11,7 +11,7 @@ from observed_job import HOSTILE, TrackingEvent, acknowledged, migrated_job, rec
 from page_reader import PageReader
 
 from statebackend import StateMetricsConfig
-from statebackend.savepoint.sizes import short_bytes, shown_bytes, shown_duration
+from statebackend.savepoint.sizes import format_bytes, format_duration, format_short_bytes
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.metrics import CheckpointCost
 from statebackend.streaming.observing.job_page import EpochHistory, job_fragment, job_page
@@ -31,16 +31,16 @@ def test_the_report_shows_the_metrics(tmp_path: Path) -> None:
     for shown in (
         "visits",
         "ended",
-        short_bytes(newest.size_bytes),
-        shown_bytes(newest.size_bytes),
-        shown_bytes(operator.size_bytes),
-        shown_bytes(operator.bytes_by_state["last visit"]),
-        *map(shown_bytes, operator.bytes_by_subtask),
-        *(shown_duration(one.duration_s) for one in metrics.epochs),
-        *(shown_bytes(one.bytes_written) for one in metrics.epochs),
+        format_short_bytes(newest.size_bytes),
+        format_bytes(newest.size_bytes),
+        format_bytes(operator.size_bytes),
+        format_bytes(operator.bytes_by_state["last visit"]),
+        *map(format_bytes, operator.bytes_by_subtask),
+        *(format_duration(one.duration_s) for one in metrics.epochs),
+        *(format_bytes(one.bytes_written) for one in metrics.epochs),
         f"{metrics.entries_migrated} entries migrated",
         "compatible after migration",
-        shown_bytes(metrics.savepoints[0].size_bytes),
+        format_bytes(metrics.savepoints[0].size_bytes),
         f"State in checkpoint {newest.checkpoint_id}",
     ):
         assert shown in read.texts, shown
