@@ -249,7 +249,7 @@ class JobTestHarness:
                 environment.opened_run(
                     from_savepoint=from_snapshot,
                     allow_non_restored_state=allow_non_restored_state,
-                    sources_tell_time=True,
+                    sources_send_time=True,
                     scheduler=DownstreamFirst() if seed is None else Shuffled(seed),
                     capacity=capacity,
                     listener=self._output,

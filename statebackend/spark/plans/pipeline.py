@@ -330,12 +330,12 @@ class InactiveNodes:
 
 def inactive_nodes(graph: JobGraph) -> InactiveNodes:
     """Return the inactive nodes of a graph in a no-data epoch, in linear time."""
-    silent: set[Node] = set()
+    inactive: set[Node] = set()
     fed_by_nothing: set[Node] = set()
     for node in graph.nodes:
-        has_inactive_inputs = all(edge.node in silent for edge in node.inputs)
+        has_inactive_inputs = all(edge.node in inactive for edge in node.inputs)
         if isinstance(node, SourceNode) or (isinstance(node, _PASSING_ON) and has_inactive_inputs):
-            silent.add(node)
+            inactive.add(node)
         elif isinstance(node, OperatorNode) and has_inactive_inputs:
             fed_by_nothing.add(node)
     planned: set[Node] = set()
@@ -379,9 +379,9 @@ class Pipeline:
     sinks: JobSinks
     is_source_kept: bool
     time: EventTimeColumn
-    _silent: InactiveNodes = field(init=False)
+    _inactive_without_records: InactiveNodes = field(init=False)
 
-    @_silent.default
+    @_inactive_without_records.default
     def _inactive_nodes_of_graph(self) -> InactiveNodes:
         return inactive_nodes(self.graph)
 
@@ -399,13 +399,13 @@ class Pipeline:
         Runs operators whose rows are cached, so errors of their tasks pass through.
         """
         plan = EpochPlan()
-        silent = self._silent if is_without_records else InactiveNodes()
+        inactive = self._inactive_without_records if is_without_records else InactiveNodes()
         try:
-            if self.is_source_kept and not silent.left_out.issuperset(self.graph.sources):
+            if self.is_source_kept and not inactive.left_out.issuperset(self.graph.sources):
                 frame = plan.keep(frame)
-            building = _Building(self, frame, tasks, placement, processing_time_ms, plan, silent)
+            building = _Building(self, frame, tasks, placement, processing_time_ms, plan, inactive)
             for node in self.graph.nodes:
-                if node not in silent.left_out:
+                if node not in inactive.left_out:
                     _BUILDERS[type(node)](building, node)
         except BaseException:
             plan.close()
@@ -424,10 +424,10 @@ class _Building:
         placement: SubtaskPlacement,
         processing_time_ms: int,
         plan: EpochPlan,
-        silent: InactiveNodes,
+        inactive: InactiveNodes,
     ) -> None:
         self._session = frame.sparkSession
-        self._silent = silent
+        self._inactive_without_records = inactive
         self._operators = pipeline.operators
         self._steps = pipeline.steps
         self._records = pipeline.records
@@ -438,7 +438,7 @@ class _Building:
         self._plan = plan
         sources = pipeline.graph.sources
         self._frames: dict[StreamEdge, DataFrame] = {}
-        if not silent.left_out.issuperset(sources):
+        if not inactive.left_out.issuperset(sources):
             parts = split_sources(frame, len(sources))
             self._frames.update((StreamEdge(node), part) for node, part in zip(sources, parts, strict=True))
 
@@ -467,7 +467,7 @@ class _Building:
 
     def process(self, node: OperatorNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]
-        if node.uid in self._silent.operators:
+        if node.uid in self._inactive_without_records.operators:
             rows = processed_without_rows(self._session, operator, task, self._placement)
         else:
             rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)

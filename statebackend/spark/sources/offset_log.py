@@ -319,13 +319,13 @@ def _problems(was: Any, now: Any, path: str) -> Iterator[str]:
 def _column_problems(was: Mapping[str, Any], now: Mapping[str, Any], path: str) -> Iterator[str]:
     for name in filter(now.__contains__, was):
         yield from _problems(was[name], now[name], f"{path}.{name}" if path else name)
-    gone, new = ([name for name in one if name not in other] for one, other in ((was, now), (now, was)))
-    if gone and new:
+    removed, new = ([name for name in one if name not in other] for one, other in ((was, now), (now, was)))
+    if removed and new:
         inside = f" inside of {path}" if path else ""
         yield (
-            f"{_listed(gone)} gone{inside} and {_listed(new)} new: this may be a rename, and the new columns would be "
-            f"null in unread records. Keep the former columns beside the new ones until all records are read, and "
-            f"remove them then"
+            f"{_listed(removed)} removed{inside} and {_listed(new)} new: this may be a rename, and the new columns "
+            f"would be null in unread records. Keep the former columns beside the new ones until all records are read, "
+            f"and remove them then"
         )
 
 
@@ -502,8 +502,8 @@ def planned_source_log(
         of_log = Rearrangement(order, now)
         if newest_planned_batch(file_system.location(log)) is not None:
             # A planned batch may contain records of a dropped source. No state has them.
-            gone = {one.uid for one in order if one.uid is not None}
-            check_kept(of_log.former, now, file_system.location(log), gone)
+            removed = {one.uid for one in order if one.uid is not None}
+            check_kept(of_log.former, now, file_system.location(log), removed)
             _check_schemas(found, now, schemas, file_system.location(log))
     plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, starts_from_savepoint=False, schemas=schemas)
     _check_log(file_system, log, plan, state)

@@ -79,13 +79,17 @@ def test_compatible_columns(was: Any, now: Any) -> None:
         (struct(a=mapping("string", "long")), struct(a=mapping("string", "date")), r"a\[\] was long and is date"),
         (struct(a=mapping("string", "long")), struct(a=mapping("binary", "long")), r"a\[\] was string and is binary"),
         (struct(at=struct(x="long")), struct(at=struct(x="date")), r"at\.x was long and is date"),
-        (struct(at=struct(x="long")), struct(at=struct(y="long")), "'x' is gone inside of at and 'y' is new"),
+        (struct(at=struct(x="long")), struct(at=struct(y="long")), "'x' is removed inside of at and 'y' is new"),
         (
             BASE,
             struct(carrier="string", minutes="integer"),
-            "'delay' is gone and 'minutes' is new.*Keep the former col",
+            "'delay' is removed and 'minutes' is new.*Keep the former col",
         ),
-        (BASE, struct(airline="string", minutes="integer"), "'carrier', 'delay' are gone and 'airline', 'minutes' are"),
+        (
+            BASE,
+            struct(airline="string", minutes="integer"),
+            "'carrier', 'delay' are removed and 'airline', 'minutes' are",
+        ),
         (struct(a={"type": "udt", "class": "x"}), struct(a={"type": "udt", "class": "y"}), "a was udt and is udt"),
     ],
 )

@@ -231,7 +231,7 @@ class JobRun:
                 self._store,
                 checkpoints=settings,
                 scheduler=self,
-                sources_tell_time=True,
+                sources_send_time=True,
                 capacity=plan.capacity,
                 listener=self,
             ) as run:
