@@ -10,7 +10,7 @@ import pytest
 from statebackend.state.heap.history import EntryHistory, EpochChanges, FrozenEntries
 
 MANY = 5000
-"""So many keys that are gone are too many."""
+"""With so many removed keys, the history is rebuilt."""
 
 
 class WatchedKey:
@@ -44,9 +44,9 @@ class Owner:
             epoch.changes[self.key] = None
             del self.history.live[self.key]
 
-    def end_of_a_snapshot_with_many_keys_gone(self) -> FrozenEntries:
+    def end_of_a_snapshot_with_many_keys_removed(self) -> FrozenEntries:
         frozen = self.history.freeze()
-        frozen.gone = MANY
+        frozen.removed_count = MANY
         frozen.release(is_written=True)
         return frozen
 
@@ -54,7 +54,7 @@ class Owner:
         self.freeze_and_remove()
         assert self.frozen is not None
         assert dict(self.frozen.keys(no_new_keys)) == {3: [self.key, "other"]}
-        assert self.history._gone == 0, "they were renewed"
+        assert self.history._removed_count == 0, "they were renewed"
 
 
 def no_new_keys(changes: dict[Any, Any]) -> dict[Any, int]:
@@ -81,7 +81,7 @@ class InBetween:
 
 def test_a_key_removed_between_release_and_rebuild_stays_a_member_for_the_earlier_snapshot() -> None:
     owner = Owner("key")
-    ended = owner.end_of_a_snapshot_with_many_keys_gone()
+    ended = owner.end_of_a_snapshot_with_many_keys_removed()
     lock = owner.history._members_lock
     owner.history._members_lock = InBetween(lock, owner.freeze_and_remove)  # type: ignore[assignment]
     ended.tidy(no_new_keys, no_fold)
@@ -94,7 +94,7 @@ def test_a_key_removed_between_release_and_rebuild_stays_a_member_for_the_earlie
 def test_a_key_removed_at_any_look_up_of_the_rebuild_stays_a_member(at_look: int) -> None:
     key = WatchedKey()
     owner = Owner(key)
-    ended = owner.end_of_a_snapshot_with_many_keys_gone()
+    ended = owner.end_of_a_snapshot_with_many_keys_removed()
     looks = 0
 
     def look() -> None:
@@ -137,7 +137,7 @@ def test_nothing_is_rebuilt_while_an_older_snapshot_is_read() -> None:
     owner = Owner("key")
     owner.freeze_and_remove()
     assert owner.frozen is not None
-    owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)
+    owner.end_of_a_snapshot_with_many_keys_removed().tidy(no_new_keys, no_fold)
     assert dict(owner.frozen.keys(no_new_keys)) == {3: ["key", "other"]}
     owner.frozen.release(is_written=True)
     owner.frozen.tidy(no_new_keys, no_fold)
@@ -171,5 +171,5 @@ def test_a_completed_snapshot_confirms_only_its_own_epochs() -> None:
 def test_a_fully_removed_key_is_not_a_member() -> None:
     owner = Owner("key")
     del owner.history.live["key"]
-    owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)
+    owner.end_of_a_snapshot_with_many_keys_removed().tidy(no_new_keys, no_fold)
     assert owner.history.members_of(3) == ["other"]
