@@ -128,8 +128,14 @@ def _of_record(old: Record, new: Record) -> Convert:
         [first, *others] = former
         if others or one.name in there or (first in declared and declared[first].former):
             # Several fields could be meant. Only what the author means is right, and to reject it is right as well.
-            meant = {it.identity: it for it in old.fields}
-            by_identity = {it.name: meant.get(it.identity) for it in new.fields}
+            # A field that was renamed without a declaration is a new one.
+            meant = {(it.identity, it.name): it for it in old.fields}
+            by_identity = {
+                it.name: next(
+                    (meant[it.identity, name] for name in (it.name, *it.former) if (it.identity, name) in meant), None
+                )
+                for it in new.fields
+            }
             raise Rejected(f"{one.name} could be any of {former}", may_be_applied=_of_fields(new, by_identity))
         sources[one.name] = there[first]
         if first in declared:
