@@ -83,13 +83,13 @@ class RowTable(HeapTable):
         changes = entries.first_changes()
         raw_keys = sorted(changes)
         olders, rows = list(map(changes.__getitem__, raw_keys)), self.stored_at(entries, raw_keys)
-        entries.gone = rows.count(None)
-        if entries.gone and None in olders:
+        entries.removed_count = rows.count(None)
+        if entries.removed_count and None in olders:
             has_row = [older is not None or row is not None for older, row in zip(olders, rows, strict=True)]
             raw_keys, olders, rows = (list(compress(column, has_row)) for column in (raw_keys, olders, rows))
             if len(entries.epochs) == 1:
                 # A key that came and went in one epoch was never a member.
-                entries.gone = rows.count(None)
+                entries.removed_count = rows.count(None)
         for start in range(0, len(raw_keys), BATCH_ROWS):
             part = slice(start, start + BATCH_ROWS)
             written = self._batch(raw_keys[part], rows[part])
