@@ -1,7 +1,7 @@
 """State that operators of Flink 2.3 store themselves, such as windows, joins and asynchronous functions.
 
-The job received `NUMBERS`, with a second of event time for each. The archive is ``operators.tar.gz``; its state is
-compressed.
+``OpsCase.java`` is the job. It received `NUMBERS`, with a second of event time for each. The archive is
+``operators.tar.gz``; its state is compressed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """State of Flink SQL 2.3, written by one job with twelve queries over a table of 40 rows.
 
-`table_row` is the row that the job made of a number. The archive ``sql.tar.gz`` is a canonical savepoint.
+``SqlCase.java`` is the job. `table_row` is the row that it made of a number. The archive ``sql.tar.gz`` is a canonical
+savepoint.
 """
 
 from __future__ import annotations
