@@ -86,7 +86,7 @@ from typeserializers.evolution.plans import (
     ReferencePlan,
 )
 from typeserializers.kernel.known_serializers import restored_with
-from typeserializers.kernel.record_families import ABSENT, ReadingConverter, RecordConverter, name_of
+from typeserializers.kernel.record_families import ABSENT, DeclaredField, ReadingConverter, RecordConverter, name_of
 from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot, all_inside
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, described
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -533,14 +533,18 @@ def reused_name(match: FieldMatch[Any]) -> str:
     return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
 
 
+def _declared_fields(record: RecordShape) -> dict[str, DeclaredField]:
+    family = DEFAULT_RULES.family_of(record.record_class)
+    return {one.name: one for one in family.fields(record.record_class)} if family is not None else {}
+
+
 def _declared_rename(record: RecordShape, name: str, former: str) -> str:
     """Return the declaration of a field with a former name, as code for the class."""
-    family = DEFAULT_RULES.family_of(record.record_class)
-    declared = {one.name: one.hint for one in family.fields(record.record_class)} if family is not None else {}
+    declared = _declared_fields(record).get(name)
     [known] = [part.former_names for part in record.fields if part.name == name]
     names = ", ".join(f'"{one}"' for one in (*known, former))
     annotated = f"former_names({names})"
-    hint = declared.get(name, ABSENT)
+    hint = ABSENT if declared is None else declared.hint
     return annotated if hint is ABSENT else f"{name}: Annotated[{described(hint)}, {annotated}]"
 
 
@@ -557,13 +561,16 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], reco
     if new.has_default:
         how = "default from its factory" if new.default_factory is not None else f"default {shown(new.default)}"
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
+    declared = _declared_fields(record).get(new.name)
+    is_computed = declared is not None and declared.needs_other_fields
+    default = "a default that does not need the other fields" if is_computed else "a default"
     rename = f", or declare the rename: {_declared_rename(record, new.name, origin)}" if origin else ""
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,
         "field-added-without-default",
         "the field is new and old records have no value for it" + reused_name(match),
-        f"Give it a default{rename}",
+        f"Give it {default}{rename}",
     )
 
 

@@ -123,8 +123,9 @@ class DeclaredField:
 
     ``argument`` is how it is passed to what makes a record, by place unless ``keyword_only``. ``metadata`` is what the
     class says of the field (`typeserializers.kernel.record_families`), and ``former_names`` are names that the class
-    itself knows the field by beside its own. A ``default_factory`` takes no argument. A field that ``is_given`` is one
-    that a constructor takes; any other is rejected, because it could not be restored.
+    itself knows the field by beside its own. A ``default_factory`` takes no argument; a default ``needs_other_fields``
+    if the class computes it from them. A field that ``is_given`` is one that a constructor takes; any other is
+    rejected, because it could not be restored.
     """
 
     name: str
@@ -136,6 +137,7 @@ class DeclaredField:
     metadata: Mapping[Any, Any] = field(factory=dict)
     former_names: tuple[str, ...] = ()
     is_given: bool = True
+    needs_other_fields: bool = False
 
 
 class RecordFamily(ABC):

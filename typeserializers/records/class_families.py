@@ -120,11 +120,13 @@ def _is_marked(candidate: type) -> bool:
 def _attrs_field(attribute: attrs.Attribute[Any], hint: Any) -> DeclaredField:
     default: Any = attribute.default
     factory = None
+    needs_other_fields = False
     if default is attrs.NOTHING:
         default = ABSENT
     elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         # A factory that takes the instance cannot complete a record that does not exist yet.
-        factory = None if default.takes_self else default.factory
+        needs_other_fields = default.takes_self
+        factory = None if needs_other_fields else default.factory
         default = ABSENT
     return DeclaredField(
         attribute.name,
@@ -135,6 +137,7 @@ def _attrs_field(attribute: attrs.Attribute[Any], hint: Any) -> DeclaredField:
         bool(attribute.kw_only),
         attribute.metadata,
         is_given=bool(attribute.init),
+        needs_other_fields=needs_other_fields,
     )
 
 
@@ -299,9 +302,10 @@ def _root(model: Any, /, root: Any) -> Any:
 def _declared(name: str, info: Any, declared: Any) -> DeclaredField:
     default: Any = ABSENT
     factory: Callable[[], Any] | None = None
+    # A factory that takes the validated data cannot complete a record that does not exist yet.
+    needs_other_fields = bool(info.default_factory_takes_validated_data)
     if info.default_factory is not None:
-        # A factory that takes the validated data cannot complete a record that does not exist yet.
-        factory = None if info.default_factory_takes_validated_data else info.default_factory
+        factory = None if needs_other_fields else info.default_factory
     elif not info.is_required():
         default = info.default
         if type(default).__hash__ is None:
@@ -313,7 +317,16 @@ def _declared(name: str, info: Any, declared: Any) -> DeclaredField:
         with_metadata = (hint, *info.metadata)
         hint = annotated[with_metadata]
     names = dict.fromkeys(alias for alias in _aliases(info) if alias not in declared)
-    return DeclaredField(name, hint, default, factory, name, True, former_names=tuple(names))
+    return DeclaredField(
+        name,
+        hint,
+        default,
+        factory,
+        name,
+        True,
+        former_names=tuple(names),
+        needs_other_fields=needs_other_fields,
+    )
 
 
 def _aliases(info: Any) -> Iterator[str]:

@@ -110,6 +110,19 @@ def test_an_added_field_without_a_default_is_rejected_by_name() -> None:
     assert rules(compatibility) == {".b": "field-added-without-default"}
 
 
+def test_a_default_that_needs_the_other_fields_is_not_advised_again() -> None:
+    class Computed(pydantic.BaseModel):
+        a: int
+        b: int = pydantic.Field(default_factory=lambda values: values["a"])
+
+    Computed.__name__ = Computed.__qualname__ = "Flight"
+    factory = attrs.Factory(lambda flight: flight.a, takes_self=True)
+    for new in (record(a=int, b=[int, attrs.field(default=factory)]), Computed):
+        [issue] = judged(*serializers(record(a=int), new)).issues
+        assert issue.path == ".b"
+        assert issue.fix == "Give it a default that does not need the other fields"
+
+
 def test_removed_reordered_and_added_fields_at_once() -> None:
     old = record(a=int, b=str, c=float, d=bytes)
     new = record(d=bytes, a=int, e=[int, 5])
