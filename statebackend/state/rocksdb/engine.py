@@ -37,6 +37,7 @@ from typing import Any, Final, NoReturn
 import rocksdict
 
 from statebackend.state.errors import StateBackendError
+from statebackend.state.rocksdb.sst_bounds import TABLE_FORMAT_VERSION
 
 DEFAULT_MEMORY_BUDGET_BYTES: Final = 64 << 20
 MIN_MEMORY_BUDGET_BYTES: Final = 1 << 20
@@ -129,6 +130,7 @@ def shared_memory(budget_bytes: int | None = None) -> _SharedMemory:
 def _options() -> Any:
     memory = shared_memory()
     table = rocksdict.BlockBasedOptions()
+    table.set_format_version(TABLE_FORMAT_VERSION)
     table.set_block_cache(memory.block_cache)
     table.set_bloom_filter(10, False)
     table.set_block_size(8 << 10)

@@ -21,10 +21,12 @@ import pyarrow as pa
 
 from statebackend.state.errors import StateRestoreError
 
-__all__ = ["check_sst_file"]
+__all__ = ["TABLE_FORMAT_VERSION", "check_sst_file"]
+
+TABLE_FORMAT_VERSION: Final = 6
+"""The version of RocksDB's table format that this backend writes, whatever a release of RocksDB writes by default."""
 
 _MAGIC: Final = bytes.fromhex("f7cff485b741e288")
-_VERSION: Final = 6
 _FOOTER_BYTES: Final = 53
 _TRAILER_BYTES: Final = 5
 _UNCOMPRESSED, _LZ4 = 0, 4
@@ -65,8 +67,8 @@ def _check(data: Any) -> None:
     if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
         raise _FormError("its last bytes are not a footer")
     version, size = struct.unpack_from("<I", footer, _FOOTER_BYTES - 12)[0], struct.unpack_from("<I", footer, 13)[0]
-    if version != _VERSION:
-        raise _FormError(f"its table format is {version}, not {_VERSION}")
+    if version != TABLE_FORMAT_VERSION:
+        raise _FormError(f"its table format is {version}, not {TABLE_FORMAT_VERSION}")
     blocks = dict(_entries(_content(data, (len(data) - _FOOTER_BYTES - _TRAILER_BYTES - size, size))))
     if not {_INDEX, _PROPERTIES} <= blocks.keys() <= {_FILTER, _INDEX, _PROPERTIES}:
         raise _FormError(f"it has the blocks {sorted(blocks)}")
