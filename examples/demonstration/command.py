@@ -8,7 +8,6 @@ import sys
 
 from examples.demonstration.comparison import DifferenceError
 from examples.demonstration.stage import Stage
-from statebackend import cli as command_line
 
 LONGEST_LINE = 150
 """Longer lines are cut: some types are long."""
@@ -18,7 +17,7 @@ def run_command(stage: Stage, *arguments: str, status: int = 0) -> None:
     """Run the command and print its output. Raises `DifferenceError` for another exit status than ``status``."""
     shown = (os.path.basename(one) if os.path.isabs(one) else one for one in arguments)
     stage.narrator.lines([f"$ statebackend {' '.join(shown)}"])
-    command = [sys.executable, "-m", command_line.__name__, *arguments]
+    command = [sys.executable, "-m", "statebackend", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != status:
         raise DifferenceError(f"the command ended with {ended.returncode}, not {status}: {ended.stderr.strip()}")
