@@ -52,7 +52,7 @@ def test_a_count_of_more_elements_than_bytes_is_rejected_before_any_is_created(a
     # The elements take no bytes, so that only their number could be rejected.
     migration = migration_between(around(record(Empty)), around(record(Filled)))
     for convert in forms(migration):
-        with pytest.raises(MigrationError, match=f"a count of {TOO_MANY}"):
+        with pytest.raises(MigrationError, match=f"invalid count {TOO_MANY}"):
             convert(front + TOO_MANY.to_bytes(4, "big"))
 
 
