@@ -75,9 +75,7 @@ def program(pytester: pytest.Pytester) -> Program:
 def test_without_a_lock_the_test_fails_and_names_the_command_that_writes_it(pytester: pytest.Pytester) -> None:
     result = Program(pytester).tested()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*no lockfile at *: pytest --statebackend-lock-update 'test_sales.py::test_state'*"]
-    )
+    result.stdout.fnmatch_lines(["*no lockfile at *: pytest --statebackend-lock-update 'test_sales.py::test_state'*"])
 
 
 def test_an_unchanged_job_passes(program: Program) -> None:
