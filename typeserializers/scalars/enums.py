@@ -60,15 +60,13 @@ class EnumSerializer(CompiledTypeSerializer[C]):
             raise ValueError(f"the enum {self.name} has {len(self.constants)} constants, the limit is {MAX_CONSTANTS}")
         known = enum_class.__members__
         unknown = [constant for constant in self.constants if constant not in known]
-        if unknown or len(set(self.constants)) != len(self.constants):
+        if unknown or len({known[constant].name for constant in self.constants}) != len(self.constants):
             raise ValueError(
                 f"constants of {self.name} must be distinct names of {', '.join(declared)}, not "
                 f"{', '.join(self.constants)}"
             )
         self._constant_of = {ordinal: known[item] for ordinal, item in enumerate(self.constants)}
-        self._ordinal_of: dict[str, int] = {}
-        for ordinal, constant in self._constant_of.items():
-            self._ordinal_of.setdefault(constant.name, ordinal)
+        self._ordinal_of = {constant.name: ordinal for ordinal, constant in self._constant_of.items()}
 
     @property
     def length(self) -> int:

@@ -109,6 +109,15 @@ def test_two_constants_merged_into_one_are_migrated() -> None:
     assert migrated(["CRIMSON", "RED"], Colour) == [Colour.RED, Colour.RED]
 
 
+def test_an_order_that_names_one_constant_twice_is_rejected() -> None:
+    class Colour(enum.Enum):
+        RED = 1
+        CRIMSON = RED
+
+    with pytest.raises(ValueError, match="must be distinct names"):
+        ts.EnumSerializer(Colour, ["RED", "CRIMSON"])
+
+
 def test_two_constants_merged_into_a_third_are_migrated() -> None:
     class Colour(enum.Enum):
         SCARLET = 1
