@@ -280,34 +280,41 @@ def _unscaled(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-class TableDateSerializer(TableSerializer):
+class _IntegerSerializer(TableSerializer):
+    """A value that is stored as an integer of 32 bits."""
+
+    length = 4
+    size_in_array = 4
+
+    @abstractmethod
+    def value_of(self, number: int) -> Any:
+        """Return the value that is stored as the integer."""
+
+    def read_place(self, region: _Region, position: int) -> Any:
+        return self.value_of(_INT.unpack_from(region.data, position)[0])
+
+    def read_value(self, source: DataInputView) -> Any:
+        return self.value_of(source.read_int())
+
+
+class TableDateSerializer(_IntegerSerializer):
     """DATE, as `LocalDate`."""
 
     shown_as = LocalDateSerializer
     type_name = "LocalDate"
-    length = 4
-    size_in_array = 4
 
-    def read_place(self, region: _Region, position: int) -> LocalDate:
-        return _date(_INT.unpack_from(region.data, position)[0])
-
-    def read_value(self, source: DataInputView) -> LocalDate:
-        return _date(source.read_int())
+    def value_of(self, number: int) -> LocalDate:
+        return _date(number)
 
 
-class TableTimeSerializer(TableSerializer):
+class TableTimeSerializer(_IntegerSerializer):
     """TIME, as `LocalTime`."""
 
     shown_as = LocalTimeSerializer
     type_name = "LocalTime"
-    length = 4
-    size_in_array = 4
 
-    def read_place(self, region: _Region, position: int) -> LocalTime:
-        return _time(_INT.unpack_from(region.data, position)[0], 0)
-
-    def read_value(self, source: DataInputView) -> LocalTime:
-        return _time(source.read_int(), 0)
+    def value_of(self, number: int) -> LocalTime:
+        return _time(number, 0)
 
 
 class TableTimestampSerializer(TableSerializer):
