@@ -28,7 +28,7 @@ from migration.conversion import (
 from snapshots.compatibility import PartsPlan
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -314,7 +314,7 @@ class MapConversion(CompositeConversion):
             key, position = self.old.key_serializer.codec.read(data, position)
             is_null, position = _FLAG.codec.read(data, position)
             if not is_null:
-                yield f"[{shown(key)}]", values, position
+                yield f"[{format_value(key)}]", values, position
                 _, position = self.old.value_serializer.codec.read(data, position)
 
     def equal_keys(self, data: bytes, position: int) -> tuple[Any, Any] | None:

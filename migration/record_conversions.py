@@ -40,7 +40,7 @@ from migration.conversion import (
 )
 from snapshots.compatibility import AS_IS, Plan
 from snapshots.data_views import DataInputView
-from snapshots.errors import MalformedDataError, shown
+from snapshots.errors import MalformedDataError, format_value
 from typeserializers.containers.converting import ConvertingSerializer
 from typeserializers.evolution.plans import (
     ConverterPlan,
@@ -91,7 +91,7 @@ def fitted_by(
             return fitted(converted)
         except Exception as error:
             raise MalformedDataError(
-                f"the converter {name_of(converter)} returned {shown(converted)}, which does not fit: {error}"
+                f"the converter {name_of(converter)} returned {format_value(converted)}, which does not fit: {error}"
             ) from error
 
     return convert

@@ -25,7 +25,7 @@ from migration.conversion import Conversion, ConversionScope, ConversionTable, R
 from migration.conversion_table import CONVERSIONS
 from snapshots.compatibility import CustomPlan, Plan, TypeSerializerSchemaCompatibility, all_plans
 from snapshots.data_views import DataInputView
-from snapshots.errors import StateFormatError, shown
+from snapshots.errors import StateFormatError, format_value
 from snapshots.type_serializer_snapshot import RULES, CompatibilityRules, TypeSerializerSnapshot
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.references import all_inside
@@ -199,7 +199,7 @@ def _located(
                 return segment + found[0], *found[1:]
         equal = conversion.equal_keys(data, position)
         if equal is not None:
-            one, other = map(shown, equal)
+            one, other = map(format_value, equal)
             failure = MigrationError(f"{one} and {other} become equal, and one of them would be lost")
     return "", failure, _old_value(conversion, data, position)
 
@@ -222,4 +222,4 @@ def _old_value(conversion: Conversion, data: bytes, position: int) -> str:
 
 def _format_part(conversion: Conversion, data: bytes, position: int) -> str:
     # Not by the codec: a stand-in for an old serializer can only read.
-    return shown(conversion.old.deserialize(DataInputView(data, position)))
+    return format_value(conversion.old.deserialize(DataInputView(data, position)))

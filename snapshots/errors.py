@@ -13,12 +13,18 @@ MAX_SHOWN_CHARACTERS: Final = 80
 _SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
-def shown(value: Any) -> str:
-    """Formats the value for a message; a text of more than 80 characters is cut and marked as such."""
+def format_value(value: Any, characters: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Formats the ``repr`` of the value in one line; a longer text is cut and marked as such."""
     try:
-        return cut(repr(value))
+        text = one_line(repr(value))
     except Exception as error:
         return f"a {type(value).__name__} (which cannot be shown: {type(error).__name__})"
+    return cut(text, characters)
+
+
+def one_line(text: str) -> str:
+    """Joins the non-empty lines of a text with bars."""
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def cut(text: str, characters: int = MAX_SHOWN_CHARACTERS) -> str:
@@ -28,7 +34,7 @@ def cut(text: str, characters: int = MAX_SHOWN_CHARACTERS) -> str:
 
 def misfit(path: str, value: Any, reason: object) -> str:
     """Formats one line for `TypeSerializer.problems`: path, value and reason."""
-    return f"{path or 'value'}: {shown(value)} {reason}"
+    return f"{path or 'value'}: {format_value(value)} {reason}"
 
 
 def printable(text: str) -> str:

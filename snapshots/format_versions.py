@@ -8,7 +8,7 @@ Version 1 is that of the first release. What pre-releases wrote has another magi
 from __future__ import annotations
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError, shown
+from snapshots.errors import MalformedDataError, format_value
 
 __all__ = ["newer_version", "pre_release", "read_header", "write_header"]
 
@@ -21,7 +21,8 @@ def pre_release(where: str, advice: str) -> str:
 def newer_version(where: str, version: object, newest: int) -> str:
     """The error of something in a later version of its format."""
     return (
-        f"{where} was written by a newer version of statebackend: its format has version {shown(version)}, and this "
+        f"{where} was written by a newer version of statebackend: its format has version "
+        f"{format_value(version)}, and this "
         f"version reads up to {newest}. Install the version that wrote it, or a newer one."
     )
 
@@ -36,7 +37,9 @@ def read_header(source: DataInputView, magic: bytes, newest: int, what: str) -> 
     """Read the header. Raises `MalformedDataError` unless it is that of a known version. ``what`` names the format."""
     found = source.read(len(magic))
     if found != magic:
-        where = f"{what} begins with {shown(found)} instead of {shown(magic)}: it is not of this format, or"
+        where = (
+            f"{what} begins with {format_value(found)} instead of {format_value(magic)}: it is not of this format, or"
+        )
         raise MalformedDataError(pre_release(where, "Use a checkpoint or savepoint of a released version."))
     version = source.read_int()
     if version > newest:

@@ -11,7 +11,7 @@ Tests kill processes, never the machine.
 Tests that need a real Spark session use the fixture `spark`, one per process. Those that need ZooKeeper use
 `zookeeper_server`.
 
-No file may leave changes that other files can see: `surroundings` defines them, and the file that leaves one fails.
+No file may leave changes that other files can see: `process_state` defines them, and the file that leaves one fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import process_state
 import pytest
-import surroundings
 from hypothesis import HealthCheck, settings
 from java_options import use_short_lived_java
 
@@ -130,9 +130,9 @@ LONG_WITH_SPARK_S = 20.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
-    before = surroundings.surroundings()
+    before = process_state.process_state()
     yield
-    left = surroundings.left_behind(before)
+    left = process_state.left_behind(before)
     if left:
         pytest.fail(f"this file leaves behind what other files see:\n{chr(10).join(left)}", pytrace=False)
 
@@ -140,7 +140,7 @@ def _nothing_left_behind() -> Iterator[None]:
 @pytest.fixture
 def own_registrations() -> Iterator[None]:
     """Reverts registrations and removes imported modules that the test created."""
-    with surroundings.own_registrations():
+    with process_state.own_registrations():
         yield
 
 
@@ -154,7 +154,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """
     from py4j.protocol import Py4JNetworkError
 
-    with surroundings.for_all_tests():
+    with process_state.for_all_tests():
         session = _new_session(tmp_path_factory.mktemp("spark"))
     try:
         yield session

@@ -26,7 +26,7 @@ from pyarrow import ipc
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, SnapshotFormatError, shown
+from snapshots.errors import MalformedDataError, SnapshotFormatError, format_value
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
 from typeserializers.kernel.fixed_fields import lost_values
@@ -297,7 +297,7 @@ def _claims(array: pa.Array) -> Iterator[int]:
 def _struct_problems(value: Any, kind: pa.DataType, path: str) -> Iterator[str]:
     if pat.is_struct(kind):
         if not isinstance(value, dict):
-            yield f"{path or 'value'}: {shown(value)} is not a dict"
+            yield f"{path or 'value'}: {format_value(value)} is not a dict"
             return
         names = [part.name for part in kind]
         for name in value:

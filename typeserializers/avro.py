@@ -38,7 +38,7 @@ from fastavro.validation import ValidationError, validate
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import EndOfDataError, MalformedDataError, SnapshotFormatError, cut, shown
+from snapshots.errors import EndOfDataError, MalformedDataError, SnapshotFormatError, cut, format_value
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
 from typeserializers.kernel.fixed_fields import lost_values
@@ -142,31 +142,35 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         return
     if isinstance(schema, str):
         return
-    _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is not a type")
+    _require(isinstance(schema, dict) and "type" in schema, f"{format_value(schema)} is not a type")
     kind = schema["type"]
     # Avro has no such form, and the inner type would not be checked.
-    _require(isinstance(kind, str), f"{shown(schema)} is a type inside a type; write the inner one alone")
+    _require(isinstance(kind, str), f"{format_value(schema)} is a type inside a type; write the inner one alone")
     if kind == "enum":
         symbols = schema.get("symbols")
-        _require(isinstance(symbols, list) and bool(symbols), f"the enum {shown(schema.get('name'))} has no symbols")
+        _require(
+            isinstance(symbols, list) and bool(symbols), f"the enum {format_value(schema.get('name'))} has no symbols"
+        )
         _require(all(isinstance(symbol, str) for symbol in symbols), "a symbol of an enum is not text")
         _require(len(set(symbols)) == len(symbols), "an enum has a symbol twice")
     elif kind == "fixed":
-        _require(_is_count(schema.get("size")), f"the fixed {shown(schema.get('name'))} has no size")
+        _require(_is_count(schema.get("size")), f"the fixed {format_value(schema.get('name'))} has no size")
     elif kind == "array":
         check_schema(schema.get("items"), depth + 1)
     elif kind == "map":
         check_schema(schema.get("values"), depth + 1)
     elif kind in ("record", "error"):
         fields = schema.get("fields")
-        _require(isinstance(fields, list), f"the record {shown(schema.get('name'))} has no fields")
+        _require(isinstance(fields, list), f"the record {format_value(schema.get('name'))} has no fields")
         for part in fields:
-            _require(isinstance(part, dict) and isinstance(part.get("name"), str), f"{shown(part)} is not a field")
+            _require(
+                isinstance(part, dict) and isinstance(part.get("name"), str), f"{format_value(part)} is not a field"
+            )
             check_schema(part.get("type"), depth + 1)
     if schema.get("logicalType") == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         sound = _is_count(precision) and _is_count(scale) and precision > 0 and scale <= precision
-        _require(sound, f"a decimal of precision {shown(precision)} and scale {shown(scale)}")
+        _require(sound, f"a decimal of precision {format_value(precision)} and scale {format_value(scale)}")
 
 
 def _is_count(number: Any) -> bool:
@@ -537,7 +541,8 @@ class AvroSerializer(TypeSerializer[Any]):
                 raise ValueError(lost)
         if self._holds_several_records and self._written(read) != encoded:
             raise ValueError(
-                f"{shown(value)} matches more than one record of the union, so it would be written as another record "
+                f"{format_value(value)} matches more than one record of the union, so it would be written as "
+                "another record "
                 f"after it was read: give each record a field that the others do not have"
             )
 

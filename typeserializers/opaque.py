@@ -49,7 +49,7 @@ from snapshots.compatibility import (
 )
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, misfit, shown
+from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, format_value, misfit
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.containers.maps import OptionalEntry, read_optional_map, write_optional_map
 from typeserializers.kernel.known_serializers import BASE, RUNTIME, known_of, nested_snapshot
@@ -105,7 +105,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
 
     def serialize(self, value: T, out: DataOutputView) -> None:
         if not self._fits(value):
-            raise self.serialization_error(value, TypeError(f"{shown(value)} is not a {self.class_name}"))
+            raise self.serialization_error(value, TypeError(f"{format_value(value)} is not a {self.class_name}"))
         try:
             data = pickle.dumps(value, PICKLE_PROTOCOL)
         except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import fastavro
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.record_bounds import item_count_check
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
@@ -234,7 +234,7 @@ def _decoded(schema: Any, data: bytes, what: str) -> Any:
     try:
         record = fastavro.schemaless_reader(source, schema, None)
     except Exception as error:
-        raise InvariantViolationError(f"these {len(data)} bytes are not {what}: {shown(error)}") from error
+        raise InvariantViolationError(f"these {len(data)} bytes are not {what}: {format_value(error)}") from error
     if source.tell() != len(data):
         raise InvariantViolationError(f"{len(data) - source.tell()} bytes follow {what}")
     return record

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import xxhash
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import InvariantViolationError, UnsafePathError
 
 __all__ = [
@@ -65,7 +65,7 @@ def check_identifier(what: str, value: object) -> None:
     """Require `value` to be a string of 1 to 1024 encodable characters; `what` names it in the message."""
     if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH):
         raise InvariantViolationError(
-            f"{what} must be a string of 1 to {MAX_NAME_LENGTH} characters, not {shown(value)}"
+            f"{what} must be a string of 1 to {MAX_NAME_LENGTH} characters, not {format_value(value)}"
         )
     check_encodable(what, value)
 
@@ -74,7 +74,7 @@ def check_uuid(what: str, value: object) -> None:
     """Require `value` to be a UUID as text; `what` names it in the message."""
     if not (isinstance(value, str) and UUID_PATTERN.fullmatch(value)):
         raise InvariantViolationError(
-            f"{what} must be a UUID such as '123e4567-e89b-12d3-a456-426614174000', not {shown(value)}"
+            f"{what} must be a UUID such as '123e4567-e89b-12d3-a456-426614174000', not {format_value(value)}"
         )
 
 
@@ -83,13 +83,13 @@ def check_encodable(what: str, value: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvariantViolationError(f"{what} is not valid Unicode: {shown(value)}") from None
+        raise InvariantViolationError(f"{what} is not valid Unicode: {format_value(value)}") from None
 
 
 def check_integer(what: str, value: object, low: int, high: int) -> None:
     """Require `value` to be an int (not a bool) with low <= value <= high."""
     if type(value) is not int or not low <= value <= high:
-        raise InvariantViolationError(f"{what} must be an integer from {low} to {high}, not {shown(value)}")
+        raise InvariantViolationError(f"{what} must be an integer from {low} to {high}, not {format_value(value)}")
 
 
 def check_optional_integer(what: str, value: object, low: int, high: int) -> None:
@@ -114,7 +114,7 @@ def checked_relative_path(path: str) -> str:
     reason = _objection(path)
     if reason is not None:
         raise UnsafePathError(
-            f"path {shown(path)} is rejected: {reason}. Paths are relative, with '/' between plain segments, "
+            f"path {format_value(path)} is rejected: {reason}. Paths are relative, with '/' between plain segments, "
             "for example 'shared/op-1/000042.sst'."
         )
     return path
@@ -123,7 +123,7 @@ def checked_relative_path(path: str) -> str:
 def checked_segment(name: str) -> str:
     """Return `name` unchanged if it is a single segment of such a path, otherwise raise `UnsafePathError`."""
     if "/" in checked_relative_path(name):
-        raise UnsafePathError(f"{shown(name)} cannot be the name of a file or directory: it contains '/'")
+        raise UnsafePathError(f"{format_value(name)} cannot be the name of a file or directory: it contains '/'")
     return name
 
 

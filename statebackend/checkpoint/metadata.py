@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.invariants import (
     MAX_ID,
@@ -71,7 +71,7 @@ def _check_channel(source: object, channel: object) -> None:
     check_identifier("the source of a channel", source)
     if not isinstance(channel, str) or len(channel) > MAX_NAME_LENGTH:
         raise InvariantViolationError(
-            f"a channel must be a string of at most {MAX_NAME_LENGTH} characters, not {shown(channel)}"
+            f"a channel must be a string of at most {MAX_NAME_LENGTH} characters, not {format_value(channel)}"
         )
     check_encodable("a channel", channel)
 
@@ -232,7 +232,7 @@ class ReadSource:
     log: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        require(type(self.name) is str, f"the name of a source must be a str, not {shown(self.name)}")
+        require(type(self.name) is str, f"the name of a source must be a str, not {format_value(self.name)}")
         check_encodable("the name of a source", self.name)
         for what, identifier in (("the uid of a source", self.uid), ("the log of a source", self.log)):
             if identifier is not None:
@@ -385,7 +385,10 @@ class CheckpointMetadata:
             check_identifier("a name in sink_committables", name)
             require(type(content) is bytes, f"sink_committables[{name!r}] must be bytes")
         for name, identity in self.sink_identities.items():
-            require(name in self.sink_committables, f"sink_identities names {shown(name)}, which has nothing to commit")
+            require(
+                name in self.sink_committables,
+                f"sink_identities names {format_value(name)}, which has nothing to commit",
+            )
             require(type(identity) is str, f"sink_identities[{name!r}] must be a str")
             check_encodable(f"sink_identities[{name!r}]", identity)
 
@@ -416,7 +419,7 @@ class CheckpointMetadata:
         )
         require(
             is_checksum(self.parent_digest),
-            f"parent_digest must be the checksum of the parent's metadata file, not {shown(self.parent_digest)}",
+            f"parent_digest must be the checksum of the parent's metadata file, not {format_value(self.parent_digest)}",
         )
 
     @property

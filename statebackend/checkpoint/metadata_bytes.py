@@ -26,7 +26,7 @@ import fastavro.schema
 import xxhash
 from attrs import asdict
 
-from snapshots.errors import cut, shown
+from snapshots.errors import cut, format_value
 from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import (
     CorruptMetadataError,
@@ -327,7 +327,7 @@ def _check_checksum(data: bytes, found: bytes, header_bytes: int, location: str)
     start = data.find(found, 0, header_bytes)
     text = found.decode("ascii", errors="replace")
     if not is_checksum(text) or start < 0:
-        _corrupt(location, f"{shown(text)} is not a checksum")
+        _corrupt(location, f"{format_value(text)} is not a checksum")
     computed = checksum_of_bytes(data[:start] + _NO_CHECKSUM.encode() + data[start + len(found) :])
     if computed != text:
         _corrupt(location, f"it is truncated or altered: its checksum is {computed}, the header has {text}")
@@ -337,7 +337,7 @@ def _check_version(text: bytes, location: str) -> None:
     try:
         version = int(text.decode("ascii"))
     except ValueError as error:
-        _corrupt(location, f"its format version {shown(text)} is not a number", error)
+        _corrupt(location, f"its format version {format_value(text)} is not a number", error)
     if version > FORMAT_VERSION:
         raise UnsupportedMetadataVersionError(newer_version(location, version, FORMAT_VERSION))
     if version < 1:

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.invariants import (
     MAX_ID,
@@ -66,7 +66,8 @@ class FileHandle:
         check_integer(f"size of file {self.path!r}", self.size_bytes, 0, MAX_ID)
         require(
             is_checksum(self.checksum),
-            f"checksum of file {self.path!r} must look like 'xxh3:' and 32 hex digits, not {shown(self.checksum)}",
+            f"checksum of file {self.path!r} must look like 'xxh3:' and 32 hex digits, not "
+            f"{format_value(self.checksum)}",
         )
 
 

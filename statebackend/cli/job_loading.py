@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
-from snapshots.errors import StateFormatError
+from snapshots.errors import StateFormatError, format_value, one_line
 from statebackend.state.errors import StateBackendError
 from statebackend.streaming.compatibility_check import DescribedJob, DescribesJob
-from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
+from statebackend.streaming.errors import StreamJobError, describe_exception
 
 __all__ = ["JobLoadingError", "described_job", "load_job"]
 

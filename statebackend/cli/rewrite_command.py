@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.cli.opening import show_progress
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
@@ -119,7 +119,9 @@ def known_of(module: ModuleType, path: str) -> Sequence[Any]:
     """Return the classes of the program that the plan names. Raises `PlanError` if they are not list."""
     known = getattr(module, "known", ())
     if not isinstance(known, (list, tuple)):
-        raise PlanError(f"known of {path} is {shown(known)}, not a list of the program's classes: known = [Order]")
+        raise PlanError(
+            f"known of {path} is {format_value(known)}, not a list of the program's classes: known = [Order]"
+        )
     return known
 
 

@@ -55,6 +55,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.errors import format_value
 from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import CheckpointError, MissingFileError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -63,7 +64,6 @@ from statebackend.checkpoint.invariants import checked_relative_path, checksum_o
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.sink_errors import reported
 from statebackend.state.private_directory import temporary_directory
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError
 
 __all__ = ["EPOCH_COLUMN", "EpochFiles", "EpochMark", "parse_mark", "staging_of"]

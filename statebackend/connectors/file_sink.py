@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark, staging_of
 from statebackend.connectors.sink_errors import reported
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["FileSink", "ParquetSink"]

@@ -16,8 +16,9 @@ from typing import Any, Final, Literal, NamedTuple
 from attrs import Factory, define
 from typing_extensions import override
 
+from snapshots.errors import format_value
 from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
-from statebackend.streaming.errors import JobDefinitionError, StreamJobError, describe_exception, format_value
+from statebackend.streaming.errors import JobDefinitionError, StreamJobError, describe_exception
 from statebackend.streaming.stream_graph import SplitRead
 
 __all__ = ["KAFKA_RECORD", "KafkaRecord", "KafkaSource", "Start"]

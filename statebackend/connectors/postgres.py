@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from typing_extensions import override
 
+from snapshots.errors import format_value
 from statebackend.connectors.staged_content import StagedContent, StagingArea, json_text
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from snapshots.errors import format_value
 from snapshots.format_versions import newer_version
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.state_handles import FileHandle
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["StagedContent", "StagingArea", "json_text"]

@@ -39,14 +39,14 @@ from attrs import field, frozen
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_to_bytes
-from snapshots.errors import MalformedDataError, StateFormatError
+from snapshots.errors import MalformedDataError, StateFormatError, format_value
 from snapshots.format_versions import read_header, write_header
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskTime
-from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, format_value
+from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import stored_form

@@ -35,9 +35,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import define, evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
 from statebackend.state.key_hashes import key_groups_of_columns
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.key_types import canonical_key, check_keys_agree, key_serializer_for
 from statebackend.streaming.operators.aggregate import resolved_node
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import field, frozen
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.metadata import ChannelWatermark
@@ -31,7 +32,6 @@ from statebackend.streaming.errors import (
     StreamJobError,
     UserFunctionError,
     describe_exception,
-    format_value,
 )
 from statebackend.streaming.rows.columnar import Columnar
 from statebackend.streaming.rows.declared_schema import DeclaredSchema

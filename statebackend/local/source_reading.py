@@ -19,11 +19,12 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from snapshots.errors import format_value
 from statebackend.local.graph import rows_of
 from statebackend.local.network.subtasks import SourceSubtask
 from statebackend.local.run import LocalRun
 from statebackend.local.source import A_POSITION, ArrowRows, LocalSource, ReplayedSource, SplitPositions, position_of
-from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
+from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import SourceNode, SplitRead
 

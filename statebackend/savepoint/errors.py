@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
 
 __all__ = [
@@ -70,6 +70,7 @@ class RemainsError(SavepointError):
 def failed_function(state_name: str, key: Any, error: Exception) -> PlanError:
     """Return the error for a function of the plan that raised ``error`` for an entry of this key."""
     return PlanError(
-        f"state {state_name!r}, key {shown(key)}: a function of the plan failed with {type(error).__name__}: {error}. "
+        f"state {state_name!r}, key {format_value(key)}: a function of the plan failed with "
+        f"{type(error).__name__}: {error}. "
         f"Nothing was written"
     )

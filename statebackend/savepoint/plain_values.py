@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from typeserializers.records.record_shape import field_names
 
 __all__ = ["comparable_value", "digits", "plain_value", "printed_value"]
@@ -55,7 +55,7 @@ class _PlainValues:
         names = field_names(type(value))
         if names is not None:
             return {name: self(getattr(value, name, None)) for name in names}
-        return shown(value)
+        return format_value(value)
 
     def integer(self, value: int) -> Any:
         return int(value) if value.bit_length() <= _MOST_BITS else self.large_integer(int(value))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from attrs import evolve, frozen
 
 from snapshots.envelope import snapshot_or_unopened
-from snapshots.errors import SerializationError, printable, shown
+from snapshots.errors import SerializationError, format_value, printable
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -68,11 +68,11 @@ def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
     try:
         serializer.to_bytes(key)
     except SerializationError as error:
-        raise KeyHashError(f"{shown(key)} is not a key of the type ({', '.join(columns)}): {error}") from error
+        raise KeyHashError(f"{format_value(key)} is not a key of the type ({', '.join(columns)}): {error}") from error
     for column, part in zip(columns, key if len(columns) > 1 else (key,), strict=True):
         if column == "timestamp" and part is not None and part.utcoffset() is None:
             raise KeyHashError(
-                f"{shown(part)} has no time zone, so its moment is unknown: add one, such as tzinfo=timezone.utc"
+                f"{format_value(part)} has no time zone, so its moment is unknown: add one, such as tzinfo=timezone.utc"
             )
     return key_group
 

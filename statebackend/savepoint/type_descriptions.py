@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from snapshots.errors import StateFormatError, cut, shown
+from snapshots.errors import StateFormatError, cut, format_value
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.savepoint.foreign.flink_tables import TableRowSerializer
 from statebackend.savepoint.plain_values import plain_value
@@ -95,7 +95,7 @@ def _default(part: RecordField) -> str | None:
 def _shown_default(value: Any) -> str:
     """Format a default alike in every process: no set order, no object address."""
     if isinstance(value, _SHOWN_ALIKE):
-        return shown(value)
+        return format_value(value)
     return _ADDRESS.sub("", cut(json.dumps(plain_value(value), ensure_ascii=False)))
 
 

@@ -53,7 +53,7 @@ import pyarrow as pa
 from attrs import evolve, field, frozen
 
 import typeserializers as ts
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.savepoint import conditions
 from statebackend.savepoint.conditions import AnyType, ListType, MapType, RecordType, StoredType, UnionType
 from statebackend.savepoint.errors import ColumnValueError
@@ -135,7 +135,7 @@ class ScalarForm:
         try:
             self._array([value])
         except (pa.ArrowException, OverflowError, ValueError, TypeError, UnicodeError) as error:
-            return shown(value), error
+            return format_value(value), error
         return None
 
 
@@ -577,7 +577,7 @@ def _converted(convert: Convert, value: Any, what: str) -> Any:
     try:
         return None if value is None else convert(value)
     except (TypeError, ValueError, KeyError, ArithmeticError) as error:
-        raise ColumnValueError(f"{what}: {shown(value)} does not fit: {error}") from error
+        raise ColumnValueError(f"{what}: {format_value(value)} does not fit: {error}") from error
 
 
 def _part(serializer: TypeSerializer[Any], what: str) -> Convert:
@@ -875,7 +875,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.LiteralSerializer: Family(
         _same_column("inner"),
         _inside("inner"),
-        name=lambda one: f"{type_name(one.inner)}[{', '.join(sorted(map(shown, one.values)))}]",
+        name=lambda one: f"{type_name(one.inner)}[{', '.join(sorted(map(format_value, one.values)))}]",
     ),
     ts.ConvertingSerializer: Family(_same_column("inner"), _inside("inner"), name=_around("", "inner", "")),
     ts.ArrowStructSerializer: Family(

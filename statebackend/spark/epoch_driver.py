@@ -41,6 +41,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from migration import LIBRARY_RULES, EvolutionRules
+from snapshots.errors import format_value
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
@@ -105,13 +106,7 @@ from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.errors import (
-    EpochError,
-    EpochTimeoutError,
-    SourceProgressMismatchError,
-    describe_exception,
-    format_value,
-)
+from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, describe_exception
 from statebackend.streaming.metrics import CheckpointCost, ObservedRun, slowest_s, time_metrics
 from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics

@@ -26,7 +26,7 @@ from attrs import field, frozen
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.envelope import snapshot_to_bytes
-from snapshots.errors import StateFormatError, shown
+from snapshots.errors import StateFormatError, format_value
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from typeserializers.containers.converting import ConvertingSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -167,11 +167,11 @@ def check_state_name(what: str, name: object) -> None:
     """Raise `StateRegistrationError` if ``name`` is not a valid name; ``what`` names the state in messages."""
     if not isinstance(name, str) or not name or len(name) > _MAX_NAME_CHARACTERS:
         raise StateRegistrationError(
-            f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {shown(name)}"
+            f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {format_value(name)}"
         )
     problem = None if name.isprintable() else character_problem(name)
     if problem is not None:
-        raise StateRegistrationError(f"the name {shown(name)} of {what} {problem}")
+        raise StateRegistrationError(f"the name {format_value(name)} of {what} {problem}")
 
 
 class StateHolder:

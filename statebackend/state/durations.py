@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 
 __all__ = ["Duration", "DurationError", "duration_ms"]
 
@@ -50,9 +50,9 @@ def duration_ms(duration: Duration, what: str = "a duration", *, at_least_ms: in
     """
     milliseconds = _milliseconds(duration, what)
     if not -(1 << 63) <= milliseconds < 1 << 63:
-        raise DurationError(f"{what} is {shown(duration)}; in milliseconds it must fit into 64 bits")
+        raise DurationError(f"{what} is {format_value(duration)}; in milliseconds it must fit into 64 bits")
     if milliseconds < at_least_ms:
-        raise DurationError(f"{what} is {shown(duration)}; it must be at least {at_least_ms} ms")
+        raise DurationError(f"{what} is {format_value(duration)}; it must be at least {at_least_ms} ms")
     return milliseconds
 
 
@@ -65,27 +65,27 @@ def _milliseconds(duration: Any, what: str) -> int:
         return _whole(duration // timedelta(microseconds=1) + nanoseconds, duration, what)
     if isinstance(duration, str):
         return _whole(_parsed(duration, what), duration, what)
-    raise DurationError(f"{what} is {shown(duration)}, which is not a duration: give {_FORMS}")
+    raise DurationError(f"{what} is {format_value(duration)}, which is not a duration: give {_FORMS}")
 
 
 def _whole(microseconds: Fraction, duration: Duration, what: str) -> int:
     milliseconds = microseconds / 1000
     if milliseconds.denominator != 1:
-        raise DurationError(f"{what} is {shown(duration)}, which is not a whole number of milliseconds")
+        raise DurationError(f"{what} is {format_value(duration)}, which is not a whole number of milliseconds")
     return milliseconds.numerator
 
 
 def _parsed(text: str, what: str) -> Fraction:
     if len(text) > _MAX_CHARACTERS:
-        raise DurationError(f"{what} is {shown(text)}, which is too long for a duration")
+        raise DurationError(f"{what} is {format_value(text)}, which is too long for a duration")
     words = text.lower().split()
     if words[:1] == ["interval"]:
         del words[0]
     if not words:
-        raise DurationError(f"{what} is {shown(text)}, which is not a duration: give {_FORMS}")
+        raise DurationError(f"{what} is {format_value(text)}, which is not a duration: give {_FORMS}")
     if len(words) % 2:
         raise DurationError(
-            f"{what} is {shown(text)}, which is not a duration: write every number with its unit after a "
+            f"{what} is {format_value(text)}, which is not a duration: write every number with its unit after a "
             f'space, as in "1 hour 30 seconds"'
         )
     return sum((_part(*pair, text, what) for pair in zip(words[::2], words[1::2], strict=True)), Fraction(0))
@@ -93,16 +93,17 @@ def _parsed(text: str, what: str) -> Fraction:
 
 def _part(number: str, unit: str, text: str, what: str) -> Fraction:
     if not _NUMBER.fullmatch(number):
-        raise DurationError(f"{what} is {shown(text)}: {shown(number)} is not a number")
+        raise DurationError(f"{what} is {format_value(text)}: {format_value(number)} is not a number")
     name = "millisecond" if unit == "ms" else unit.removesuffix("s")
     if name in _WITHOUT_LENGTH:
         raise DurationError(
-            f"{what} is {shown(text)}: months and years differ in length, so they are not durations; give days"
+            f"{what} is {format_value(text)}: months and years differ in length, so they are not durations; give days"
         )
     if name not in _MICROSECONDS:
         raise DurationError(
-            f"{what} is {shown(text)}: {shown(unit)} is not a unit of time; there are {', '.join(_MICROSECONDS)}"
+            f"{what} is {format_value(text)}: {format_value(unit)} is not a unit of time; there are "
+            f"{', '.join(_MICROSECONDS)}"
         )
     if "." in number and name not in _WITH_FRACTION:
-        raise DurationError(f"{what} is {shown(text)}: only seconds and milliseconds may have a fraction")
+        raise DurationError(f"{what} is {format_value(text)}: only seconds and milliseconds may have a fraction")
     return Fraction(Decimal(number)) * _MICROSECONDS[name]

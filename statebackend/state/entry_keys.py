@@ -17,7 +17,7 @@ from itertools import repeat
 from operator import is_
 from typing import Any, Final, TypeVar
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.canonical import Address
 from statebackend.state.errors import StateBackendClosedError, null_element, unreadable_entry
 from statebackend.state.internal_states import HandleContext
@@ -65,7 +65,7 @@ def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any,
     try:
         return encoded(state_name, serializer, value)
     except SerializationError as error:
-        raise error.at(f"{{{shown(key)}}}") from error
+        raise error.at(f"{{{format_value(key)}}}") from error
 
 
 def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:

@@ -17,7 +17,7 @@ from migration.conversion import ConversionTable
 from migration.conversion_table import CONVERSIONS
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.compatibility import Plan
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.state.canonical import Address
 from statebackend.state.descriptors import USER_KEY_ROLE
 from statebackend.state.errors import StateMigrationException
@@ -170,6 +170,6 @@ class EntryMigration:
 
 def _decoded(serializer: TypeSerializer[Any], data: bytes) -> str:
     try:
-        return shown(serializer.from_bytes(data))
+        return format_value(serializer.from_bytes(data))
     except Exception:
         return f"of the bytes {data.hex()}"

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from attrs import evolve, field, frozen
 
-from snapshots.errors import SerializationError, StateFormatError, shown
+from snapshots.errors import SerializationError, StateFormatError, format_value
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import (
@@ -200,7 +200,7 @@ REDUCING: Final = ReducingKind()
 def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None:
     if not callable(function):
         raise StateRegistrationError(
-            f"reducing state {instance.name!r} needs a function of two values, not {shown(function)}"
+            f"reducing state {instance.name!r} needs a function of two values, not {format_value(function)}"
         )
 
 
@@ -390,7 +390,8 @@ AGGREGATING: Final = AggregatingKind()
 def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> None:
     if not isinstance(function, AggregateFunction):
         raise StateRegistrationError(
-            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not {shown(function)}"
+            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not "
+            f"{format_value(function)}"
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.errors import NoCurrentKeyError, StateBackendError
 from statebackend.state.value_forms import compile_exact
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -90,7 +90,7 @@ class KeyContext:
         """The namespace itself; raises `SerializationError` if it is not `VOID_NAMESPACE`."""
         if namespace is not VOID_NAMESPACE:
             raise SerializationError(
-                "the namespace", (f"{shown(namespace)}: this state was registered without namespaces",)
+                "the namespace", (f"{format_value(namespace)}: this state was registered without namespaces",)
             )
         return namespace
 

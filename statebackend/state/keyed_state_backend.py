@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar, final, overload
 from attrs import define
 
 from snapshots.compatibility import CompatibilityKind
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.backend_parameters import (
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
@@ -255,7 +255,7 @@ class Registrations:
         if not isinstance(namespace_serializer, TypeSerializer):
             raise StateRegistrationError(
                 f"state {descriptor.name!r} of operator {uid!r} needs a serializer of its namespaces, not "
-                f"{shown(namespace_serializer)}"
+                f"{format_value(namespace_serializer)}"
             )
         restored, compatibility = self._store.state_meta_now(descriptor.name), None
         if restored is not None:
@@ -504,7 +504,7 @@ class KeyedStateBackend:
         """
         if not isinstance(descriptor, PriorityQueueDescriptor):
             raise StateRegistrationError(
-                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {shown(descriptor)}; "
+                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {format_value(descriptor)}; "
                 f"pass a PriorityQueueDescriptor"
             )
         registered = self._registered(descriptor, VOID_NAMESPACE_SERIALIZER)
@@ -714,7 +714,9 @@ class KeyedStateBackend:
                 f"state {descriptor.name!r} of operator {uid!r} is a priority queue, which has no current key; "
                 f"register it with get_priority_queue"
             )
-        return StateRegistrationError(f"operator {uid!r}: {shown(descriptor)} is not a descriptor of keyed state")
+        return StateRegistrationError(
+            f"operator {uid!r}: {format_value(descriptor)} is not a descriptor of keyed state"
+        )
 
     def _begin_pass(self, table: StateTable) -> Pass:
         self.check_open()

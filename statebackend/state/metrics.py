@@ -23,7 +23,7 @@ from typing import Any, Final
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, instance_of
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 
 _SIGNIFICANT_BITS: Final = 4
 _SUB_BUCKETS: Final = 1 << (_SIGNIFICANT_BITS - 1)
@@ -111,13 +111,13 @@ class LatencyHistogram:
             total, maximum, pairs = value
             counts: Mapping[int, int] = dict(pairs)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"not a latency histogram: {shown(value)}") from error
+            raise ValueError(f"not a latency histogram: {format_value(value)}") from error
         last = _bucket_of(LONGEST_NS)
         if not all(
             type(bucket) is int and type(count) is int and 0 <= bucket <= last and count > 0
             for bucket, count in counts.items()
         ) or any(type(number) is not int or number < 0 for number in (total, maximum)):
-            raise ValueError(f"not a latency histogram: {shown(value)}")
+            raise ValueError(f"not a latency histogram: {format_value(value)}")
         histogram._counts = dict(counts)
         histogram.count = sum(counts.values())
         histogram.total_ns, histogram.maximum_ns = total, maximum
@@ -339,7 +339,7 @@ def _from_json(of: type[Any], text: Any) -> Any:
     """Read metrics from untrusted text; unknown fields are skipped."""
     values = json.loads(text) if isinstance(text, str) else None
     if not isinstance(values, dict):
-        raise ValueError(f"not metrics: {shown(text)}")
+        raise ValueError(f"not metrics: {format_value(text)}")
     default = of()
     read = {}
     for name in _names(of):
@@ -358,5 +358,5 @@ def _checked(default: Any, name: str, value: Any) -> Any:
     if expected is float and type(value) is int:
         value = float(value)
     if type(value) is not expected or value < 0:
-        raise ValueError(f"not metrics: {name} is {shown(value)}")
+        raise ValueError(f"not metrics: {name} is {format_value(value)}")
     return value

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from attrs import field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.state.descriptors import (
     OnClass,
     as_key_serializer,
@@ -40,9 +40,9 @@ def uid_problem(uid: str) -> str | None:
     if not uid.strip():
         return "is blank"
     if len(uid) > MAX_UID_CHARACTERS:
-        return f"has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid)}"
+        return f"has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {format_value(uid)}"
     problem = character_problem(uid)
-    return None if problem is None else f"{shown(uid)} {problem}"
+    return None if problem is None else f"{format_value(uid)} {problem}"
 
 
 T = TypeVar("T")

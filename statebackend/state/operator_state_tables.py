@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
-from snapshots.errors import MalformedDataError, SerializationError, StateFormatError, shown
+from snapshots.errors import MalformedDataError, SerializationError, StateFormatError, format_value
 from statebackend.state.entry_keys import ClosedEntries, KeyForm
 from statebackend.state.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.state.operator_state_descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
@@ -289,7 +289,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
             try:
                 stored_key = entry_key(key)
                 if stored_key in entries:
-                    one, other = (shown(written.from_bytes(data)) for data in (stored_bytes[stored_key], row[0]))
+                    one, other = (format_value(written.from_bytes(data)) for data in (stored_bytes[stored_key], row[0]))
                     raise MigrationError(
                         f"it occurs twice, stored as {one} and as {other}, so one of the entries would be lost; keep "
                         f"keys distinct"
@@ -297,7 +297,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
                 stored_bytes[stored_key] = row[0]
                 entries[stored_key] = None if row[1] is None else load(row[1])
             except StateFormatError as error:
-                raise MalformedDataError(f"key {shown(key)}: {error}") from error
+                raise MalformedDataError(f"key {format_value(key)}: {error}") from error
 
         return load_row
 

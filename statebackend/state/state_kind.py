@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from attrs import field, frozen
 
 from snapshots.compatibility import Plan
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.descriptors import Descriptor, StoredKind
 from statebackend.state.errors import StateRegistrationError
@@ -117,7 +117,7 @@ class StateKind(StoredKind):
 
 def _check_ttl(instance: Any, attribute: Any, ttl: Any) -> None:
     if ttl is not None and not isinstance(ttl, StateTtlConfig):
-        raise StateRegistrationError(f"state {instance.name!r}: ttl must be a StateTtlConfig, not {shown(ttl)}")
+        raise StateRegistrationError(f"state {instance.name!r}: ttl must be a StateTtlConfig, not {format_value(ttl)}")
 
 
 @frozen

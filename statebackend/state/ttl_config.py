@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.state.durations import Duration, DurationError, duration_ms
 from statebackend.state.errors import StateRegistrationError
 
@@ -41,7 +41,7 @@ class TtlStateVisibility(enum.Enum):
 def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
         raise StateRegistrationError(
-            f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {shown(value)}"
+            f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {format_value(value)}"
         )
 
 
@@ -57,7 +57,7 @@ def _check_kind(*kinds: type) -> Any:
         if not isinstance(value, kinds):
             names = ["None" if kind is type(None) else f"of type {kind.__name__}" for kind in kinds]
             expected = " or ".join(names)
-            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {shown(value)}")
+            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {format_value(value)}")
 
     return check
 

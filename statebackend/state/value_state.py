@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from attrs import field, frozen
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRegistrationError
 from statebackend.state.internal_states import Cleanup, InternalState, Lifetime, Timed, TtlState
@@ -184,7 +184,8 @@ class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
                 object.__setattr__(self, "default", self.serializer.from_bytes(encoded))
             except SerializationError as error:
                 raise StateRegistrationError(
-                    f"state {self.name!r}: the default {shown(self.default)} is not a value of the state: {error}"
+                    f"state {self.name!r}: the default {format_value(self.default)} is not a value of the "
+                    f"state: {error}"
                 ) from error
 
     @property

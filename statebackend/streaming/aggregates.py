@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.states import AggregateFunction
 from statebackend.state.ttl_config import StateTtlConfig
-from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionError, format_value
+from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionError
 from statebackend.streaming.rows.declared_schema import Column, DeclaredSchema
 from statebackend.streaming.rows.record_serializer import scalar_serializer
 from statebackend.streaming.rows.row_reader import attribute_of_column, column_values, row_class

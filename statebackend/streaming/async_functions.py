@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import Attribute, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 

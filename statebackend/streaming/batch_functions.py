@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshots.errors import format_value
 from statebackend.savepoint.value_forms import ColumnForm
 from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
 from statebackend.state.key_batch import KeyBatch
@@ -31,7 +32,6 @@ from statebackend.streaming.bulk_states import (
     BulkValueState,
     Keys,
 )
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.functions import (
     DelegatingContext,
     TimeDomain,

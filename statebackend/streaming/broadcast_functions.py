@@ -19,10 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from attrs import field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import BroadcastState, ReadOnlyBroadcastState
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.functions import (
     CallContext,
     KeyedFunction,

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapshots.errors import SerializationError
+from snapshots.errors import SerializationError, format_value
 from statebackend.savepoint.column_codecs import CodecMissError, column_codec
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, ListForm, MapForm, stored_values
 from statebackend.state.folding_states import (
@@ -31,7 +31,6 @@ from statebackend.state.list_state import InternalListState, ListStateDescriptor
 from statebackend.state.map_state import InternalMapState, MapStateDescriptor
 from statebackend.state.state_kind import StateKind
 from statebackend.state.value_state import InternalValueState, ValueStateDescriptor
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.rows.row_writer import fitted_column
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from attrs import evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.streaming.broadcast_functions import (
@@ -30,7 +31,7 @@ from statebackend.streaming.broadcast_functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.functions import KeyedCoProcessFunction, KeyedMultipleInputFunction, ProcessJoinFunction
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput, StreamEdge

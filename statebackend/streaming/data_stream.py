@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from snapshots.errors import format_value
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.aggregates import Aggregate, AggregateDefinition, checked_aggregates
@@ -35,7 +36,7 @@ from statebackend.streaming.connected_streams import (
     as_columns,
     checked_function,
 )
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.functions import KeyedProcessFunction, user_functions_of
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import parsed_schema

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import traceback
-from typing import Any, Final
+from typing import Final
 
 import statebackend
-from snapshots.errors import StateFormatError, cut, printable
+from snapshots.errors import StateFormatError, format_value, one_line, printable
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.state.errors import StateBackendError
 from statebackend.state.key_groups import KeyHashError
 from typeserializers.kernel.code_generation import GENERATED_FILES
 
-__all__ = ["EXPECTED_ERRORS", "describe_exception", "expected_message", "format_instance", "format_value", "one_line"]
+__all__ = ["EXPECTED_ERRORS", "describe_exception", "expected_message", "format_instance"]
 
 
 class StreamJobError(Exception):
@@ -88,23 +88,9 @@ def describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {one_line(_text(error))}{notes}{_place_of(error)}"
 
 
-def one_line(text: str) -> str:
-    """Join the non-empty lines of a text with bars."""
-    return " | ".join(line.strip() for line in text.splitlines() if line.strip())
-
-
 def format_instance(given: object) -> str:
     """Format an argument that should be an instance of a class. A class gets a hint to make an instance."""
     return f"the class {given.__name__}; make an instance" if isinstance(given, type) else format_value(given, 80)
-
-
-def format_value(value: Any, characters: int) -> str:
-    """Return the ``repr`` of a value in one line, cut to a number of characters."""
-    try:
-        text = one_line(repr(value))
-    except Exception as error:
-        return f"a {type(value).__name__} (which cannot be shown: {type(error).__name__})"
-    return cut(text, characters)
 
 
 def _text(error: BaseException) -> str:

@@ -39,6 +39,7 @@ from typing import (
     runtime_checkable,
 )
 
+from snapshots.errors import format_value
 from statebackend.state.descriptors import Descriptor, StateHolder, descriptors_on_class
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
@@ -63,7 +64,6 @@ from statebackend.state.states import (
     ValueState,
 )
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Time
 

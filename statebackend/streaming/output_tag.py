@@ -6,8 +6,9 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from attrs import Attribute, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.operator_state_descriptors import uid_problem
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 
 __all__ = ["check_uid"]
 

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 
 __all__ = [
     "ExpiredTimerInfo",

@@ -23,7 +23,8 @@ from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 import pyarrow as pa
 from attrs import field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception
 from statebackend.streaming.output_tag import OutputTag, check_uid
 from statebackend.streaming.rows.record_schema import returned_type
 from statebackend.streaming.watermark_strategy import WatermarkStrategy

@@ -13,7 +13,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.channel_watermarks import SourceTime
 from statebackend.streaming.time.timestamps import Duration, duration_ms

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
-from looked_at_job import NOW_MS, SALES, run_job
+from inspected_job import NOW_MS, SALES, run_job
 
 from statebackend import Savepoint, StateEntry, ValueStateDescriptor
 from statebackend.cli import terminal as spooled_answers_module

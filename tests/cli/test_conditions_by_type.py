@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import attrs
 import pytest
-from looked_at_job import NOW_MS, run_job
+from inspected_job import NOW_MS, run_job
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.cli.main import main

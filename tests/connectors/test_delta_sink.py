@@ -299,7 +299,7 @@ def test_many_partitions_are_written_with_few_open_files(tmp_path: Path) -> None
 
 
 def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
-    from spark_workplace import CountWords
+    from spark_job_fixture import CountWords
 
     from statebackend.local import LocalStreamEnvironment
 
@@ -324,7 +324,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path) -> None:
-    from spark_workplace import Workplace, travelling_by_value
+    from spark_job_fixture import Workplace, travelling_by_value
 
     workplace = Workplace(spark, tmp_path)
     workplace.add_batch([("a", 1), ("b", 2)])

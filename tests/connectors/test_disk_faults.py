@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from spark_workplace import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, travelling_by_value
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint import CheckpointFileSystem, StorageError

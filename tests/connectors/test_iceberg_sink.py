@@ -524,7 +524,7 @@ def test_invalid_arguments_are_errors(target: Path) -> None:
 
 
 def test_a_local_job_restarts_and_rolls_back(tmp_path: Path, target: Path) -> None:
-    from spark_workplace import CountWords
+    from spark_job_fixture import CountWords
 
     from statebackend.local import LocalStreamEnvironment
 
@@ -547,7 +547,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path, target: Path) -> No
 
 @pytest.mark.spark
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path, target: Path) -> None:
-    from spark_workplace import Workplace, travelling_by_value
+    from spark_job_fixture import Workplace, travelling_by_value
 
     workplace = Workplace(spark, tmp_path)
     workplace.add_batch([("a", 1), ("b", 2)])

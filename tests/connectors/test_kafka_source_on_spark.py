@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import travelling_by_value
+from spark_job_fixture import travelling_by_value
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ValueStateDescriptor
 from statebackend.connectors import FileSink, KafkaRecord, KafkaSource

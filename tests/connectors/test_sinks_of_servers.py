@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from attrs import frozen
-from spark_workplace import Workplace, travelling_by_value
+from spark_job_fixture import Workplace, travelling_by_value
 
 from statebackend.connectors.kafka_sink import KafkaSink
 from statebackend.connectors.postgres import PostgresSink

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_workplace import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, travelling_by_value
 
 from statebackend import JobDefinitionError
 from statebackend.connectors import Sink, SinkEpoch, SinkLineage

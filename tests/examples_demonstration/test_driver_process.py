@@ -8,7 +8,7 @@ import pytest
 
 from examples.demonstration.driver_process import DriverFailedError, DriverProcess
 
-MODULE = "tests.examples_demonstration.driver_of_nothing"
+MODULE = "tests.examples_demonstration.empty_driver"
 
 
 def started(tmp_path: Path, lines: list[str], *arguments: str) -> DriverProcess:

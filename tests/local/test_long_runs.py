@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from counted_keys import Count
-from held_items import grown, held_items
+from retained_items import grown, retained_items
 
 from statebackend import StateMetricsConfig
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
@@ -99,10 +99,10 @@ def test_a_run_holds_the_same_after_a_few_checkpoints_as_after_hundreds(tmp_path
         run.checkpoints.start(INTERVAL_MS)
         for _ in range(90):
             one_checkpoint(run, circumstances)
-        before = held_items(run)
+        before = retained_items(run)
         for _ in range(210):
             one_checkpoint(run, circumstances)
-        after = held_items(run)
+        after = retained_items(run)
         assert circumstances.number == 300
         assert run.checkpoints.coordinator.counts.failed == 200
         # A state is in some dozens of files, each of three checkpoints.
@@ -148,7 +148,7 @@ def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) ->
             while run.step() is not None:
                 pass
             if circumstances.now_ms % 1000 == 1:
-                sizes.append(held_items(run.checkpoints))
+                sizes.append(retained_items(run.checkpoints))
         assert run.checkpoints.coordinator.counts.failed == 1001
         # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
         assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
@@ -193,7 +193,7 @@ def test_a_snapshot_written_on_the_run_thread_is_abandoned_once_and_released() -
         assert [work.reported for work in works] == [["written"], ["cancelled"]]
         kept.append(works[0])
     assert finished == kept
-    assert held_items(writer)["SnapshotWriter._in_progress"] == 0
+    assert retained_items(writer)["SnapshotWriter._in_progress"] == 0
 
 
 def test_a_job_has_metrics_of_each_epoch_and_their_sum() -> None:

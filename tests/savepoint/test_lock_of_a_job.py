@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from looked_at_job import SumPerShop, run_job
+from inspected_job import SumPerShop, run_job
 
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.local import LocalStreamEnvironment

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from looked_at_job import SALES, run_job
+from inspected_job import SALES, run_job
 
 from statebackend import Savepoint, StateEntries, StateEntry, ValueStateDescriptor
 from statebackend.cli.export_command import EXPORT_FORMATS, export_state

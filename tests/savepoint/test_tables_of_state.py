@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from looked_at_job import SALES, run_job
+from inspected_job import SALES, run_job
 
 from statebackend import Progress, RestoredState, Savepoint, StateEntries, StateEntry
 from statebackend.checkpoint import SavepointError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from looked_at_job import run_job
+from inspected_job import run_job
 
 from statebackend.cli.main import main
 from statebackend.savepoint.rewrite import Plan, SavepointWriter

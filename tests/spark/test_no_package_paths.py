@@ -14,7 +14,7 @@ import fastavro
 import pyarrow
 import pyarrow.parquet
 import pytest
-from spark_workplace import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, travelling_by_value
 
 from statebackend import ProcessContext, RuntimeContext, SplitListStateDescriptor
 from statebackend.local import LocalStreamEnvironment

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from spark_workplace import CountWords, Workplace
+from spark_job_fixture import CountWords, Workplace
 
 from statebackend import JobDefinitionError, WatermarkStrategy
 from statebackend.spark import NoopSink, SparkStreamEnvironment

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochError
 from statebackend.streaming.async_functions import AsyncContext, AsyncFunction

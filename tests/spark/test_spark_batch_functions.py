@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from spark_workplace import BACKENDS, SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import BACKENDS, SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     BatchContext,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from json_source import add_file, padded
-from spark_workplace import memory_sink, rows_of
-from surroundings import LOGGERS
+from process_state import LOGGERS
+from spark_job_fixture import memory_sink, rows_of
 
 from statebackend import TumblingEventTimeWindows, WatermarkStrategy
 from statebackend.local import LocalStreamEnvironment

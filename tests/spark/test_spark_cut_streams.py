@@ -12,7 +12,7 @@ import event_time_model
 import pytest
 from chain_runner import write_batches
 from event_time_model import SCHEMA, SIZE, SUMS, TIMERS, Record, SetsTimers, Summed, bounded, fired_timers, model
-from spark_workplace import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, rows_of, travelling_by_value
 
 from statebackend import OutputTag, TumblingEventTimeWindows
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP

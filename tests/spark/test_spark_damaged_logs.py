@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import Workplace, travelling_by_value
+from spark_job_fixture import Workplace, travelling_by_value
 
 from statebackend.checkpoint import CheckpointError
 

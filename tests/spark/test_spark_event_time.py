@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import travelling_by_value, write_batches
-from spark_workplace import memory_sink, rows_of
+from spark_job_fixture import memory_sink, rows_of
 
 from statebackend import (
     FUTURE_RECORDS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chain_runner import travelling_by_value, write_batches
 from persistent_rdds import persistent_rdds
-from spark_workplace import dies_once, memory_sink, rows_of
+from spark_job_fixture import dies_once, memory_sink, rows_of
 
 from statebackend import (
     EpochError,

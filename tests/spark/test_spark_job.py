@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from emitted_objects import OBJECT, collecting, emitting_objects
-from spark_workplace import (
+from spark_job_fixture import (
     BACKENDS,
     CountWords,
     CountWordsIncompatible,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     EpochError,
@@ -113,7 +113,7 @@ def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkS
 
 
 class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
-    """Declares its states in the class body; counts as `CountWords` of `spark_workplace`."""
+    """Declares its states in the class body; counts as `CountWords` of `spark_job_fixture`."""
 
     times = ValueStateDescriptor("times", int, default=0)
     total = ReducingStateDescriptor("total", int.__add__, int)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
-from spark_workplace import SEEN, CountWords, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, CountWords, Seen, Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.savepoint.rewrite import Plan, SavepointWriter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from json_source import add_file
-from spark_workplace import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     EventTimeSessionWindows,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import event_time_model
 import pytest
 from event_time_model import SCHEMA, SIZE, SUMS, Summed, bounded
-from spark_workplace import rows_of, travelling_by_value
+from spark_job_fixture import rows_of, travelling_by_value
 
 from statebackend import (
     EpochError,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import CountWords, Workplace, dies_once, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, dies_once, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.checkpoint import (

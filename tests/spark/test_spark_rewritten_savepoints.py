@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_workplace import SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import Savepoint, ValueStateDescriptor
 from statebackend.savepoint.errors import PlanError

@@ -10,7 +10,7 @@ import pytest
 import several_inputs
 from json_source import add_file
 from several_inputs import LEFT, RIGHT, RULES, EpochInputs, InRow, Merge, as_left, as_right, as_rule, build, modelled
-from spark_workplace import dies_once, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import dies_once, memory_sink, rows_of, travelling_by_value
 
 from statebackend import JobDefinitionError
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, SourceNode, StreamEdge

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chain_runner import travelling_by_value
 from json_source import add_file
-from spark_workplace import dies_once, memory_sink
+from spark_job_fixture import dies_once, memory_sink
 
 from statebackend import (
     EpochError,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochTimeoutError, JobDefinitionError
 from statebackend.checkpoint import JobDirectory, JobDirectoryLockedError

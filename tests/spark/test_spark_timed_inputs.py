@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import timed_inputs
 from json_source import add_file, padded
-from spark_workplace import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, rows_of, travelling_by_value
 from test_spark_processes import GIVE_UP_S
 from timed_inputs import NAMES, SCHEMA, build
 

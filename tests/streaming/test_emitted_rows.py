@@ -20,7 +20,7 @@ from reused_rows import (
     Yields,
     are_as_emitted,
 )
-from spark_workplace import memory_sink, travelling_by_value
+from spark_job_fixture import memory_sink, travelling_by_value
 
 from statebackend import DataStream, KeyedProcessFunction, UserFunctionError, WatermarkStrategy
 from statebackend.local import LocalStreamEnvironment

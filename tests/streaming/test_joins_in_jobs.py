@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_source import add_file
-from spark_workplace import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     JoinContext,

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snapshots.errors import format_value
 from statebackend import (
     KeyedProcessFunction,
     ProcessContext,
@@ -18,7 +19,7 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.savepoints import python_cause
-from statebackend.streaming.errors import describe_exception, format_value
+from statebackend.streaming.errors import describe_exception
 from statebackend.streaming.rows.row_reader import RowReader, UnreadableRowError
 from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 

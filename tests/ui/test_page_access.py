@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from looked_at_job import run_job
+from inspected_job import run_job
 from served_page import ServedPage, served
 
 from statebackend.cli.main import main

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from looked_at_job import run_job
+from inspected_job import run_job
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

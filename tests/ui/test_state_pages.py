@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import attrs
 import pytest
-from looked_at_job import SALES, SumPerShop, run_job
+from inspected_job import SALES, SumPerShop, run_job
 from served_page import ServedPage, served
 
 from statebackend import KeyedProcessFunction, Savepoint, ValueStateDescriptor

@@ -25,7 +25,7 @@ from attrs import frozen
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import SnapshotFormatError, misfit, shown
+from snapshots.errors import SnapshotFormatError, format_value, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count, check_distinct, emit_count_check
 from typeserializers.kernel.known_serializers import BASE
@@ -167,9 +167,9 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
             yield misfit(path, value, "is not a dict")
             return
         for key, item in value.items():
-            yield from self.key_serializer.problems(key, f"{path}{{key {shown(key)}}}")
+            yield from self.key_serializer.problems(key, f"{path}{{key {format_value(key)}}}")
             if item is not None:
-                yield from self.value_serializer.problems(item, f"{path}{{{shown(key)}}}")
+                yield from self.value_serializer.problems(item, f"{path}{{{format_value(key)}}}")
 
     def snapshot_configuration(self) -> MapSerializerSnapshot[K, V]:
         return MapSerializerSnapshot(self)

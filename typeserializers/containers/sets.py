@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import misfit, shown
+from snapshots.errors import format_value, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count, check_distinct
 from typeserializers.kernel.known_serializers import BASE
@@ -181,7 +181,7 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
             return
         for element in value:
             if element is not None:
-                yield from self.element_serializer.problems(element, f"{path}{{{shown(element)}}}")
+                yield from self.element_serializer.problems(element, f"{path}{{{format_value(element)}}}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.element_serializer!r})"

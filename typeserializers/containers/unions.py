@@ -21,7 +21,7 @@ from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, misfit, shown
+from snapshots.errors import MalformedDataError, format_value, misfit
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, rules_in_use
 from typeserializers.containers.eithers import EitherSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -131,7 +131,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
                 return index_by_class[base]
         if value.__class__.__module__ == "numpy" and type(value.tolist()) in index_by_class:
             return index_by_class[type(value.tolist())]
-        raise TypeError(f"{shown(value)} is not one of {self._described()}")
+        raise TypeError(f"{format_value(value)} is not one of {self._described()}")
 
     def write_to(self, value: Any, out: DataOutputView) -> None:
         index = self.index_of(value)

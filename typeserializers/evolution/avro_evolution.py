@@ -26,7 +26,7 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.compatibility_report import SEVERITY
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from snapshots.type_serializer_snapshot import RULES
 from typeserializers.avro import (
     NAMED_KINDS,
@@ -190,14 +190,14 @@ class _Resolution:
         old_type = type_of(old)
         same = [branch for branch in new if type_of(self.reader.resolved(branch)) == old_type]
         if old_type in NAMED_KINDS:
-            heirs = [branch for branch in same if self._may_continue_as(old, branch)]
-            if len(heirs) > 1:
-                names = " or as ".join(self._branch_name(self.reader, branch) for branch in heirs)
+            successors = [branch for branch in same if self._may_continue_as(old, branch)]
+            if len(successors) > 1:
+                names = " or as ".join(self._branch_name(self.reader, branch) for branch in successors)
                 reason = f"the stored {old['name']} could continue as {names}"
                 fix = f"Remove the alias {_short(old['name'])}, or give the other one another name"
                 return [CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-rename-ambiguous", reason, fix)]
-            if heirs:
-                return self.resolve(old, heirs[0], path)
+            if successors:
+                return self.resolve(old, successors[0], path)
         other = [branch for branch in new if branch not in same]
         best: list[CompatibilityIssue] | None = None
         for branch in (*same, *other):
@@ -320,7 +320,7 @@ def _has_alias(new: Any, old_name: str) -> bool:
 def _added(part: Any, where: str) -> CompatibilityIssue:
     if "default" in part:
         return CompatibilityIssue(
-            where, FieldCompatibility.MIGRATE, "avro-field-added", f"default {shown(part['default'])}"
+            where, FieldCompatibility.MIGRATE, "avro-field-added", f"default {format_value(part['default'])}"
         )
     reason = "the field is new and has no default"
     return CompatibilityIssue(

@@ -65,7 +65,7 @@ from snapshots.compatibility import (
 )
 from snapshots.compatibility_report import split_path
 from snapshots.composite import CompositeTypeSerializerSnapshot
-from snapshots.errors import UnresolvableSerializerError, shown
+from snapshots.errors import UnresolvableSerializerError, format_value
 from snapshots.type_serializer_snapshot import (
     RULES,
     SimpleTypeSerializerSnapshot,
@@ -559,7 +559,7 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], reco
             path, FieldCompatibility.REJECT, "field-default-unfit", problem, "Give it one that fits"
         )
     if new.has_default:
-        how = "default from its factory" if new.default_factory is not None else f"default {shown(new.default)}"
+        how = "default from its factory" if new.default_factory is not None else f"default {format_value(new.default)}"
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
     declared = _declared_fields(record).get(new.name)
     is_computed = declared is not None and declared.needs_other_fields

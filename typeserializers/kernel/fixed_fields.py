@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError, misfit, shown
+from snapshots.errors import MalformedDataError, format_value, misfit
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 
@@ -168,7 +168,7 @@ class SingleValueSerializer(CompiledTypeSerializer[T]):
 
     def _require(self, value: Any) -> None:
         if value is not self.value:
-            raise TypeError(f"{shown(value)} is not {self.value!r}")
+            raise TypeError(f"{format_value(value)} is not {self.value!r}")
 
 
 def require_zero(byte: int) -> None:
@@ -197,7 +197,7 @@ def lost_values(value: Any, read: Any, path: str, meant: Callable[[Any, Any], An
         for place, part in enumerate(value):
             yield from lost_values(part, read[place], f"{path}[{place}]", meant)
     else:
-        yield f"{path or 'value'}: {shown(value)} would come back as {shown(read)}"
+        yield f"{path or 'value'}: {format_value(value)} would come back as {format_value(read)}"
 
 
 def _is_rounded(value: Any, read: Any) -> bool:

@@ -34,7 +34,7 @@ from attrs import evolve
 from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, SnapshotFormatError, UnknownSubclassError, misfit, shown
+from snapshots.errors import MalformedDataError, SnapshotFormatError, UnknownSubclassError, format_value, misfit
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -445,7 +445,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         try:
             prefix, subclass = self._subclass_of(value)
         except TypeError as error:
-            raise TypeError(f"{shown(value)} {error}") from error
+            raise TypeError(f"{format_value(value)} {error}") from error
         return prefix + subclass.codec.write(value)
 
     def _read_other(self, data: bytes, position: int, flags: int) -> tuple[Any, int]:

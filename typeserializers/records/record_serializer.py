@@ -40,7 +40,7 @@ import attrs
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, SnapshotFormatError, UnresolvableSerializerError, misfit, shown
+from snapshots.errors import MalformedDataError, SnapshotFormatError, UnresolvableSerializerError, format_value, misfit
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
@@ -339,7 +339,7 @@ def default_problem(part: RecordField) -> str:
     except Exception as error:
         reason = str(error)
     return (
-        f"the default {shown(default)} is not of type {part.serializer.type_name}, so it cannot complete old "
+        f"the default {format_value(default)} is not of type {part.serializer.type_name}, so it cannot complete old "
         f"records ({reason})"
     )
 
@@ -609,7 +609,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return record
 
     def _reject_class(self, value: Any) -> None:
-        raise TypeError(f"not a writable {self.shape.name}: {shown(value)}")
+        raise TypeError(f"not a writable {self.shape.name}: {format_value(value)}")
 
     def __repr__(self) -> str:
         family = "Attrs" if attrs.has(self.shape.record_class) else "Record"

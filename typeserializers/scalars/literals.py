@@ -18,7 +18,7 @@ from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, Type
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, StateFormatError, cut, misfit, shown
+from snapshots.errors import MalformedDataError, StateFormatError, cut, format_value, misfit
 from snapshots.type_serializer_snapshot import resolve_compatibility
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -85,7 +85,7 @@ class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
 
     def described(self) -> str:
         """The allowed values, for messages."""
-        return cut(", ".join(shown(value) for value in self.values), _MAX_SHOWN_VALUES)
+        return cut(", ".join(format_value(value) for value in self.values), _MAX_SHOWN_VALUES)
 
     def create_instance(self) -> T:
         return self.values[0]
@@ -132,12 +132,12 @@ class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
     def _encode(self, value: T) -> bytes:
         encoded = self.inner.codec.write(value)
         if encoded not in self._encoded:
-            raise ValueError(f"{shown(value)} is not one of {self.described()}")
+            raise ValueError(f"{format_value(value)} is not one of {self.described()}")
         return encoded
 
     def _checked(self, value: T) -> T:
         if value not in self._allowed:
-            raise MalformedDataError(f"{shown(value)} is not one of {self.described()}")
+            raise MalformedDataError(f"{format_value(value)} is not one of {self.described()}")
         return value
 
     def snapshot_configuration(self) -> LiteralSerializerSnapshot[T]:
@@ -202,7 +202,8 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
                 "",
                 FieldCompatibility.REJECT,
                 "literal-values-removed",
-                f"the state may hold {cut(', '.join(map(shown, removed)), _MAX_SHOWN_VALUES)}, which is not one of "
+                f"the state may hold {cut(', '.join(map(format_value, removed)), _MAX_SHOWN_VALUES)}, which "
+                "is not one of "
                 f"{new_serializer.described()}",
                 "Keep these values, or say what becomes of them in the field's metadata: converted_by(function)",
             ),

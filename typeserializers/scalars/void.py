@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import misfit, shown
+from snapshots.errors import format_value, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -45,7 +45,7 @@ class VoidNamespaceSerializer(SingleValueSerializer[VoidNamespace]):
 
 def _require_none(value: Any) -> None:
     if value is not None:
-        raise TypeError(f"{shown(value)} is not None")
+        raise TypeError(f"{format_value(value)} is not None")
 
 
 class VoidSerializer(CompiledTypeSerializer[None]):

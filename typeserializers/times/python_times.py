@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, misfit, shown
+from snapshots.errors import MalformedDataError, format_value, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -337,7 +337,7 @@ def _encode_zone(zone: datetime.tzinfo | None) -> tuple[int, bytes]:
                 _zone_bytes[zone] = encoded
         return KEYED_ZONE, encoded
     raise ValueError(
-        f"has the time zone {shown(zone)}, which cannot be written; "
+        f"has the time zone {format_value(zone)}, which cannot be written; "
         f"use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
     )
 
@@ -364,7 +364,8 @@ def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo
             return zone, source.position
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise MalformedDataError(
-                f"the time zone {shown(key)} is not known here: install the package tzdata, or the bytes are damaged"
+                f"the time zone {format_value(key)} is not known here: install the package tzdata, or the "
+                "bytes are damaged"
             ) from error
     raise MalformedDataError(f"a time zone of kind {kind} is not known, only 0 to 4: the bytes are damaged")
 

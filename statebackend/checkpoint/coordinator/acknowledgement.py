@@ -26,7 +26,7 @@ import fastavro
 import xxhash
 from attrs import asdict, field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import InvariantViolationError, MalformedAcknowledgementError, UnsafePathError
 from statebackend.checkpoint.handle_records import (
     NO_FILES,
@@ -239,7 +239,7 @@ class Acknowledgement:
         except (InvariantViolationError, UnsafePathError) as error:
             raise _malformed(f"breaks an invariant: {error}") from error
         except Exception as error:
-            raise _malformed(f"does not have the fields of an acknowledgement: {shown(error)}") from error
+            raise _malformed(f"does not have the fields of an acknowledgement: {format_value(error)}") from error
         if source.tell() != len(content):
             raise _malformed(f"has {len(content) - source.tell()} bytes after its end")
         return acknowledgement

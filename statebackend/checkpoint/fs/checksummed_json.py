@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from snapshots.errors import cut, shown
+from snapshots.errors import cut, format_value
 from snapshots.format_versions import newer_version, pre_release
 from statebackend.checkpoint.errors import CorruptJobIdentityError, InvariantViolationError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -75,7 +75,7 @@ def parse_checksummed_json(data: bytes, where: str, format_version: int) -> dict
     if version_key == _PRE_RELEASE_KEY:
         raise CorruptJobIdentityError(pre_release(where, "Start the job in a new job directory."))
     if type(version) is not int or version < 1:
-        raise _unusable(where, f"has no version {shown(version)}")
+        raise _unusable(where, f"has no version {format_value(version)}")
     if version > format_version:
         raise CorruptJobIdentityError(newer_version(where, version, format_version))
     return content

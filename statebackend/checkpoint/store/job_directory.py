@@ -25,7 +25,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import JobDirectoryMismatchError
 from statebackend.checkpoint.fs.checksummed_json import checksummed_json, read_record
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -79,7 +79,8 @@ class JobOrigin:
     def __attrs_post_init__(self) -> None:
         require(
             isinstance(self.savepoint_uri, str) and 0 < len(self.savepoint_uri) <= _MAX_URI_LENGTH,
-            f"savepoint_uri must be a string of 1 to {_MAX_URI_LENGTH} characters, not {shown(self.savepoint_uri)}",
+            f"savepoint_uri must be a string of 1 to {_MAX_URI_LENGTH} characters, not "
+            f"{format_value(self.savepoint_uri)}",
         )
         check_identifier("savepoint_job_id", self.savepoint_job_id)
         check_integer("savepoint_id", self.savepoint_id, 0, _MAX_INTEGER)

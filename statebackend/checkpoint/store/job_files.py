@@ -20,7 +20,7 @@ from typing import Final
 
 from attrs import asdict, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import JobDirectoryMismatchError
 from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json, read_record
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -72,7 +72,7 @@ class Rollback:
         is_name = isinstance(self.source_log, str) and self.source_log != ""
         require(
             is_name and self.source_log == path_segment(self.source_log),
-            f"source_log must be the name of a directory, not {shown(self.source_log)}",
+            f"source_log must be the name of a directory, not {format_value(self.source_log)}",
         )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import fields, frozen, has
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
@@ -86,7 +86,7 @@ def remains(
     if entries is None and elements is None and marker is None:
         raise ValueError("pass what to search: entries, elements or a marker")
     if marker is not None and not isinstance(marker, (bytes, str)):
-        raise ValueError(f"a marker must be bytes or a string, not {shown(marker)}")
+        raise ValueError(f"a marker must be bytes or a string, not {format_value(marker)}")
     if marker is not None and not marker:
         raise ValueError("the marker is empty; pass at least one byte or character")
     if marker is not None and savepoint.metadata.kind is not CheckpointKind.SAVEPOINT:
@@ -98,13 +98,13 @@ def remains(
         for uid, name in savepoint.states:
             for entry in savepoint.read(uid, name):
                 if entries(entry):
-                    yield Remainder(f"operator {uid!r}, state {name!r}", shown(entry))
+                    yield Remainder(f"operator {uid!r}, state {name!r}", format_value(entry))
     if elements is not None:
         for uid, operator in savepoint.operators.items():
             for name in operator.operator_states:
                 for element in savepoint.read_operator_state(uid, name):
                     if elements(element):
-                        yield Remainder(f"operator {uid!r}, operator state {name!r}", shown(element))
+                        yield Remainder(f"operator {uid!r}, operator state {name!r}", format_value(element))
     if marker is not None:
         yield from _marked(savepoint, _bytes_of(marker))
 

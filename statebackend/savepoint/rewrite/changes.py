@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.invariants import check_identifier
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
@@ -61,7 +61,7 @@ class RemoveOperator:
     def apply(self, drafts: Drafts) -> None:
         drafts.operator(self.uid)
         del drafts.operators[self.uid]
-        drafts.inherit((self.uid,), ())
+        drafts.set_successors((self.uid,), ())
 
 
 @frozen
@@ -75,7 +75,7 @@ class RenameOperator:
         draft.uid = self.to
         draft.name = self.to if draft.name == self.uid else draft.name
         drafts.operators = {draft.uid: draft for draft in drafts.operators.values()}
-        drafts.inherit((self.uid,), (self.to,))
+        drafts.set_successors((self.uid,), (self.to,))
 
 
 @frozen
@@ -250,7 +250,7 @@ class KeepElements:
         state = draft.operator_state(self.name)
         if state is None:
             known = ", ".join(draft.operator_states) or "none"
-            raise PlanError(f"operator {self.uid!r} has no operator state {shown(self.name)}; it has {known}")
+            raise PlanError(f"operator {self.uid!r} has no operator state {format_value(self.name)}; it has {known}")
         state.predicates.append((self.predicate, self.number))
 
 
@@ -325,13 +325,13 @@ class Drop:
 
 def _check_descriptor(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
-        raise PlanError(f"{shown(given)} is not a descriptor of {what}; pass the one that the job registers")
+        raise PlanError(f"{format_value(given)} is not a descriptor of {what}; pass the one that the job registers")
 
 
 def _check_whole_number(what: str, given: object) -> None:
     # bool is a subclass of int.
     if type(given) is not int:
-        raise PlanError(f"{what} is a whole number, not {shown(given)}")
+        raise PlanError(f"{what} is a whole number, not {format_value(given)}")
 
 
 def _key_serializer(columns: Sequence[str]) -> TypeSerializer[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from snapshots.errors import StateFormatError, shown
+from snapshots.errors import StateFormatError, format_value
 from statebackend.checkpoint.invariants import check_identifier
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
@@ -141,7 +141,9 @@ class OperatorDraft:
         """Return a keyed state. Raises `PlanError` that lists the existing states."""
         state = _found(self.states, name)
         if state is None:
-            raise PlanError(f"operator {self.uid!r} has no keyed state {shown(name)}; it has {_listed(self.states)}")
+            raise PlanError(
+                f"operator {self.uid!r} has no keyed state {format_value(name)}; it has {_listed(self.states)}"
+            )
         return state
 
     def operator_state(self, name: str) -> OperatorStateDraft | None:
@@ -186,14 +188,14 @@ class Drafts:
         """The changes that remove entries, by their numbers."""
         self.dropped: set[str] = set()
         """Metadata sections that are dropped."""
-        self.heirs: dict[str, list[str]] = {uid: [uid] for uid in self.operators}
+        self.successors: dict[str, list[str]] = {uid: [uid] for uid in self.operators}
         """The uids that continue each stored operator."""
 
     def operator(self, uid: str) -> OperatorDraft:
         """Return an operator without opening its states. Raises `PlanError` that lists the existing operators."""
         draft = _found(self.operators, uid)
         if draft is None:
-            raise PlanError(f"there is no operator {shown(uid)}; there are {_listed(self.operators)}")
+            raise PlanError(f"there is no operator {format_value(uid)}; there are {_listed(self.operators)}")
         return draft
 
     def opened(self, uid: str) -> OperatorDraft:
@@ -244,11 +246,11 @@ class Drafts:
         if uid in self.operators:
             raise PlanError(f"there is an operator {uid!r} already; remove or rename it first")
 
-    def inherit(self, former: Collection[str], heirs: Sequence[str]) -> None:
+    def set_successors(self, former: Collection[str], successors: Sequence[str]) -> None:
         """Record the operators that continue earlier operators. There are none if these are removed."""
-        for origin, own in self.heirs.items():
-            passed_on = [heir for uid in own for heir in (heirs if uid in former else (uid,))]
-            self.heirs[origin] = list(dict.fromkeys(passed_on))
+        for origin, own in self.successors.items():
+            passed_on = [successor for uid in own for successor in (successors if uid in former else (uid,))]
+            self.successors[origin] = list(dict.fromkeys(passed_on))
 
     def _open(self, draft: OperatorDraft, origin: str) -> None:
         assert self._source is not None

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import frozen
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.savepoint.column_codecs import read_column, write_column
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
@@ -128,7 +128,7 @@ def _none_or_truth(serializer: TypeSerializer[Any], values: Sequence[Any]) -> in
 
 
 def _why(value: Any, if_none: str) -> str:
-    return if_none if value is None else f"{shown(value)} is a bool, and the column has numbers"
+    return if_none if value is None else f"{format_value(value)} is a bool, and the column has numbers"
 
 
 def canonical_key(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
@@ -347,7 +347,7 @@ class _Encoding:
             # The length of the list shows which key was rejected.
             made.extend(map(make, given))
         except (ValueError, OverflowError) as error:
-            raise self._misfit("key", f"{shown(given[len(made)])}: {error}", len(made)) from error
+            raise self._misfit("key", f"{format_value(given[len(made)])}: {error}", len(made)) from error
         return made
 
     def _stored_values(self, values: Sequence[Any], times: Sequence[Any] | None) -> Sequence[Any]:
@@ -367,7 +367,7 @@ class _Encoding:
     def _check_lists(self, values: Sequence[Any]) -> None:
         for row, elements in enumerate(values):
             if not isinstance(elements, (list, tuple)):
-                raise self._misfit("value", f"{shown(elements)} is not a list", row)
+                raise self._misfit("value", f"{format_value(elements)} is not a list", row)
             if type(None) in set(map(type, elements)):
                 raise self._misfit("value", "None cannot be an element of a list", row)
 
@@ -397,7 +397,7 @@ class _Encoding:
         place = ""
         if what != "key":
             key = self.given_keys()[row]
-            place = f", key {shown(key.as_py() if isinstance(key, pa.Scalar) else key)}"
+            place = f", key {format_value(key.as_py() if isinstance(key, pa.Scalar) else key)}"
         return EntryError(f"state {self.schema.name!r}{place}: the {what} does not fit: {reason}")
 
 

@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
@@ -126,7 +126,8 @@ def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
     for (one, _), (other, _) in pairwise(sorted(sessions)):
         if other.start <= one.end:
             return (
-                f"the sessions {shown(one)} and {shown(other)} would become one, and a plan cannot merge their "
+                f"the sessions {format_value(one)} and {format_value(other)} would become one, and a plan "
+                "cannot merge their "
                 f"contents. Let them end first (stop the job with drain=True), or leave one out in all states "
                 f"(keep_entries)"
             )
@@ -168,7 +169,9 @@ class _Merging:
             raise failed_function(schema.name, key_of(schema, rows), error) from error
         overlap = overlap_of_sessions(merged) if are_sessions(schema.serializers) else None
         if overlap is not None:
-            raise PlanError(f"state {schema.name!r}, key {shown(key_of(schema, rows))}: {overlap}. Nothing was written")
+            raise PlanError(
+                f"state {schema.name!r}, key {format_value(key_of(schema, rows))}: {overlap}. Nothing was written"
+            )
         columns: dict[str, list[Any]] = {"value": [merged]}
         if schema.is_timed:
             times = decoded(schema, rows, "last_access_ms")
@@ -188,9 +191,9 @@ class _Rejection:
 
     def __call__(self, rows: pa.RecordBatch) -> RepeatedKeyError:
         schema = self.schema
-        place = [f"key {shown(key_of(schema, rows))}"]
+        place = [f"key {format_value(key_of(schema, rows))}"]
         place += [
-            f"{column.replace('_', ' ')} {shown(decoded(schema, rows.slice(0, 1), column)[0])}"
+            f"{column.replace('_', ' ')} {format_value(decoded(schema, rows.slice(0, 1), column)[0])}"
             for column in ("namespace", "user_key")
             if column in rows.schema.names
         ]
@@ -335,11 +338,12 @@ def _holds(predicate: Callable[[Any], bool], element: Any, name: str) -> bool:
         flag = predicate(element)
     except Exception as error:
         raise PlanError(
-            f"operator state {name!r}, {shown(element)}: a function of the plan failed with {type(error).__name__}: "
+            f"operator state {name!r}, {format_value(element)}: a function of the plan failed with "
+            f"{type(error).__name__}: "
             f"{error}. Nothing was written"
         ) from error
     if flag is not True and flag is not False:
-        raise PlanError(f"operator state {name!r}: a predicate returned {shown(flag)}, neither True nor False")
+        raise PlanError(f"operator state {name!r}: a predicate returned {format_value(flag)}, neither True nor False")
     return flag
 
 
@@ -381,7 +385,8 @@ def _given(
 def _list_rows(given: PlannedElements) -> list[OperatorStateRow]:
     if isinstance(given.elements, (Mapping, str, bytes)) or not isinstance(given.elements, Iterable):
         raise EntryError(
-            f"operator state {given.descriptor.name!r}: {shown(given.elements)} is not an iterable of list elements"
+            f"operator state {given.descriptor.name!r}: {format_value(given.elements)} is not an iterable of "
+            "list elements"
         )
     serializer = given.descriptor.serializers["element"]
     rows: list[OperatorStateRow] = []

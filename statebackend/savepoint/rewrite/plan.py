@@ -24,7 +24,7 @@ from attrs import define, evolve, frozen
 
 from snapshots.composite import merge_snapshots
 from snapshots.envelope import snapshot_from_bytes
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite import changes
@@ -124,7 +124,7 @@ class SplitOperator:
                 state.add_step(step)
             if uid == self.operator_state:
                 part.operator_states = draft.operator_states
-        drafts.inherit((self.uid,), self.into)
+        drafts.set_successors((self.uid,), self.into)
 
 
 @frozen
@@ -171,7 +171,7 @@ class MergeOperators:
         for uid in self.uids:
             del drafts.operators[uid]
         drafts.add(merged)
-        drafts.inherit(self.uids, (self.into,))
+        drafts.set_successors(self.uids, (self.into,))
 
 
 def _merge_state(merged: OperatorDraft, name: str, state: StateDraft, uid: str) -> None:
@@ -463,7 +463,7 @@ class Plan:
 def _listed(what: str, names: object) -> tuple[str, ...]:
     # A str is also a sequence of str.
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
-        raise PlanError(f"{what} must be a list of names, not {shown(names)}")
+        raise PlanError(f"{what} must be a list of names, not {format_value(names)}")
     return tuple(names)
 
 
@@ -473,7 +473,7 @@ def _states(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _merges(merge: Mapping[str, Merge] | None) -> dict[str, Merge]:
     if merge is not None and not (isinstance(merge, Mapping) and all(map(callable, merge.values()))):
-        raise PlanError(f"merge must map state names to functions of two values, not {shown(merge)}")
+        raise PlanError(f"merge must map state names to functions of two values, not {format_value(merge)}")
     return dict(merge or {})
 
 
@@ -482,11 +482,11 @@ def _columns(key: Key) -> tuple[str, ...]:
     if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
         raise PlanError(
             f"the types of key columns are Spark's names, as 'string' or ('string', 'bigint'), not "
-            f"{shown(key)}; there are {', '.join(KEY_COLUMNS)}"
+            f"{format_value(key)}; there are {', '.join(KEY_COLUMNS)}"
         )
     return tuple(columns)
 
 
 def _name_of(descriptor: object) -> str:
     """Return the state's name for messages. Other objects than descriptors are rejected when the plan is executed."""
-    return getattr(descriptor, "name", shown(descriptor))
+    return getattr(descriptor, "name", format_value(descriptor))

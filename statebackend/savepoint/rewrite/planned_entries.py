@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import define, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
 from statebackend.savepoint.rewrite.entry_codec import EntryBatch
@@ -76,7 +76,7 @@ class PlannedEntries:
             entries = [entries]
         if isinstance(entries, (Mapping, str, bytes)) or not isinstance(entries, Iterable):
             raise EntryError(
-                f"state {schema.name!r}: {shown(entries)} is not an iterable of entries; an entry is a tuple "
+                f"state {schema.name!r}: {format_value(entries)} is not an iterable of entries; an entry is a tuple "
                 f"({', '.join(schema.entry_columns)})"
             )
         source = iter(entries)
@@ -95,7 +95,9 @@ class PlannedEntries:
     def _of_state_entries(self, schema: EntrySchema, chunk: Sequence[Any]) -> dict[str, Sequence[Any]]:
         wrong = next((one for one in chunk if not isinstance(one, StateEntry)), None)
         if wrong is not None:
-            raise EntryError(f"state {schema.name!r}: {shown(wrong)} is among entries that were read; use one form")
+            raise EntryError(
+                f"state {schema.name!r}: {format_value(wrong)} is among entries that were read; use one form"
+            )
         columns: dict[str, Sequence[Any]] = {
             name: [getattr(entry, name) for entry in chunk] for name in schema.entry_columns
         }
@@ -107,7 +109,9 @@ class PlannedEntries:
     def _of_arrow(self, schema: EntrySchema, batches: Iterator[Any], pace: _Pace) -> Iterator[EntryBatch]:
         for batch in batches:
             if not isinstance(batch, pa.RecordBatch):
-                raise EntryError(f"state {schema.name!r}: {shown(batch)} is among batches of pyarrow; use one form")
+                raise EntryError(
+                    f"state {schema.name!r}: {format_value(batch)} is among batches of pyarrow; use one form"
+                )
             yield from self._of_batch(schema, batch, pace)
 
     def _of_batch(self, schema: EntrySchema, batch: pa.RecordBatch, pace: _Pace) -> Iterator[EntryBatch]:
@@ -171,7 +175,7 @@ def _of_tuples(schema: EntrySchema, names: Sequence[str], chunk: Sequence[Any]) 
     if len(columns) != len(names):
         wrong = next((one for one in chunk if not (isinstance(one, (tuple, list)) and len(one) == len(names))), None)
         raise EntryError(
-            f"state {schema.name!r}: {shown(wrong)} is not an entry; an entry is a tuple ({', '.join(names)})"
+            f"state {schema.name!r}: {format_value(wrong)} is not an entry; an entry is a tuple ({', '.join(names)})"
         )
     return dict(zip(names, columns, strict=True))
 
@@ -206,7 +210,7 @@ def _reject_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> N
 
 def _text_of(row: pa.Array) -> str:
     try:
-        return shown(row[0].as_py())
+        return format_value(row[0].as_py())
     except _UNREADABLE as error:
         try:
             return f"{row.cast(pa.string())[0]}"

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from snapshots.errors import StateFormatError, shown
+from snapshots.errors import StateFormatError, format_value
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.services import JobServices
@@ -94,7 +94,7 @@ def carried_metadata(base: CheckpointMetadata, drafts: Drafts, operators: Sequen
     """Return the metadata sections for the new operators, without operators and files."""
     watermarks = None
     if base.watermarks is not None and "watermarks" not in drafts.dropped:
-        nodes = _carried_nodes(base.watermarks.nodes, drafts.heirs)
+        nodes = _carried_nodes(base.watermarks.nodes, drafts.successors)
         watermarks = WatermarkState(base.watermarks.watermark_ms, base.watermarks.channels, nodes)
     return evolve(
         base,
@@ -104,21 +104,23 @@ def carried_metadata(base: CheckpointMetadata, drafts: Drafts, operators: Sequen
     )
 
 
-def _carried_nodes(nodes: Sequence[NodeWatermark], heirs: Mapping[str, Sequence[str]]) -> tuple[NodeWatermark, ...]:
+def _carried_nodes(
+    nodes: Sequence[NodeWatermark], successors: Mapping[str, Sequence[str]]
+) -> tuple[NodeWatermark, ...]:
     carried: dict[str, NodeWatermark | None] = {}
     for node in nodes:
-        inputs = tuple(kept for one in node.inputs if (kept := _carried_input(one, heirs)) is not None)
-        for uid in heirs.get(node.node, (node.node,)):
+        inputs = tuple(kept for one in node.inputs if (kept := _carried_input(one, successors)) is not None)
+        for uid in successors.get(node.node, (node.node,)):
             own = evolve(node, node=uid, inputs=inputs)
             # Different watermarks of origins result in None.
             carried[uid] = own if uid not in carried or carried[uid] == own else None
     return tuple(node for node in carried.values() if node is not None)
 
 
-def _carried_input(one: InputWatermark, heirs: Mapping[str, Sequence[str]]) -> InputWatermark | None:
+def _carried_input(one: InputWatermark, successors: Mapping[str, Sequence[str]]) -> InputWatermark | None:
     channels: dict[str, InputChannel] = {}
     for channel in one.channels:
-        for uid in heirs.get(channel.channel, (channel.channel,)):
+        for uid in successors.get(channel.channel, (channel.channel,)):
             own = evolve(channel, channel=uid)
             channels[uid] = _earlier(channels[uid], own) if uid in channels else own
     return InputWatermark(one.watermark_ms, tuple(channels.values())) if channels else None
@@ -393,7 +395,7 @@ class SavepointWriter:
             problems += drafts.place_all_keys()
         try:
             if type(drafts.max_parallelism) is not int:
-                raise TypeError(f"max_parallelism must be a whole number, not {shown(drafts.max_parallelism)}")
+                raise TypeError(f"max_parallelism must be a whole number, not {format_value(drafts.max_parallelism)}")
             check_parallelism(1 if drafts.parallelism is None else drafts.parallelism, drafts.max_parallelism)
         except (ValueError, TypeError) as error:
             problems.append(str(error))

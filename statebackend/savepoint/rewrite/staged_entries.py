@@ -21,7 +21,7 @@ from typing import Any
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.savepoint.entry_schema import EntrySchema
@@ -49,7 +49,7 @@ def scratch_space(directory: str | None) -> Iterator[str]:
         try:
             path = made.enter_context(temporary_directory(directory))
         except (OSError, TypeError, ValueError, PrivateDirectoryError) as error:
-            place = "the system's temporary directory" if directory is None else shown(directory)
+            place = "the system's temporary directory" if directory is None else format_value(directory)
             raise PlanError(
                 f"no scratch directory can be created in {place}: {error}. Pass scratch_directory=<a directory with "
                 f"room for all rows>. Nothing was written"

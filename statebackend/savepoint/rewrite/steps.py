@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.savepoint.errors import PlanError, failed_function
 from statebackend.savepoint.rewrite.entry_codec import EntryBatch, times_after_change
 from statebackend.savepoint.stored_entries import StateEntry
@@ -126,7 +126,7 @@ def _checked_flags(batch: EntryBatch, flags: list[Any]) -> list[bool]:
     for row, flag in enumerate(flags):
         if flag is not True and flag is not False:
             raise PlanError(
-                f"state {batch.schema.name!r}, key {shown(batch.column('key')[row])}: a predicate returned "
-                f"{shown(flag)}, which is neither True nor False. Nothing was written"
+                f"state {batch.schema.name!r}, key {format_value(batch.column('key')[row])}: a predicate returned "
+                f"{format_value(flag)}, which is neither True nor False. Nothing was written"
             )
     return flags

@@ -16,9 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, TimestampType
 
+from snapshots.errors import format_value
 from statebackend.spark.columns import column_meant_by
 from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import RESERVED_PREFIX
 from statebackend.streaming.runtime.event_time import EventTime, check_follows_from_epochs

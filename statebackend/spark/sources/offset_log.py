@@ -47,6 +47,7 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, ReadSource, WatermarkState
 from statebackend.checkpoint.store.checkpoint_directories import SET_ASIDE_DIRECTORY
@@ -68,7 +69,7 @@ from statebackend.spark.sources.progress import (
     source_order,
     whole_source_log,
 )
-from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, format_value
+from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, are_of_splits
 from statebackend.streaming.runtime.starting_point import StartingPoint

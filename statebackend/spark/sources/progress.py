@@ -50,12 +50,12 @@ from typing import Any, Final
 
 from attrs import asdict, frozen
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import CheckpointError, InvariantViolationError
 from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checked_relative_path
 from statebackend.checkpoint.metadata import ReadSource, SourcePositions
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, is_json_object
 
 __all__ = [

@@ -23,9 +23,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampType
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.metadata import ReadSource
 from statebackend.spark.sources.progress import Schema
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 

@@ -25,6 +25,7 @@ from attrs import frozen
 from pyspark import cloudpickle
 
 from snapshots.envelope import known_snapshot_classes, register_snapshot
+from snapshots.errors import format_value
 from snapshots.permitted_modules import (
     allow_snapshot_modules,
     allowed_snapshot_modules,
@@ -36,7 +37,7 @@ from snapshots.type_serializer_snapshot import (
     define_snapshot_class,
     without_defining_snapshot_classes,
 )
-from statebackend.streaming.errors import MissingModuleError, format_value
+from statebackend.streaming.errors import MissingModuleError
 
 __all__ = ["pickled", "unpickled"]
 

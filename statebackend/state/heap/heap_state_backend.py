@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
 from statebackend.state.backend_parameters import KeyedStateBackendParameters
 from statebackend.state.heap.heap_state_store import HEAP_BACKEND, HeapStateStore
@@ -279,7 +279,7 @@ class HeapStateBackend(StateBackend):
     def __init__(self, kept_bytes_per_host: int | None = None, kept_epochs: int = DEFAULT_KEPT_EPOCHS) -> None:
         for name, number in (("kept_bytes_per_host", kept_bytes_per_host), ("kept_epochs", kept_epochs)):
             if not (type(number) is int and number >= 0) and (name, number) != ("kept_bytes_per_host", None):
-                raise ValueError(f"{name} is {shown(number)}; it must be a whole number of 0 or more")
+                raise ValueError(f"{name} is {format_value(number)}; it must be a whole number of 0 or more")
         self.kept_bytes_per_host = kept_bytes_per_host
         self.kept_epochs = kept_epochs
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.canonical import CanonicalRow
 from statebackend.state.entry_keys import EntryKeys, KeyForm
 from statebackend.state.errors import StateRestoreError
@@ -329,7 +329,7 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         try:
             return self._store(value)
         except SerializationError as error:
-            rejected = error.at(f"{{{shown(key)}}}")
+            rejected = error.at(f"{{{format_value(key)}}}")
             raise (rejected if self._read is None else rejected.within(self.describe())) from error
 
 

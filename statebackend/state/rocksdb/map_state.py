@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.entry_keys import encoded_user_key
 from statebackend.state.map_state import InternalMapState
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, UNKNOWN, CachedState, Changes, Drained
@@ -275,7 +275,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
                 return key, value, self._size_of(value)
             return key, value, self.encode(self._value_serializer, value)
         except SerializationError as error:
-            raise error.at(f"{{{shown(key)}}}") from error
+            raise error.at(f"{{{format_value(key)}}}") from error
 
     def _cache_key(self, key_bytes: bytes) -> Any:
         return self.decode(self._key_serializer, key_bytes) if self._key_is_object else key_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.state.backend_parameters import KeyedStateBackendParameters
 from statebackend.state.rocksdb.cached_state import DEFAULT_CACHE_BYTES, MIN_CACHE_BYTES
 from statebackend.state.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
@@ -36,14 +36,14 @@ class RocksDBStateBackend(StateBackend):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         if type(cache_entries) is not int or cache_entries < 1:
-            raise ValueError(f"cache_entries is {shown(cache_entries)}; it must be a whole number of 1 or more")
+            raise ValueError(f"cache_entries is {format_value(cache_entries)}; it must be a whole number of 1 or more")
         if type(memory_budget_bytes) is not int or memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
             raise ValueError(
-                f"memory_budget_bytes is {shown(memory_budget_bytes)}; it must be a whole number of at "
+                f"memory_budget_bytes is {format_value(memory_budget_bytes)}; it must be a whole number of at "
                 f"least {MIN_MEMORY_BUDGET_BYTES}"
             )
         if type(cache_bytes) is not int or cache_bytes < MIN_CACHE_BYTES:
-            raise ValueError(f"cache_bytes is {shown(cache_bytes)}; it must be a whole number of 1 or more")
+            raise ValueError(f"cache_bytes is {format_value(cache_bytes)}; it must be a whole number of 1 or more")
         self.cache_entries = cache_entries
         self.cache_bytes = cache_bytes
         self.memory_budget_bytes = memory_budget_bytes

@@ -20,7 +20,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from snapshots.errors import cut
+from snapshots.errors import cut, one_line
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, ReportValue, TaskId
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -30,7 +30,7 @@ from statebackend.savepoint.statistics import CheckpointSizes, checkpoint_sizes
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.progress import Progress
 from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.errors import describe_exception, one_line
+from statebackend.streaming.errors import describe_exception
 from statebackend.streaming.metrics import (
     REMEMBERED_EPOCHS,
     CheckpointCost,

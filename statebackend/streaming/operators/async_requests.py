@@ -25,12 +25,13 @@ from typing import Any, Final, NoReturn, Protocol
 
 from attrs import define, frozen
 
+from snapshots.errors import format_value
 from snapshots.loggers import logger_of
 from statebackend.state.errors import StateRegistrationError
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.async_functions import AsyncContext, AsyncRetryStrategy
-from statebackend.streaming.errors import describe_exception, format_value
+from statebackend.streaming.errors import describe_exception
 from statebackend.streaming.functions import DelegatingContext
 from statebackend.streaming.operators.function_calls import check_results
 from statebackend.streaming.rows.record_copies import copied

@@ -43,6 +43,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from attrs import define, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.descriptors import descriptors_on_class
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.states import ListState
@@ -53,7 +54,6 @@ from statebackend.streaming.errors import (
     StreamJobError,
     UserFunctionError,
     describe_exception,
-    format_value,
 )
 from statebackend.streaming.functions import RuntimeContext
 from statebackend.streaming.operators.async_requests import (

@@ -17,6 +17,7 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
+from snapshots.errors import format_value
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor, OperatorStateDescriptor
@@ -31,7 +32,6 @@ from statebackend.streaming.broadcast_functions import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
-from statebackend.streaming.errors import format_value
 from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
 from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key, of_record
 from statebackend.streaming.operators.keyed_process import ElementMethod, KeyedCallForms, KeyedProcessOperator

@@ -14,7 +14,8 @@ from typing import Any
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import stored_form
 from statebackend.streaming.rows.row_reader import is_row_class, row_class

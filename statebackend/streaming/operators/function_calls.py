@@ -12,17 +12,10 @@ from types import GeneratorType
 from typing import Any, Final
 from uuid import UUID
 
-from snapshots.errors import StateFormatError
+from snapshots.errors import StateFormatError, format_value, one_line
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.state.errors import StateBackendError
-from statebackend.streaming.errors import (
-    MissingTimestampError,
-    StreamJobError,
-    UserFunctionError,
-    describe_exception,
-    format_value,
-    one_line,
-)
+from statebackend.streaming.errors import MissingTimestampError, StreamJobError, UserFunctionError, describe_exception
 
 __all__ = ["PLAIN_RESULTS", "call_failure", "call_user", "check_results", "missing_timestamp", "of_key", "of_record"]
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from snapshots.errors import format_value
 from statebackend.savepoint.column_codecs import key_rows
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.key_batch import KeyBatch
@@ -21,7 +22,7 @@ from statebackend.streaming.batch_functions import (
     KeyedBatchFunction,
     Rows,
 )
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.functions import TimeDomain, TimerService, open_function
 from statebackend.streaming.operators.function_calls import call_failure, call_user
 from statebackend.streaming.operators.keyed_timers import TIMERS_NAME, KeyedTimers, NoTimers

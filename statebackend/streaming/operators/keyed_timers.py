@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state.durations import DurationError, duration_ms
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.functions import Delay, KeyedFunction, TimerService
@@ -85,7 +85,7 @@ def _registered_ms(time: object, now: Callable[[], int | None]) -> int:
     now_ms = now()
     if now_ms is None:
         raise SerializationError(
-            "a timer", (f"the delay {shown(time)} starts at a timestamp, and this call has none; pass a time",)
+            "a timer", (f"the delay {format_value(time)} starts at a timestamp, and this call has none; pass a time",)
         )
     try:
         return now_ms + duration_ms(time, "the delay", at_least_ms=0)

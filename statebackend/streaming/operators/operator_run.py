@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from statebackend.streaming.errors import StreamJobError, UserFunctionError, one_line
+from snapshots.errors import one_line
+from statebackend.streaming.errors import StreamJobError, UserFunctionError
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
 from statebackend.streaming.operators.subtask_context import SubtaskContext
 from statebackend.streaming.output_tag import OutputTag

@@ -39,13 +39,14 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from snapshots.errors import format_value
 from statebackend.state.list_state import ListStateDescriptor
 from statebackend.state.map_state import MapStateDescriptor
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.state.states import BroadcastState, ListState, MapState, ValueState
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.functions import OperatorStateStore, RuntimeContext
 from statebackend.streaming.operators.function_calls import call_failure, call_user, of_key
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator

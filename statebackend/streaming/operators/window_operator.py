@@ -35,6 +35,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import evolve, frozen
 
+from snapshots.errors import format_value
 from statebackend.savepoint.column_codecs import key_rows, window_timers
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms
@@ -47,7 +48,7 @@ from statebackend.state.operator_state_descriptors import OperatorStateDescripto
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
 from statebackend.streaming.aggregates import in_utc, is_grouped_alike
-from statebackend.streaming.errors import AggregateOverflowError, StreamJobError, format_value
+from statebackend.streaming.errors import AggregateOverflowError, StreamJobError
 from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
 from statebackend.streaming.operators.aligned_batches import AlignedBatches, ChangedValue, ChangedWindows
 from statebackend.streaming.operators.element_form import element_form

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from snapshots.errors import format_value
 from statebackend.savepoint.column_codecs import CodecMissError, column_codec
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.value_forms import ColumnForms
@@ -31,7 +32,7 @@ from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import AggregateFunction
 from statebackend.state.value_forms import compile_exact
 from statebackend.streaming.aggregates import BoundAggregates
-from statebackend.streaming.errors import AggregateOverflowError, format_value
+from statebackend.streaming.errors import AggregateOverflowError
 from statebackend.streaming.operators.element_form import ElementForm
 from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.windows.evictors import Evictor, TimestampedValue

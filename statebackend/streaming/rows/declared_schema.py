@@ -20,7 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import evolve, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 
 __all__ = [
     "OF_OUTPUT_TAG",

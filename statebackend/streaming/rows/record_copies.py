@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import attrs
 
-from statebackend.streaming.errors import StreamJobError, describe_exception, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import StreamJobError, describe_exception
 from typeserializers.records.record_shape import field_names
 
 __all__ = ["IMMUTABLE_TYPES", "copied", "copied_records"]

@@ -31,7 +31,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union
 import pyarrow as pa
 from attrs import evolve, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import (
     Column,
     DeclaredSchema,

@@ -27,7 +27,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
+from snapshots.errors import format_value, one_line
+from statebackend.streaming.errors import StreamJobError, describe_exception
 from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.time_zones import time_zone_named
 

@@ -34,7 +34,8 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import field, frozen
 
-from statebackend.streaming.errors import StreamJobError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.rows.record_copies import IMMUTABLE_TYPES, copied
 from statebackend.streaming.rows.record_schema import constant_value
 from statebackend.streaming.rows.row_reader import is_row_class, row_class

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.state.clock import Clock
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.stream_graph import (
@@ -171,13 +171,16 @@ def whole_milliseconds(clock: Clock) -> Clock:
     """Check a clock of the user. Raises `JobDefinitionError` if it is not callable or returns no time."""
     if not callable(clock):
         given: object = clock
-        raise JobDefinitionError(f"clock is {shown(given)}; it takes a function that returns milliseconds since 1970")
+        raise JobDefinitionError(
+            f"clock is {format_value(given)}; it takes a function that returns milliseconds since 1970"
+        )
 
     def asked() -> int:
         time_ms = clock()
         if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
             raise JobDefinitionError(
-                f"the clock returned {shown(time_ms)}; it must return milliseconds since 1970 as an integer, such as "
+                f"the clock returned {format_value(time_ms)}; it must return milliseconds since 1970 as an "
+                "integer, such as "
                 f"lambda: time.time_ns() // 1_000_000"
             )
         return time_ms

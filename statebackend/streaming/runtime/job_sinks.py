@@ -27,18 +27,13 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.errors import format_value
 from snapshots.format_versions import newer_version, pre_release
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back, write_roll_back
-from statebackend.streaming.errors import (
-    JobDefinitionError,
-    JobRestoreError,
-    describe_exception,
-    format_instance,
-    format_value,
-)
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, describe_exception, format_instance
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
 __all__ = ["JobSinks", "SinkAdapter", "StagedEpoch", "decode_committables", "encode_committables", "no_sink"]

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from snapshots.errors import format_value
 from snapshots.loggers import logger_of
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.operators.keyed_timers import overrides_on_timer
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.runtime.event_time import EventTime

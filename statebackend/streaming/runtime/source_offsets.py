@@ -20,13 +20,14 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.savepoint.restored_state import SOURCE_POSITIONS, SPLIT_IDENTITIES, RestoredState
 from statebackend.state.operator_state_backend import OperatorStateBackend, OperatorStateBackendParameters
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.operator_state_redistribution import restored_operator_state
-from statebackend.streaming.errors import StreamJobError, format_value
+from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.stream_graph import ReplayableSource
 
 __all__ = [

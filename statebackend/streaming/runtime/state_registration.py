@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
+from snapshots.errors import one_line
 from statebackend.state.descriptors import Descriptor
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.state.key_context import KeySetter
@@ -21,7 +22,7 @@ from statebackend.state.operator_state_tables import TABLES
 from statebackend.state.priority_queue import TIMER_STATES
 from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.states import State
-from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, one_line
+from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception
 from statebackend.streaming.functions import KeyedFunction, RuntimeContext, open_function
 from statebackend.streaming.operators.keyed_timers import register_timers
 from statebackend.streaming.operators.operator import CollectingEmitter

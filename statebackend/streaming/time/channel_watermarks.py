@@ -32,7 +32,7 @@ from typing import Final
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.checkpoint.metadata import ChannelTimestamp, ChannelWatermark
 from statebackend.streaming.errors import StreamJobError
@@ -163,7 +163,7 @@ class ChannelWatermarks:
 
     def _unknown(self, event: str, source: str) -> IllegalTransitionError:
         names = ", ".join(map(repr, self._sources)) or "none"
-        return IllegalTransitionError(event, "RUNNING", f"there is no source {shown(source)}; there are {names}")
+        return IllegalTransitionError(event, "RUNNING", f"there is no source {format_value(source)}; there are {names}")
 
 
 class _Source:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.checkpoint.metadata import (
     ChannelTimestamp,
@@ -106,9 +106,11 @@ class GraphWatermarks:
         known = self._nodes.get(node)
         name = "WATERMARK" if isinstance(element, Watermark) else element.name
         if known is None:
-            raise IllegalTransitionError(name, "RUNNING", f"there is no node {shown(node)}")
+            raise IllegalTransitionError(name, "RUNNING", f"there is no node {format_value(node)}")
         if known.inputs and not known.holds_watermarks:
-            raise IllegalTransitionError(name, "RUNNING", f"node {shown(node)} only forwards the times of its inputs")
+            raise IllegalTransitionError(
+                name, "RUNNING", f"node {format_value(node)} only forwards the times of its inputs"
+            )
         sender = self._senders[node]
         return self._delivered(self._from(node, element) if sender.passes(element) else [])
 
@@ -160,12 +162,14 @@ class GraphWatermarks:
 
     def _add(self, node: WatermarkNode) -> None:
         if node.id in self._nodes:
-            raise ValueError(f"two nodes are called {shown(node.id)}")
+            raise ValueError(f"two nodes are called {format_value(node.id)}")
         for one in (one for ids in node.inputs for one in ids):
             if one not in self._nodes:
-                raise ValueError(f"node {shown(node.id)} reads {shown(one)}, which does not come before it")
+                raise ValueError(
+                    f"node {format_value(node.id)} reads {format_value(one)}, which does not come before it"
+                )
         if node.is_transparent and not node.inputs:
-            raise ValueError(f"node {shown(node.id)} is transparent and reads nothing")
+            raise ValueError(f"node {format_value(node.id)} is transparent and reads nothing")
         self._positions[node.id] = len(self._nodes)
         self._nodes[node.id] = node
         if node.is_transparent:

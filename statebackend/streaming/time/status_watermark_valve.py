@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import (
@@ -167,7 +167,9 @@ class StatusWatermarkValve(Generic[C]):
     def add_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
         """Add a channel, active and without a watermark. It is not waited for if the valve has a watermark."""
         if channel in self._channels:
-            raise IllegalTransitionError("ADD_CHANNEL", self.status.name, f"channel {shown(channel)} exists already")
+            raise IllegalTransitionError(
+                "ADD_CHANNEL", self.status.name, f"channel {format_value(channel)} exists already"
+            )
         one = self._channels[channel] = _Channel(MIN_TIMESTAMP, is_idle=True)
         return self._become_active(one)
 
@@ -175,7 +177,9 @@ class StatusWatermarkValve(Generic[C]):
         """Remove a channel. Raises `IllegalTransitionError` for the only channel."""
         one = self._channel(channel, "REMOVE_CHANNEL")
         if len(self._channels) == 1:
-            raise IllegalTransitionError("REMOVE_CHANNEL", self.status.name, f"{shown(channel)} is the only channel")
+            raise IllegalTransitionError(
+                "REMOVE_CHANNEL", self.status.name, f"{format_value(channel)} is the only channel"
+            )
         sent = () if one.is_idle else self._become_idle(one)
         del self._channels[channel]
         return sent
@@ -220,5 +224,5 @@ class StatusWatermarkValve(Generic[C]):
     def _channel(self, channel: C, event: str) -> _Channel:
         one = self._channels.get(channel)
         if one is None:
-            raise IllegalTransitionError(event, self.status.name, f"there is no channel {shown(channel)}")
+            raise IllegalTransitionError(event, self.status.name, f"there is no channel {format_value(channel)}")
         return one

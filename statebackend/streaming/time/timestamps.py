@@ -12,7 +12,7 @@ import operator
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from snapshots.errors import SerializationError, shown
+from snapshots.errors import SerializationError, format_value
 from statebackend.state import durations
 from statebackend.state.durations import Duration, DurationError
 from statebackend.streaming.errors import JobDefinitionError
@@ -66,7 +66,8 @@ def timestamp_of(value: object) -> int | None:
         if MIN_TIMESTAMP <= milliseconds <= MAX_TIMESTAMP:
             return milliseconds
     raise ValueError(
-        f"{shown(value)} is not a timestamp: pass milliseconds since 1970 as an integer of 64 bits, a datetime, or None"
+        f"{format_value(value)} is not a timestamp: pass milliseconds since 1970 as an integer of 64 bits, a "
+        "datetime, or None"
     )
 
 
@@ -92,12 +93,13 @@ def time_ms(time: object) -> int:
         if time.tzinfo is not None:
             return -((_EPOCH - time) // _MILLISECOND)
         raise SerializationError(
-            "a timer", (f"{shown(time)} has no time zone; pass a datetime with one, such as tzinfo=timezone.utc",)
+            "a timer",
+            (f"{format_value(time)} has no time zone; pass a datetime with one, such as tzinfo=timezone.utc",),
         )
     if not isinstance(time, bool) and hasattr(time, "__index__"):
         return operator.index(time)
     raise SerializationError(
-        "a timer", (f"{shown(time)} is not a time; pass milliseconds since 1970 or a datetime with a time zone",)
+        "a timer", (f"{format_value(time)} is not a time; pass milliseconds since 1970 or a datetime with a time zone",)
     )
 
 

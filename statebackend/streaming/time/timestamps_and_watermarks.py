@@ -36,7 +36,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from attrs import frozen
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP, timestamp_of
@@ -99,7 +99,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
     def register(self, output: C) -> None:
         """Add an output, active and without a watermark."""
         if output in self._outputs:
-            raise IllegalTransitionError("REGISTER", self._state, f"output {shown(output)} exists already")
+            raise IllegalTransitionError("REGISTER", self._state, f"output {format_value(output)} exists already")
         self._outputs[output] = _Output()
 
     def unregister(self, output: C) -> bool:
@@ -132,7 +132,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
     def _output(self, output: C, event: str) -> _Output:
         one = self._outputs.get(output)
         if one is None:
-            raise IllegalTransitionError(event, self._state, f"there is no output {shown(output)}")
+            raise IllegalTransitionError(event, self._state, f"there is no output {format_value(output)}")
         return one
 
     @property
@@ -335,7 +335,8 @@ class TimestampsAndWatermarks(Generic[T]):
         if generator is None:
             if len(self._generators) >= MAX_CHANNELS:
                 raise StreamJobError(
-                    f"channel {shown(channel)} is one more than the {MAX_CHANNELS} channels that a source may have; "
+                    f"channel {format_value(channel)} is one more than the {MAX_CHANNELS} channels that a "
+                    "source may have; "
                     f"with_channel is for what has few values, such as a partition, and not for keys"
                 )
             generator = self._new_generator()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from snapshots.errors import shown
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
 from statebackend.streaming.time.watermark_generators import check_timestamp
@@ -54,9 +54,9 @@ class AlignmentGroup(Generic[C]):
         """Add a member, which may be ahead by its drift. Raises `ValueError` for a negative drift."""
         check_timestamp("the drift of a member", max_drift_ms)
         if max_drift_ms < 0:
-            raise ValueError(f"the drift of {shown(member)} is {max_drift_ms} ms; it must not be negative")
+            raise ValueError(f"the drift of {format_value(member)} is {max_drift_ms} ms; it must not be negative")
         if member in self._members:
-            raise IllegalTransitionError("JOIN", "RUNNING", f"{shown(member)} is a member of the group already")
+            raise IllegalTransitionError("JOIN", "RUNNING", f"{format_value(member)} is a member of the group already")
         self._members[member] = _Member(max_drift_ms)
 
     def watermark(self, member: C, timestamp_ms: int) -> None:
@@ -95,5 +95,5 @@ class AlignmentGroup(Generic[C]):
     def _member(self, member: C, event: str) -> _Member:
         one = self._members.get(member)
         if one is None:
-            raise IllegalTransitionError(event, "RUNNING", f"{shown(member)} is not a member of the group")
+            raise IllegalTransitionError(event, "RUNNING", f"{format_value(member)} is not a member of the group")
         return one

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.time.timestamps import Duration, clamped, duration_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, Trigger
 from typeserializers.kernel.type_serializer import TypeSerializer

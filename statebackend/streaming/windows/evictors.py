@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from snapshots.errors import format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]

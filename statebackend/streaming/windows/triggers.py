@@ -23,10 +23,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Duration, Time, clamped, duration_ms
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer

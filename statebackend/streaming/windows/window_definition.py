@@ -13,10 +13,11 @@ from typing import Any
 
 from attrs import Attribute, evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
 from statebackend.streaming.aggregates import NamedAggregates, bound_aggregates, in_utc
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.windows.assigners import WindowAssigner

@@ -18,10 +18,11 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
 from statebackend.streaming.aggregates import Aggregate, checked_aggregates
-from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 from statebackend.streaming.windows.assigners import GlobalWindows, WindowAssigner

@@ -20,7 +20,7 @@ from statebackend.savepoint.rewrite.new_files import NewOperator
 from statebackend.savepoint.rewrite.savepoint_writer import carried_metadata
 
 
-def carried(heirs: dict[str, list[str]], operators: list[NewOperator], **sections: Any) -> CheckpointMetadata:
+def carried(successors: dict[str, list[str]], operators: list[NewOperator], **sections: Any) -> CheckpointMetadata:
     base = CheckpointMetadata(
         checkpoint_id=0,
         kind=CheckpointKind.SAVEPOINT,
@@ -32,7 +32,7 @@ def carried(heirs: dict[str, list[str]], operators: list[NewOperator], **section
         **sections,
     )
     drafts = Drafts(None)
-    drafts.heirs = heirs
+    drafts.successors = successors
     return carried_metadata(base, drafts, operators)
 
 

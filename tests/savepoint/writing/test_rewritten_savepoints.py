@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looked_at_job import NOW_MS, SALES, SHOPS, Totals, stored_in
+from inspected_job import NOW_MS, SALES, SHOPS, Totals, stored_in
 from state_contents import contents, entries_of
 
 from statebackend import (

@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from driver_workplace import IDENTITY, Job, job_without_spark
-from held_items import grown, held_items
+from driver_fixture import IDENTITY, Job, job_without_spark
+from retained_items import grown, retained_items
 
 from statebackend.checkpoint import Acknowledgement, KeyedStateHandle, ReadSource, StorageError, SubtaskState
 from statebackend.savepoint.restored_state import RestoredState
@@ -314,12 +314,12 @@ def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Jo
 def test_a_driver_holds_the_same_after_a_few_epochs_as_after_hundreds(job: Job) -> None:
     for epoch_id in range(60):
         job.run(epoch_id)
-    before = held_items(job.driver)
+    before = retained_items(job.driver)
     for epoch_id in range(60, 300):
         job.run(epoch_id)
     assert len(job.driver.recorder.epochs) == 300
     # What the workplace notes itself grows, and nothing else.
-    grown_items = set(grown(before, held_items(job.driver), by=50))
+    grown_items = set(grown(before, retained_items(job.driver), by=50))
     assert grown_items == {"Job.planned_without_records", "RecordingSink.reported"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from driver_workplace import Job, job_without_spark
+from driver_fixture import Job, job_without_spark
 
 from statebackend.checkpoint import Acknowledgement, CorruptJobIdentityError, StorageError
 from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME, read_no_data_epoch

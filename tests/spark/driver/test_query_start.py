@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
 
 from statebackend.spark import query as query_start
 from statebackend.spark.query import start_query

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from looked_at_job import run_job
+from inspected_job import run_job
 
 
 @pytest.fixture(scope="package", params=["heap", "rocksdb", "savepoint"])

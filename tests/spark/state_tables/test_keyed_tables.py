@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looked_at_job import SALES
+from inspected_job import SALES
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not
 from tables_read import parts_of, reader_of, rows_of
 

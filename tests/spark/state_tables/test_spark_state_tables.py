@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from looked_at_job import SALES
+from inspected_job import SALES
 from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, LongType, StringType, TimestampType
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from looked_at_job import SALES, SumPerShop, run_job
+from inspected_job import SALES, SumPerShop, run_job
 from pyspark.sql.pandas.types import from_arrow_schema
 from tables_read import parts_of, reader_of, rows_of
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import cloudpickle
-from spark_workplace import CountWords, Workplace, memory_sink, travelling_by_value
+from spark_job_fixture import CountWords, Workplace, memory_sink, travelling_by_value
 
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot, snapshot_class_for
 from statebackend.spark.tasks import epoch_task as run_broadcast

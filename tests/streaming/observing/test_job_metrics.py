@@ -9,8 +9,8 @@ import weakref
 from pathlib import Path
 
 import pytest
-from held_items import grown, held_items
 from observed_job import HOSTILE, RUN, TrackingEvent, acknowledged, migrated_job, recorder_by_hand, visits_environment
+from retained_items import grown, retained_items
 
 from statebackend import Operation, Savepoint, StateMetricsConfig
 from statebackend.local.run import LocalRun
@@ -67,7 +67,7 @@ def test_a_thousand_epochs_keep_the_last_ones_and_all_sums() -> None:
         recorder.epoch_completed(epoch_id, acknowledgements, CheckpointCost(duration_s=1.0, checkpoint_s=0.5))
         recorder.checkpoint_failed(epoch_id, "full " * 1000)
         if epoch_id in (500, 1400):
-            sizes.append(held_items(recorder))
+            sizes.append(retained_items(recorder))
     metrics = recorder.metrics()
     assert [one.epoch_id for one in metrics.epochs] == list(range(500, 1500))
     assert metrics.totals.epochs == metrics.totals.duration_s == 1500

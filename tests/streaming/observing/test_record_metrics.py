@@ -9,7 +9,7 @@ import event_time_model
 import pytest
 from chain_runner import write_batches
 from event_time_model import SCHEMA, SIZE, SUMS, Record, Summed, bounded, model
-from spark_workplace import memory_sink, travelling_by_value
+from spark_job_fixture import memory_sink, travelling_by_value
 
 from statebackend import OutputTag, TumblingEventTimeWindows
 from statebackend.local import LocalStreamEnvironment

@@ -198,15 +198,15 @@ def test_records_are_matched_by_their_names_and_former_names() -> None:
 
 def test_a_member_that_two_others_claim_is_rejected() -> None:
     cat = ts.AttrsSerializer(record("Cat", name=str))
-    heirs = [record(name, name=str, __former_names__=("Cat",)) for name in ("Lion", "Tiger")]
+    successors = [record(name, name=str, __former_names__=("Cat",)) for name in ("Lion", "Tiger")]
     old = union(cat, STRING)
-    rejected = compatibility_on(old, union(*map(ts.AttrsSerializer, heirs), STRING))
+    rejected = compatibility_on(old, union(*map(ts.AttrsSerializer, successors), STRING))
     assert rejected.is_incompatible
     assert rules(rejected)["union-member-ambiguous"] == "{member Cat}"
     assert "Lion or as Tiger" in str(rejected)
-    heir = record("Pet", name=str, __former_names__=("Cat", "Dog"))
+    successor = record("Pet", name=str, __former_names__=("Cat", "Dog"))
     dog = ts.AttrsSerializer(record("Dog", name=str))
-    rejected = compatibility_on(union(cat, dog), union(ts.AttrsSerializer(heir), STRING))
+    rejected = compatibility_on(union(cat, dog), union(ts.AttrsSerializer(successor), STRING))
     assert rejected.is_incompatible
     assert "union-member-ambiguous" in rules(rejected)
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from driver_workplace import Job, job_without_spark
+from driver_fixture import Job, job_without_spark
 
 from statebackend.checkpoint import Acknowledgement
 from statebackend.checkpoint.errors import LeadershipLostError, StorageError

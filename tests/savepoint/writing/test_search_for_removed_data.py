@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
-from looked_at_job import run_job
+from inspected_job import run_job
 
 from statebackend import Savepoint
 from statebackend.checkpoint.errors import SavepointError

@@ -115,13 +115,13 @@ SHARED: Mapping[str, Callable[[], Things]] = {
 }
 
 
-def surroundings() -> Mapping[str, Things]:
+def process_state() -> Mapping[str, Things]:
     """The state shared by all tests."""
     return {kind: look() for kind, look in SHARED.items()}
 
 
 def _changes(before: Mapping[str, Things]) -> Iterator[tuple[str, str, Any, Any]]:
-    for kind, things in surroundings().items():
+    for kind, things in process_state().items():
         for name in sorted({*before[kind], *things}):
             was, now = (of.get(name, "nothing") for of in (before[kind], things))
             if was != now:
@@ -137,7 +137,7 @@ def left_behind(before: Mapping[str, Things]) -> list[str]:
 @contextmanager
 def for_all_tests() -> Iterator[None]:
     """Changes made here are kept for all following tests, whichever file needs them first."""
-    before = surroundings()
+    before = process_state()
     yield
     _for_all.update({(kind, name): now for kind, name, _, now in _changes(before)})
 

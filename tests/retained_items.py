@@ -13,7 +13,7 @@ _LEAVES = (str, bytes, int, float, type(None), type, types.ModuleType, mock.Mock
 _EMPTY_CELL = types.CellType()
 
 
-def held_items(*roots: Any) -> Counter[str]:
+def retained_items(*roots: Any) -> Counter[str]:
     """The number of items by path. Containers with a maximal length are left out."""
     sizes: Counter[str] = Counter()
     seen: dict[int, Any] = {}

@@ -8,8 +8,8 @@ import sys
 from contextvars import ContextVar
 from pathlib import Path
 
+import process_state
 import pytest
-import surroundings
 from pyspark import cloudpickle
 
 from snapshots import (
@@ -28,7 +28,7 @@ VARIABLE: ContextVar[int] = ContextVar("a variable of this file")
 WRITTEN = """
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
 
-@register_snapshot("tests.surroundings.Written", aliases=("tests.surroundings.Former",))
+@register_snapshot("tests.process_state.Written", aliases=("tests.process_state.Former",))
 class Written(SimpleTypeSerializerSnapshot):
     pass
 """
@@ -41,8 +41,8 @@ def import_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_change_of_a_test_for_others_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = surroundings.surroundings()
-    with surroundings.own_registrations():
+    before = process_state.process_state()
+    with process_state.own_registrations():
         import_written(tmp_path, monkeypatch)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("A_VARIABLE_OF_THIS_TEST", "1")
@@ -52,8 +52,8 @@ def test_every_change_of_a_test_for_others_is_reported(tmp_path: Path, monkeypat
         allow_snapshot_modules("a.module")
         declare_snapshot_modules({"a.declared.name": "a.module"})
         declare_unavailable_snapshots({"a.lost.name": "lost"})
-        cloudpickle.register_pickle_by_value(surroundings)
-        reported = [line.partition(": was ")[0] for line in surroundings.left_behind(before)]
+        cloudpickle.register_pickle_by_value(process_state)
+        reported = [line.partition(": was ")[0] for line in process_state.left_behind(before)]
         VARIABLE.reset(token)
         monkeypatch.undo()
     assert reported == [
@@ -63,51 +63,51 @@ def test_every_change_of_a_test_for_others_is_reported(tmp_path: Path, monkeypat
         "context variable a variable of this file",
         "logger statebackend",
         "module written_to_be_forgotten",
-        "name of a snapshot tests.surroundings.Former",
-        "name of a snapshot tests.surroundings.Written",
+        "name of a snapshot tests.process_state.Former",
+        "name of a snapshot tests.process_state.Written",
         "snapshot class written_to_be_forgotten:Written",
         "allowed module a.module",
         "declared module a.declared.name",
         "unavailable snapshot a.lost.name",
-        "module pickled by value surroundings",
+        "module pickled by value process_state",
     ]
-    assert surroundings.left_behind(before) == []
+    assert process_state.left_behind(before) == []
 
 
 def test_a_registration_for_one_test_is_reverted_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with surroundings.own_registrations():
+    with process_state.own_registrations():
         import_written(tmp_path, monkeypatch)
 
-        @register_snapshot("tests.surroundings.Local")
+        @register_snapshot("tests.process_state.Local")
         class Local(SimpleTypeSerializerSnapshot[int]): ...
 
         allow_snapshot_modules("a.module")
-        with surroundings.own_registrations():
+        with process_state.own_registrations():
             allow_snapshot_modules("another.module")
             del sys.modules["written_to_be_forgotten"]
         assert "a.module" in allowed_snapshot_modules()
         assert "another.module" not in allowed_snapshot_modules()
-        assert snapshot_class_for("tests.surroundings.Local") is Local
+        assert snapshot_class_for("tests.process_state.Local") is Local
         written = sys.modules["written_to_be_forgotten"]
         assert snapshot_class_for("written_to_be_forgotten:Written") is written.Written
     assert "a.module" not in allowed_snapshot_modules()
     assert "written_to_be_forgotten" not in sys.modules
-    for name in ("tests.surroundings.Local", "tests.surroundings.Former", "written_to_be_forgotten:Written"):
+    for name in ("tests.process_state.Local", "tests.process_state.Former", "written_to_be_forgotten:Written"):
         with pytest.raises(UnknownSnapshotError):
             snapshot_class_for(name)
     # Another class may have the names.
-    with surroundings.own_registrations():
-        register_snapshot("tests.surroundings.Written")(Local)
+    with process_state.own_registrations():
+        register_snapshot("tests.process_state.Written")(Local)
 
 
 def test_a_shared_requirement_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "_for_all", {})
-    before = surroundings.surroundings()
-    with surroundings.for_all_tests():
+    monkeypatch.setattr(process_state, "_for_all", {})
+    before = process_state.process_state()
+    with process_state.for_all_tests():
         monkeypatch.setenv("A_VARIABLE_OF_ALL_TESTS", "1")
-    assert surroundings.left_behind(before) == []
+    assert process_state.left_behind(before) == []
     monkeypatch.setenv("A_VARIABLE_OF_ALL_TESTS", "2")
-    assert len(surroundings.left_behind(before)) == 1
+    assert len(process_state.left_behind(before)) == 1
 
 
 def test_names_registered_by_test_files_belong_to_tests() -> None:

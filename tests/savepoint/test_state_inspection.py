@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
-from looked_at_job import NOW_MS, SALES, Totals, run_job, stored_in
+from inspected_job import NOW_MS, SALES, Totals, run_job, stored_in
 
 from statebackend import (
     BroadcastStateDescriptor,
