@@ -105,8 +105,8 @@ class _Replacing(RuntimeContext):
         return self._context.register_operator_state(descriptor)
 
 
-class Workplace:
-    """A directory with a source of one file per batch, jobs, and their state."""
+class WordCount:
+    """Jobs that count words: a directory with their source, one file per batch, and their state."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark

@@ -324,11 +324,11 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path) -> None:
-    from spark_job_fixture import Workplace, travelling_by_value
+    from spark_job_fixture import WordCount, travelling_by_value
 
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1), ("b", 2)])
-    workplace.add_batch([("a", 3)])
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1), ("b", 2)])
+    word_count.add_batch([("a", 3)])
     table = tmp_path / "table"
     commits = iter([False, True])
     commit = DeltaSink.commit
@@ -340,11 +340,11 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path)
 
     with travelling_by_value():
         with mock.patch.object(DeltaSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
-            workplace.run(DeltaSink(table))
-        workplace.add_batch([("b", 4)])
-        workplace.run(DeltaSink(table))
+            word_count.run(DeltaSink(table))
+        word_count.add_batch([("b", 4)])
+        word_count.run(DeltaSink(table))
     found = [tuple(row.values()) for row in DeltaTable(table).to_pyarrow_table().to_pylist()]
-    assert sorted(found) == workplace.expected()
+    assert sorted(found) == word_count.expected()
 
 
 @pytest.mark.parametrize(

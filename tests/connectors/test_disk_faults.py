@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from spark_job_fixture import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, travelling_by_value
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
@@ -283,10 +283,10 @@ class Totals(CountWords):
             yield word, times
 
 
-def on_spark(workplace: Workplace, sink: Sink) -> None:
+def on_spark(word_count: WordCount, sink: Sink) -> None:
     with travelling_by_value(sys.modules[__name__]):
-        environment = workplace.environment(parallelism=1)
-        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        environment = word_count.environment(parallelism=1)
+        words = environment.from_dataframe(word_count.stream()).key_by("word")
         counted = words.process(Totals(), uid="words", schema="k string, n bigint", order_by="number")
         counted.sink_to(sink, uid="out")
         environment.execute("count words", trigger={"availableNow": True}).await_termination()
@@ -303,15 +303,15 @@ def test_a_spark_job_fails_and_its_next_run_loses_and_doubles_nothing(
     new_sink: Callable[[Path], Sink],
     step: str,
 ) -> None:
-    workplace, target = Workplace(spark, place), place / "target"
+    word_count, target = WordCount(spark, place), place / "target"
     for first in range(0, 9, 3):
-        workplace.add_batch([(f"k{n % 3}", n) for n in range(first, first + 3)])
+        word_count.add_batch([(f"k{n % 3}", n) for n in range(first, first + 3)])
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of Spark, with the error of the sink
-        on_spark(workplace, OnBrokenDisk(new_sink(target), step, lambda: fault(target)))
+        on_spark(word_count, OnBrokenDisk(new_sink(target), step, lambda: fault(target)))
     assert fix in str(caught.value)
     assert str(target) in str(caught.value) or new_sink(target).identity in str(caught.value)
     assert rows_in(new_sink(target), target) == [(f"k{k}", 1) for k in range(3)], "nothing is half applied"
-    on_spark(workplace, new_sink(target))
+    on_spark(word_count, new_sink(target))
     assert rows_in(new_sink(target), target) == [(f"k{k}", n) for k in range(3) for n in range(1, 4)]
 
 
@@ -320,15 +320,15 @@ def test_a_spark_job_fails_and_its_next_run_loses_and_doubles_nothing(
 def test_a_spark_job_whose_directory_breaks_continues_from_its_last_checkpoint(
     spark: Any, place: Path, fault: Callable[[Path], AbstractContextManager[Any]], fix: str
 ) -> None:
-    workplace, target = Workplace(spark, place), place / "target"
+    word_count, target = WordCount(spark, place), place / "target"
     for number in range(3):
-        workplace.add_batch([("a", number)])
+        word_count.add_batch([("a", number)])
     faults = contextlib.ExitStack()
     sink = Breaking(parquet(target), "", lambda: faults.enter_context(fault(place / "job")))
     with faults, pytest.raises(Exception) as caught:  # noqa: PT011 - of Spark or a store
-        on_spark(workplace, sink)
+        on_spark(word_count, sink)
     assert fix in str(caught.value)
     assert str(place / "job") in str(caught.value)
     assert rows_in(parquet(target), target) == [("a", 1)]
-    on_spark(workplace, parquet(target))
+    on_spark(word_count, parquet(target))
     assert rows_in(parquet(target), target) == [("a", 1), ("a", 2), ("a", 3)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from attrs import frozen
-from spark_job_fixture import Workplace, travelling_by_value
+from spark_job_fixture import WordCount, travelling_by_value
 
 from statebackend.connectors.kafka_sink import KafkaSink
 from statebackend.connectors.postgres import PostgresSink
@@ -173,12 +173,12 @@ def test_a_spark_job_writes_each_epoch_to_postgres_and_to_kafka(
     for name, sink in sinks.items():
         directory = tmp_path / name
         directory.mkdir()
-        workplace = Workplace(spark, directory)
-        workplace.add_batch([("a", 1), ("b", 2), ("a", 3)])
+        word_count = WordCount(spark, directory)
+        word_count.add_batch([("a", 1), ("b", 2), ("a", 3)])
         with travelling_by_value():
-            workplace.run(sink)
-            workplace.add_batch([("a", 4)])
-            workplace.run(sink)
+            word_count.run(sink)
+            word_count.add_batch([("a", 4)])
+            word_count.run(sink)
 
         if name == "postgres":
             with psycopg.connect(table.conninfo) as connection:
@@ -186,4 +186,4 @@ def test_a_spark_job_writes_each_epoch_to_postgres_and_to_kafka(
         else:
             records = kafka_server.records(topic)
             found = [tuple(json.loads(one.value()).values()) for one in records]
-        assert sorted(found) == workplace.expected()
+        assert sorted(found) == word_count.expected()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_job_fixture import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, travelling_by_value
 
 from statebackend import JobDefinitionError
 from statebackend.connectors import Sink, SinkEpoch, SinkLineage
@@ -78,14 +78,14 @@ def test_a_local_job_without_a_schema_is_rejected(tmp_path: Path) -> None:
 def test_a_spark_job_stages_in_its_tasks(spark: Any, tmp_path: Path) -> None:
     out = tmp_path / "lines"
     out.mkdir()
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch(ROWS)
-    workplace.add_batch([("d", 4)])
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch(ROWS)
+    word_count.add_batch([("d", 4)])
     with travelling_by_value(sys.modules[__name__]):
-        workplace.run(Lines(out))
+        word_count.run(Lines(out))
     assert (out / "closed").exists()
     found = committed(out)
     rows = [tuple(row.values()) for lines in found.values() for line in lines for row in line[2]]
-    assert sorted(rows) == workplace.expected()
+    assert sorted(rows) == word_count.expected()
     assert sorted(found) == [0, 1]
     assert all([line[0] for line in lines] == sorted(line[0] for line in lines) for lines in found.values())

@@ -87,14 +87,14 @@ def mounted(directory: Path) -> Mapping[str, str]:
     }
 
 
-def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
-    """Start the job in ``workplace/job`` over all present files."""
+def start(spark: Any, directory: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
+    """Start the job in ``directory/job`` over all present files."""
     from statebackend.spark import SparkStreamEnvironment
 
     environment = SparkStreamEnvironment(
         spark,
-        job_dir=workplace / "job",
-        local_state_directory=workplace / "local",
+        job_dir=directory / "job",
+        local_state_directory=directory / "local",
         backend="rocksdb",
         parallelism=3,
         max_parallelism=16,

@@ -41,7 +41,7 @@ def kept(version: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+def directory(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A directory with the former source and one more file."""
     from statebackend.spark.session import configured
 
@@ -51,12 +51,12 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any) -> dict[str, Any]:
+def found_by(spark: SparkSession, directory: Path, version: int, **execute: Any) -> dict[str, Any]:
     """The output of the job by word: the new file only, once."""
     from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()
-    words.start(spark, workplace, sink, version, **execute).await_termination()
+    words.start(spark, directory, sink, version, **execute).await_termination()
     assert len(sink.rows) == len(words.MORE)
     return {row.word: json.loads(row.found) for row in sink.rows}
 
@@ -64,27 +64,27 @@ def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any)
 @pytest.mark.spark
 @pytest.mark.parametrize(("written_as", "version"), [("v1", 1), ("v1", 2)])
 def test_a_job_on_spark_starts_from_a_savepoint_and_continues_at_its_source_position(
-    spark: SparkSession, workplace: Path, written_as: str, version: int
+    spark: SparkSession, directory: Path, written_as: str, version: int
 ) -> None:
-    savepoint = shutil.copytree(GOLDEN / written_as / "spark-savepoint", workplace / "savepoint")
-    assert found_by(spark, workplace, version, from_savepoint=savepoint) == kept(version)
+    savepoint = shutil.copytree(GOLDEN / written_as / "spark-savepoint", directory / "savepoint")
+    assert found_by(spark, directory, version, from_savepoint=savepoint) == kept(version)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("written_as", ["v1"])
-def test_a_job_directory_on_spark_continues(spark: SparkSession, workplace: Path, written_as: str) -> None:
-    shutil.copytree(GOLDEN / written_as / "spark-job", workplace / "job")
-    assert found_by(spark, workplace, 1) == kept(1)
+def test_a_job_directory_on_spark_continues(spark: SparkSession, directory: Path, written_as: str) -> None:
+    shutil.copytree(GOLDEN / written_as / "spark-job", directory / "job")
+    assert found_by(spark, directory, 1) == kept(1)
 
 
 @pytest.mark.spark
 def test_an_epoch_completed_before_the_driver_died_is_committed_and_not_processed_again(
-    spark: SparkSession, workplace: Path
+    spark: SparkSession, directory: Path
 ) -> None:
-    job_dir = Path(shutil.copytree(GOLDEN / "v1" / "spark-job", workplace / "job"))
+    job_dir = Path(shutil.copytree(GOLDEN / "v1" / "spark-job", directory / "job"))
     for name in ("2", ".2.crc"):
         (job_dir / "spark" / "commits" / name).unlink()
-    assert found_by(spark, workplace, 1) == kept(1)
+    assert found_by(spark, directory, 1) == kept(1)
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

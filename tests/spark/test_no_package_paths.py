@@ -14,7 +14,7 @@ import fastavro
 import pyarrow
 import pyarrow.parquet
 import pytest
-from spark_job_fixture import CountWords, Workplace, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, travelling_by_value
 
 from statebackend import ProcessContext, RuntimeContext, SplitListStateDescriptor
 from statebackend.local import LocalStreamEnvironment
@@ -133,11 +133,11 @@ def test_a_local_job_and_its_savepoint_name_no_module(tmp_path: Path, backend: s
 def test_a_spark_job_and_its_savepoint_name_no_module(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1), ("b", 2)])
-    workplace.add_batch([("c", 3), ("a", 4)])
-    environment = workplace.environment(backend="rocksdb")
-    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1), ("b", 2)])
+    word_count.add_batch([("c", 3), ("a", 4)])
+    environment = word_count.environment(backend="rocksdb")
+    words = environment.from_dataframe(word_count.stream()).key_by("word")
     counts = words.process(Counting(), uid="words", schema=SCHEMA, order_by="number")
     counts.sink_to(ParquetSink(tmp_path / "out"), uid="parquet")
     counts.sink_to(MemorySink(), uid="memory")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from spark_job_fixture import CountWords, Workplace
+from spark_job_fixture import CountWords, WordCount
 
 from statebackend import JobDefinitionError, WatermarkStrategy
 from statebackend.spark import NoopSink, SparkStreamEnvironment
@@ -21,8 +21,8 @@ COUNTED = "word string, times bigint, total bigint"
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
-    return Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path) -> WordCount:
+    return WordCount(spark, tmp_path)
 
 
 def rejected(environment: SparkStreamEnvironment, reported: str) -> None:
@@ -46,36 +46,36 @@ def rejected(environment: SparkStreamEnvironment, reported: str) -> None:
     ],
     ids=str,
 )
-def test_settings_out_of_their_bounds(workplace: Workplace, options: dict[str, Any], reported: str) -> None:
+def test_settings_out_of_their_bounds(word_count: WordCount, options: dict[str, Any], reported: str) -> None:
     with pytest.raises(JobDefinitionError, match=reported):
-        workplace.environment(**options)
-    workplace.environment(parallelism=16, epoch_timeout_s=0.5)
+        word_count.environment(**options)
+    word_count.environment(parallelism=16, epoch_timeout_s=0.5)
 
 
-def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(workplace: Workplace) -> None:
+def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(word_count: WordCount) -> None:
     struct = StructType([StructField("word", StringType()), StructField("Word", LongType())])
     for schema in ("word string, Word bigint", struct):
-        environment = workplace.environment()
-        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        environment = word_count.environment()
+        words = environment.from_dataframe(word_count.stream()).key_by("word")
         words.process(CountWords(), uid="words", schema=schema).sink_to(NoopSink())
         rejected(environment, "operator 'words': the schema .* cannot be read: two columns are called 'word'")
-        workplace.spark.conf.set("spark.sql.caseSensitive", "true")
+        word_count.spark.conf.set("spark.sql.caseSensitive", "true")
         try:
             environment.described()
         finally:
-            workplace.spark.conf.unset("spark.sql.caseSensitive")
+            word_count.spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_each_of_several_sources_needs_a_uid(workplace: Workplace) -> None:
-    environment = workplace.environment()
-    streams = [environment.from_dataframe(workplace.stream(), uid=uid) for uid in (None, "second")]
+def test_each_of_several_sources_needs_a_uid(word_count: WordCount) -> None:
+    environment = word_count.environment()
+    streams = [environment.from_dataframe(word_count.stream(), uid=uid) for uid in (None, "second")]
     united = streams[0].union(streams[1]).key_by("word")
     united.process(CountWords(), uid="words", schema=COUNTED).sink_to(NoopSink())
     rejected(environment, "the job has 2 sources, and source 1 has no uid")
 
 
-def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
-    environment, frame = workplace.environment(), workplace.stream()
+def test_one_frame_is_one_source_and_has_one_uid(word_count: WordCount) -> None:
+    environment, frame = word_count.environment(), word_count.stream()
     stream = environment.from_dataframe(frame, uid="words")
     assert environment.from_dataframe(frame) is environment.from_dataframe(frame, uid="words") is stream
     with pytest.raises(JobDefinitionError, match="with uid='words' and with uid='others': it is one source"):
@@ -102,23 +102,23 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
     ],
 )
 def test_columns_that_the_input_does_not_have(
-    workplace: Workplace, key: Any, settings: dict[str, Any], reported: str
+    word_count: WordCount, key: Any, settings: dict[str, Any], reported: str
 ) -> None:
     # An expression is one of a session, of which there is none yet where tests are collected.
     key, given = (
         (key() if callable(key) else key),
         {name: now() if callable(now) else now for name, now in settings.items()},
     )
-    environment = workplace.environment()
-    words = environment.from_dataframe(workplace.stream()).key_by(key)
+    environment = word_count.environment()
+    words = environment.from_dataframe(word_count.stream()).key_by(key)
     words.process(CountWords(), uid="words", **{"schema": COUNTED, **given}).sink_to(NoopSink())
     rejected(environment, reported)
 
 
 @pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
-def test_invalid_sinks(workplace: Workplace, sink: Any) -> None:
-    environment = workplace.environment()
-    words = environment.from_dataframe(workplace.stream()).key_by("word")
+def test_invalid_sinks(word_count: WordCount, sink: Any) -> None:
+    environment = word_count.environment()
+    words = environment.from_dataframe(word_count.stream()).key_by("word")
     words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
     rejected(environment, "sink_to was given .*, which is not a sink")
 
@@ -128,26 +128,26 @@ class HoldingALock(CountWords):
         self.lock = threading.Lock()
 
 
-def test_a_function_that_cannot_be_pickled(workplace: Workplace) -> None:
-    environment = workplace.environment()
-    words = environment.from_dataframe(workplace.stream()).key_by("word")
+def test_a_function_that_cannot_be_pickled(word_count: WordCount) -> None:
+    environment = word_count.environment()
+    words = environment.from_dataframe(word_count.stream()).key_by("word")
     words.process(HoldingALock(), uid="words", schema=COUNTED).sink_to(NoopSink())
     rejected(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in setup\(\)")
 
 
-def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace) -> None:
-    environment = workplace.environment()
-    doubled = workplace.stream().select("word", F.col("number").alias("word"), "number")
-    first = environment.from_dataframe(workplace.stream(), uid="first").key_by("word")
+def test_two_columns_of_one_name_in_one_of_several_sources(word_count: WordCount) -> None:
+    environment = word_count.environment()
+    doubled = word_count.stream().select("word", F.col("number").alias("word"), "number")
+    first = environment.from_dataframe(word_count.stream(), uid="first").key_by("word")
     second = environment.from_dataframe(doubled, uid="second").transform_dataframe(lambda frame: frame.select("number"))
     for stream, uid in ((first, "a"), (second.key_by("number"), "b")):
         stream.process(CountWords(), uid=uid, schema=COUNTED).sink_to(NoopSink(), uid=uid)
     rejected(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")
 
 
-def test_a_reserved_column_name(workplace: Workplace) -> None:
-    environment = workplace.environment()
-    frame = workplace.stream().withColumn("__statebackend_mine", F.col("number").cast("timestamp"))
+def test_a_reserved_column_name(word_count: WordCount) -> None:
+    environment = word_count.environment()
+    frame = word_count.stream().withColumn("__statebackend_mine", F.col("number").cast("timestamp"))
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("__statebackend_mine")
     timed = environment.from_dataframe(frame).assign_timestamps_and_watermarks(strategy)
     timed.key_by("word").process(CountWords(), uid="words", schema=COUNTED).sink_to(NoopSink())
@@ -184,27 +184,27 @@ class Beginning(StatefulProcessor):
     ids=["not grouped", "no frame", "a stream", "an expression", "another type", "more columns"],
 )
 def test_initial_state_that_does_not_fit_the_keys(
-    workplace: Workplace, initial: Callable[[Workplace], Any], reported: str
+    word_count: WordCount, initial: Callable[[WordCount], Any], reported: str
 ) -> None:
-    environment = workplace.environment()
-    grouped = environment.from_dataframe(workplace.stream()).group_by("word")
+    environment = word_count.environment()
+    grouped = environment.from_dataframe(word_count.stream()).group_by("word")
     processed = grouped.transform_with_state(
-        Beginning(), "word string", "update", "none", initial_state=initial(workplace), uid="words"
+        Beginning(), "word string", "update", "none", initial_state=initial(word_count), uid="words"
     )
     processed.sink_to(NoopSink())
     rejected(environment, f"operator 'words': initial_state {reported}")
 
 
-def frame_of(place: Workplace) -> Any:
+def frame_of(place: WordCount) -> Any:
     return place.spark.createDataFrame([("a", 1)], "word string, number int")
 
 
-def test_a_savepoint_before_an_epoch_has_completed(workplace: Workplace) -> None:
+def test_a_savepoint_before_an_epoch_has_completed(word_count: WordCount) -> None:
     from statebackend.streaming.errors import EpochError
 
-    job = workplace.start(NoopSink())
+    job = word_count.start(NoopSink())
     job.await_termination()
     assert not job.epochs
     with pytest.raises(EpochError, match="there is nothing to save: no epoch of this job has completed yet"):
-        job.savepoint(workplace.directory / "savepoint")
-    assert not (workplace.directory / "savepoint").exists()
+        job.savepoint(word_count.directory / "savepoint")
+    assert not (word_count.directory / "savepoint").exists()

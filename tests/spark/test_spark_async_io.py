@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochError
 from statebackend.streaming.async_functions import AsyncContext, AsyncFunction
@@ -87,7 +87,7 @@ def allowing_sink(allowed: Path) -> Any:
 
 
 def run(
-    workplace: Workplace,
+    word_count: WordCount,
     sink: Any,
     function: Any,
     wait: Any,
@@ -95,8 +95,8 @@ def run(
     is_keyed: bool = True,
     **options: Any,
 ) -> None:
-    environment = workplace.environment()
-    records: Any = environment.from_dataframe(workplace.stream())
+    environment = word_count.environment()
+    records: Any = environment.from_dataframe(word_count.stream())
     stream = records.key_by("word") if is_keyed else records
     schema = "word string, number int, process bigint"
     wait(stream, function, timeout, uid="ask", schema=schema, **options).sink_to(sink)
@@ -106,41 +106,41 @@ def run(
 def test_every_record_of_a_stream_without_keys_is_emitted_once_and_a_hanging_one_fails_the_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    workplace = Workplace(spark, tmp_path)
+    word_count = WordCount(spark, tmp_path)
     for batch in range(3):
-        workplace.add_batch([(word, batch * 100 + number) for number in range(20) for word in "abcd"])
+        word_count.add_batch([(word, batch * 100 + number) for number in range(20) for word in "abcd"])
     sink = memory_sink()
-    run(workplace, sink, Asking(), AsyncDataStream.unordered_wait, is_keyed=False, capacity=7)
-    expected = [(word, number) for batch in workplace.batches for word, number in batch]
+    run(word_count, sink, Asking(), AsyncDataStream.unordered_wait, is_keyed=False, capacity=7)
+    expected = [(word, number) for batch in word_count.batches for word, number in batch]
     assert sorted((row[0], row[1]) for row in rows_of(sink)) == sorted(expected)
     assert os.getpid() not in {row[2] for row in rows_of(sink)}
 
-    workplace.add_batch([("never", 1)])
+    word_count.add_batch([("never", 1)])
     message = r"AsyncTimeoutError: operator 'ask', record Row\(word='never', number=1\): no results within 20"
     with pytest.raises(EpochError, match=message):
-        run(workplace, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
+        run(word_count, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
 
 
 def test_records_in_flight_are_restored_in_the_next_epoch_and_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("never", 1), ("never", 2)])
-    workplace.add_batch([("a", 3), ("never", 4)])
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("never", 1), ("never", 2)])
+    word_count.add_batch([("a", 3), ("never", 4)])
     sink = memory_sink()
-    run(workplace, sink, Asking(), AsyncDataStream.ordered_wait, carry_in_flight=True)
-    workplace.add_batch([("never", 5)])
-    run(workplace, sink, Answering(), AsyncDataStream.ordered_wait)
+    run(word_count, sink, Asking(), AsyncDataStream.ordered_wait, carry_in_flight=True)
+    word_count.add_batch([("never", 5)])
+    run(word_count, sink, Answering(), AsyncDataStream.ordered_wait)
     rows = [(row[0], row[1]) for row in rows_of(sink)]
     assert sorted(rows) == [("a", 3), ("never", 1), ("never", 2), ("never", 4), ("never", 5)]
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
 
 
 def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1), ("b", 2)])
-    sink, environment = allowing_sink(tmp_path / "allowed"), workplace.environment()
-    records: Any = environment.from_dataframe(workplace.stream())
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1), ("b", 2)])
+    sink, environment = allowing_sink(tmp_path / "allowed"), word_count.environment()
+    records: Any = environment.from_dataframe(word_count.stream())
     ask, schema = AnsweringWhenAllowed(tmp_path / "allowed"), "word string, number int"
     AsyncDataStream.ordered_wait(records, ask, "5 seconds", uid="ask", schema=schema, carry_in_flight=True).sink_to(
         sink
@@ -153,10 +153,10 @@ def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: S
 
 
 def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1)])
-    sink, environment = memory_sink(), workplace.environment()
-    records: Any = environment.from_dataframe(workplace.stream())
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1)])
+    sink, environment = memory_sink(), word_count.environment()
+    records: Any = environment.from_dataframe(word_count.stream())
     ask, schema = AnsweringWhenAllowed(tmp_path / "allowed"), "word string, number int"
     AsyncDataStream.ordered_wait(records, ask, "10 minutes", uid="ask", schema=schema, carry_in_flight=True).sink_to(
         sink

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from spark_job_fixture import BACKENDS, SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import BACKENDS, SEEN, Seen, WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     BatchContext,
@@ -79,7 +79,7 @@ def last_rows(sink: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("_by_value")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_changes_form_between_runs(spark: SparkSession, tmp_path: Path, backend: str) -> None:
-    place, long = Workplace(spark, tmp_path), memory_sink()
+    place, long = WordCount(spark, tmp_path), memory_sink()
 
     def run(function: Any) -> dict[str, Any]:
         sink = memory_sink()

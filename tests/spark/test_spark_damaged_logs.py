@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import Workplace, travelling_by_value
+from spark_job_fixture import WordCount, travelling_by_value
 
 from statebackend.checkpoint import CheckpointError
 
@@ -28,15 +28,15 @@ def _by_value() -> Iterator[None]:
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
-    place = Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCount:
+    place = WordCount(spark, tmp_path)
     for rows in ([("a", 1), ("b", 2), ("a", 3)], [("c", 5), ("a", 7)], [("b", 11)]):
         place.add_batch(rows)
     return place
 
 
-def shown(workplace: Workplace) -> list[Any]:
-    rows = workplace.spark.read.parquet(str(workplace.directory / "out")).collect()
+def shown(word_count: WordCount) -> list[Any]:
+    rows = word_count.spark.read.parquet(str(word_count.directory / "out")).collect()
     return sorted((row.word, row.times, row.total) for row in rows)
 
 
@@ -64,58 +64,58 @@ def without_its_end(content: bytes) -> bytes:
     ],
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
-    workplace: Workplace, name: str, damage: Callable[[bytes], bytes], repair: int
+    word_count: WordCount, name: str, damage: Callable[[bytes], bytes], repair: int
 ) -> None:
     from statebackend.spark import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.run(output)
-    expected = workplace.expected()
-    file = workplace.directory / "job" / "spark" / name
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    expected = word_count.expected()
+    file = word_count.directory / "job" / "spark" / name
     file.write_bytes(damage(file.read_bytes()))
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    before = {path: path.read_bytes() for path in (workplace.directory / "job").rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in (word_count.directory / "job").rglob("*") if path.is_file()}
 
     named = rf"{re.escape(str(file))} is damaged: .*start with roll_back_to={repair}:"
     with pytest.raises(CheckpointError, match=named):
-        workplace.run(output)
+        word_count.run(output)
     assert before == {path: path.read_bytes() for path in before}
 
-    job = workplace.run(output, execute={"roll_back_to": repair})
+    job = word_count.run(output, execute={"roll_back_to": repair})
     assert job.roll_back_report is not None
     assert job.roll_back_report.abandoned == tuple(range(repair + 1, NEWEST + 1))
-    assert shown(workplace) == expected
-    workplace.add_batch([("a", 20), ("d", 4)])
-    workplace.run(output)
-    assert shown(workplace) == workplace.expected()
+    assert shown(word_count) == expected
+    word_count.add_batch([("a", 20), ("d", 4)])
+    word_count.run(output)
+    assert shown(word_count) == word_count.expected()
 
 
 @pytest.mark.parametrize("name", [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"])
-def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workplace, name: str) -> None:
+def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(word_count: WordCount, name: str) -> None:
     from statebackend.spark import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.run(output)
-    file = workplace.directory / "job" / "spark" / name
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    file = word_count.directory / "job" / "spark" / name
     file.write_bytes(b"")
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    report = workplace.run(output, execute={"roll_back_to": "previous"}).roll_back_report
+    report = word_count.run(output, execute={"roll_back_to": "previous"}).roll_back_report
     assert report is not None
     assert report.checkpoint_id == NEWEST - 1
     if name.startswith("offsets"):
         assert f"offsets/{NEWEST} of Spark's log is damaged: it is empty" in report.offsets_before
-    assert shown(workplace) == workplace.expected()
+    assert shown(word_count) == word_count.expected()
 
 
-def test_a_batch_that_was_only_planned_is_abandoned_without_an_epoch(workplace: Workplace) -> None:
+def test_a_batch_that_was_only_planned_is_abandoned_without_an_epoch(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.run(output)
-    offsets = workplace.directory / "job" / "spark" / "offsets"
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    offsets = word_count.directory / "job" / "spark" / "offsets"
     (offsets / str(NEWEST + 1)).write_bytes(b"")
-    workplace.add_batch([("a", 20)])
+    word_count.add_batch([("a", 20)])
     with pytest.raises(CheckpointError, match=rf"offsets/{NEWEST + 1} is damaged: .*roll_back_to={NEWEST}:"):
-        workplace.run(output)
-    workplace.run(output, execute={"roll_back_to": NEWEST})
-    assert shown(workplace) == workplace.expected()
+        word_count.run(output)
+    word_count.run(output, execute={"roll_back_to": NEWEST})
+    assert shown(word_count) == word_count.expected()

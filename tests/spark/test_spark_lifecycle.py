@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     EpochError,
@@ -77,13 +77,13 @@ def calls_by_process(calls: Path) -> dict[int, list[tuple[str, str]]]:
 
 
 def test_a_worker_sets_up_once_per_run_and_keeps_its_objects_over_epochs(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
+    word_count = WordCount(spark, tmp_path)
     calls = tmp_path / "calls"
     sink = memory_sink()
     for run in ("first", "second"):
         for number in range(6):
-            workplace.add_batch([("a", number), ("b", number), ("c", number)])
-        workplace.run(sink, Connecting(calls, run))
+            word_count.add_batch([("a", number), ("b", number), ("c", number)])
+        word_count.run(sink, Connecting(calls, run))
     assert len(rows_of(sink)) == 36
     assert {row[1] for row in rows_of(sink)} == {0}
 
@@ -102,13 +102,13 @@ def test_a_worker_sets_up_once_per_run_and_keeps_its_objects_over_epochs(spark: 
 
 
 def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1)])
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1)])
     calls = tmp_path / "calls"
     with pytest.raises(EpochError, match="operator 'words': setup raised ConnectionError: nobody is there"):
-        workplace.run(memory_sink(), Connecting(calls, "first", failing=True))
+        word_count.run(memory_sink(), Connecting(calls, "first", failing=True))
     sink = memory_sink()
-    workplace.run(sink, Connecting(calls, "second"))
+    word_count.run(sink, Connecting(calls, "second"))
     assert [row[0] for row in rows_of(sink)] == ["a"]
 
 
@@ -125,27 +125,27 @@ class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
 
 
 def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
+    word_count = WordCount(spark, tmp_path)
     sink = memory_sink()
     for _ in range(2):
         for number in range(2):
-            workplace.add_batch([("a", number), ("b", 10 * number)])
-        workplace.run(sink, CountsOnClass(), backend="rocksdb")
-    assert sorted(rows_of(sink)) == workplace.expected()
+            word_count.add_batch([("a", number), ("b", 10 * number)])
+        word_count.run(sink, CountsOnClass(), backend="rocksdb")
+    assert sorted(rows_of(sink)) == word_count.expected()
 
 
 def test_a_second_job_of_a_name_is_rejected_before_its_directory_changes(spark: SparkSession, tmp_path: Path) -> None:
-    workplace = Workplace(spark, tmp_path)
-    workplace.add_batch([("a", 1)])
-    environment = workplace.environment("first")
-    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 1)])
+    environment = word_count.environment("first")
+    words = environment.from_dataframe(word_count.stream()).key_by("word")
     words.process(CountsOnClass(), uid="words", schema="word string, times bigint, total bigint").sink_to(memory_sink())
     first = environment.execute("same name")
     try:
         with pytest.raises(JobDefinitionError, match="a query named 'same name' is running in this Spark session"):
-            workplace.run(memory_sink(), CountsOnClass(), job="second", name="same name")
+            word_count.run(memory_sink(), CountsOnClass(), job="second", name="same name")
         assert not (tmp_path / "second" / "checkpoints").exists()
     finally:
         first.stop()
-    workplace.run(memory_sink(), CountsOnClass(), job="second", name="same name")
+    word_count.run(memory_sink(), CountsOnClass(), job="second", name="same name")
     assert (tmp_path / "second").exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
-from spark_job_fixture import SEEN, CountWords, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, CountWords, Seen, WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
@@ -84,11 +84,11 @@ def test_models_restore_the_state_of_an_attrs_class(
     entries = [("a", Seen(7, 70)), ("b", Seen(1, 1))]
     plan = Plan().add_operator("words", "string").add_state("words", ValueStateDescriptor("seen", SEEN), entries)
     SavepointWriter.new(tmp_path / "begin", max_parallelism=16).write(plan)
-    workplace, sink = Workplace(spark, tmp_path), memory_sink()
-    workplace.add_batch([("a", 1), ("c", 3)])
-    workplace.add_batch([("a", 10)])
+    word_count, sink = WordCount(spark, tmp_path), memory_sink()
+    word_count.add_batch([("a", 1), ("c", 3)])
+    word_count.add_batch([("a", 10)])
     record_class = SeenModel if family == "pydantic" else struct_class
     start = {"from_savepoint": tmp_path / "begin", "restore_source_progress": False}
     with travelling_by_value(sys.modules[__name__]):
-        workplace.run(sink, CountRecords(record_class), execute=start)
+        word_count.run(sink, CountRecords(record_class), execute=start)
     assert rows_of(sink) == [("a", 8, 71), ("a", 9, 81), ("c", 1, 3)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import CountWords, Workplace, dies_once, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, dies_once, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.checkpoint import (
@@ -41,8 +41,8 @@ def _by_value() -> Iterator[None]:
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
-    place = Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCount:
+    place = WordCount(spark, tmp_path)
     place.add_batch([("a", 1), ("b", 2), ("a", 3)])
     place.add_batch([("c", 5), ("a", 7)])
     return place
@@ -56,87 +56,87 @@ class Fails(CountWords):
         yield
 
 
-def newest(workplace: Workplace, job: str = "job") -> CheckpointMetadata:
-    found = DirectoryPointers(CheckpointFileSystem.from_uri(workplace.directory / job)).find().newest()
+def newest(word_count: WordCount, job: str = "job") -> CheckpointMetadata:
+    found = DirectoryPointers(CheckpointFileSystem.from_uri(word_count.directory / job)).find().newest()
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("restore_source_progress", [True, False])
 def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
-    workplace: Workplace, restore_source_progress: bool
+    word_count: WordCount, restore_source_progress: bool
 ) -> None:
-    savepoint = workplace.directory / "savepoint"
-    workplace.run(memory_sink()).savepoint(savepoint)
-    workplace.add_batch([("a", 100)])
+    savepoint = word_count.directory / "savepoint"
+    word_count.run(memory_sink()).savepoint(savepoint)
+    word_count.add_batch([("a", 100)])
     execute = {"from_savepoint": savepoint, "restore_source_progress": restore_source_progress}
     with pytest.raises(EpochError, match="as it must"):
-        workplace.run(memory_sink(), Fails(), job="new", execute=execute)
-    origin = read_origin(CheckpointFileSystem.from_uri(str(workplace.directory / "new")))
+        word_count.run(memory_sink(), Fails(), job="new", execute=execute)
+    origin = read_origin(CheckpointFileSystem.from_uri(str(word_count.directory / "new")))
     assert origin is not None
     assert (origin.savepoint_uri, origin.with_source_progress) == (str(savepoint), restore_source_progress)
     epoch_id = 2 if restore_source_progress else 0
-    offsets = workplace.directory / "new" / "spark" / "offsets" / str(epoch_id)
+    offsets = word_count.directory / "new" / "spark" / "offsets" / str(epoch_id)
     planned = offsets.read_bytes()
     sink = memory_sink()
-    workplace.run(sink, job="new")
+    word_count.run(sink, job="new")
     # The first start is named nowhere, and goes on where it was: also with the batch that Spark had planned.
     assert offsets.read_bytes() == planned
     assert sorted(sink.rows_by_epoch) == ([2] if restore_source_progress else [0, 1, 2])
     assert ("a", 4, 111) in rows_of(sink) if restore_source_progress else ("a", 7, 122) in rows_of(sink)
-    assert newest(workplace, "new").restored_from == origin.savepoint_identity
+    assert newest(word_count, "new").restored_from == origin.savepoint_identity
 
 
-def test_a_replayed_epoch_has_its_former_time(workplace: Workplace) -> None:
+def test_a_replayed_epoch_has_its_former_time(word_count: WordCount) -> None:
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(dies_once(memory_sink(), "stage", 1))
-    first = newest(workplace).processing_time_ms
-    offsets = (workplace.directory / "job" / "spark" / "offsets" / "1").read_text()
+        word_count.run(dies_once(memory_sink(), "stage", 1))
+    first = newest(word_count).processing_time_ms
+    offsets = (word_count.directory / "job" / "spark" / "offsets" / "1").read_text()
     planned = json.loads(offsets.split("\n")[1])["batchTimestampMs"]
-    workplace.run(memory_sink())
+    word_count.run(memory_sink())
     assert first is not None
-    assert first < planned == newest(workplace).processing_time_ms
+    assert first < planned == newest(word_count).processing_time_ms
 
 
-def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(workplace: Workplace) -> None:
+def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import NoopSink
 
-    former, latter = ParquetSink(workplace.directory / "former"), ParquetSink(workplace.directory / "latter")
+    former, latter = ParquetSink(word_count.directory / "former"), ParquetSink(word_count.directory / "latter")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(dies_once(former, "commit", 1))
+        word_count.run(dies_once(former, "commit", 1))
     for sink in (latter, NoopSink()):
         with pytest.raises(JobRestoreError, match=r"staged by another sink: ParquetSink\(.*former'\)"):
-            workplace.run(sink)
-    workplace.run(former)
-    assert (workplace.directory / "former" / "epoch=000000000001").is_dir()
+            word_count.run(sink)
+    word_count.run(former)
+    assert (word_count.directory / "former" / "epoch=000000000001").is_dir()
     for epoch_id, sink in ((2, latter), (3, NoopSink()), (4, memory_sink()), (5, former)):
-        workplace.add_batch([("a", 1)])
-        assert workplace.run(sink).last_completed_epoch == epoch_id
-    epochs = sorted(path.name for path in workplace.directory.glob("*/epoch=*"))
+        word_count.add_batch([("a", 1)])
+        assert word_count.run(sink).last_completed_epoch == epoch_id
+    epochs = sorted(path.name for path in word_count.directory.glob("*/epoch=*"))
     assert epochs == [f"epoch={number:012d}" for number in (0, 1, 2, 5)]
 
 
-def shown(workplace: Workplace) -> list[tuple[Any, ...]]:
-    rows = workplace.spark.read.parquet(str(workplace.directory / "out")).collect()
+def shown(word_count: WordCount) -> list[tuple[Any, ...]]:
+    rows = word_count.spark.read.parquet(str(word_count.directory / "out")).collect()
     return sorted((row.word, row.times, row.total) for row in rows)
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_again(
-    workplace: Workplace, backend: str
+    word_count: WordCount, backend: str
 ) -> None:
     from statebackend.spark import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.add_batch([("b", 11)])
-    workplace.run(output, backend=backend)
-    expected = workplace.expected()
-    newest = workplace.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
+    output = ParquetSink(word_count.directory / "out")
+    word_count.add_batch([("b", 11)])
+    word_count.run(output, backend=backend)
+    expected = word_count.expected()
+    newest = word_count.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
     newest.write_bytes(newest.read_bytes()[:-7])
     with pytest.raises(CorruptMetadataError, match="start with roll_back_to=1; readable are 0, 1"):
-        workplace.run(output, backend=backend)
-    job = workplace.run(output, backend=backend, execute={"roll_back_to": "previous"})
+        word_count.run(output, backend=backend)
+    job = word_count.run(output, backend=backend, execute={"roll_back_to": "previous"})
     report = job.roll_back_report
     assert report is not None
     assert (report.checkpoint_id, report.abandoned, report.is_output_rolled_back) == (1, (2,), True)
@@ -144,13 +144,13 @@ def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_a
     assert 'continues after {"logOffset":1}; it had reached {"logOffset":2}.' in str(report)
     assert all(Path(path).is_dir() for path in report.set_aside)
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
-    assert shown(workplace) == expected
+    assert shown(word_count) == expected
     # A step back over two epochs that are whole, to a job that reads all of it as one epoch.
-    job = workplace.run(output, backend=backend, execute={"roll_back_to": 0})
+    job = word_count.run(output, backend=backend, execute={"roll_back_to": 0})
     assert job.roll_back_report is not None
     assert job.roll_back_report.abandoned == (1, 2)
-    assert shown(workplace) == expected
-    assert sorted(path.name for path in (workplace.directory / "out" / "_set_aside").iterdir()) == [
+    assert shown(word_count) == expected
+    assert sorted(path.name for path in (word_count.directory / "out" / "_set_aside").iterdir()) == [
         "epoch=000000000001-1",
         "epoch=000000000002-1",
         "epoch=000000000002-2",
@@ -158,108 +158,108 @@ def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_a
 
 
 def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
-    workplace: Workplace, zookeeper_server: ZooKeeperServer
+    word_count: WordCount, zookeeper_server: ZooKeeperServer
 ) -> None:
     from statebackend.spark import ParquetSink
 
     # So long that no session ends by itself, however busy the machine is.
     services = ZooKeeperHighAvailability(
-        zookeeper_server.hosts, f"/{workplace.directory.name}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
+        zookeeper_server.hosts, f"/{word_count.directory.name}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
     )
-    output = ParquetSink(workplace.directory / "out")
-    workplace.add_batch([("b", 11)])
-    workplace.run(output, high_availability=services)
-    expected = workplace.expected()
-    [newest] = (workplace.directory / "job" / "checkpoints").glob("chk-000000000002-*/_metadata")
+    output = ParquetSink(word_count.directory / "out")
+    word_count.add_batch([("b", 11)])
+    word_count.run(output, high_availability=services)
+    expected = word_count.expected()
+    [newest] = (word_count.directory / "job" / "checkpoints").glob("chk-000000000002-*/_metadata")
     newest.write_bytes(newest.read_bytes()[:-7])
     with pytest.raises(CorruptMetadataError, match="start with roll_back_to=1; readable are 0, 1"):
-        workplace.run(output, high_availability=services)
-    job = workplace.run(output, high_availability=services, execute={"roll_back_to": "previous"})
+        word_count.run(output, high_availability=services)
+    job = word_count.run(output, high_availability=services, execute={"roll_back_to": "previous"})
     report = job.roll_back_report
     assert report is not None
     assert (report.checkpoint_id, report.abandoned, report.is_output_rolled_back) == (1, (2,), True)
     assert [place for place in report.set_aside if place.startswith("zookeeper:")]
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
-    assert shown(workplace) == expected
+    assert shown(word_count) == expected
 
 
 def test_rolling_back_is_finished_after_a_crash_at_any_step(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+    word_count: WordCount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statebackend.spark import ParquetSink
     from statebackend.spark import rollback as roll_back
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.run(output)
-    expected = workplace.expected()
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    expected = word_count.expected()
     steps = ("_copy_source_log", "_cut_source_log", "end_roll_back")
     for owner, step in ((ParquetSink, "roll_back"), *((roll_back, step) for step in steps)):
         with monkeypatch.context() as patched:
             patched.setattr(owner, step, lambda *arguments: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                workplace.start(output, execute={"roll_back_to": "previous"})
+                word_count.start(output, execute={"roll_back_to": "previous"})
         for execute in ({}, {"from_savepoint": None}):
             with pytest.raises(JobRestoreError, match=r"checkpoint 0 .* is not finished.*again with roll_back_to=0"):
-                workplace.start(output, execute=execute)
-    job = workplace.run(output, execute={"roll_back_to": "previous"})
+                word_count.start(output, execute=execute)
+    job = word_count.run(output, execute={"roll_back_to": "previous"})
     assert job.roll_back_report is not None
     assert (job.roll_back_report.checkpoint_id, job.roll_back_report.abandoned) == (0, (1,))
-    assert shown(workplace) == expected
-    assert not (workplace.directory / "job" / "rollback.json").exists()
+    assert shown(word_count) == expected
+    assert not (word_count.directory / "job" / "rollback.json").exists()
 
 
-def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(workplace: Workplace) -> None:
+def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import ForEachEpochSink
 
-    output = ParquetSink(workplace.directory / "out")
-    workplace.run(output)
-    theirs = workplace.directory / "out" / "epoch=000000000007"
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    theirs = word_count.directory / "out" / "epoch=000000000007"
     theirs.mkdir()
     with pytest.raises(SinkError, match=r"epoch=000000000007 is later than epoch 0, and this job did not write it"):
-        workplace.start(output, execute={"roll_back_to": 0})
+        word_count.start(output, execute={"roll_back_to": 0})
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 0, 1"):
-        workplace.start(output, execute={"roll_back_to": 7})
+        word_count.start(output, execute={"roll_back_to": 7})
     theirs.rmdir()
-    workplace.add_batch([("a", 1)])
-    assert workplace.run(output).last_completed_epoch == 2
+    word_count.add_batch([("a", 1)])
+    assert word_count.run(output).last_completed_epoch == 2
     # A function's effect cannot be taken back by anybody else.
-    job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
+    job = word_count.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
     assert "for-each-epoch cannot hide its output" in str(job.roll_back_report)
 
 
-def test_another_source_is_rejected_before_anything_changes(workplace: Workplace) -> None:
-    workplace.run(memory_sink()).savepoint(workplace.directory / "savepoint")
-    job = workplace.directory / "job"
+def test_another_source_is_rejected_before_anything_changes(word_count: WordCount) -> None:
+    word_count.run(memory_sink()).savepoint(word_count.directory / "savepoint")
+    job = word_count.directory / "job"
     before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
-    moved = workplace.directory / "moved"
-    workplace.source.rename(moved)
-    former, workplace.source = workplace.source, moved
+    moved = word_count.directory / "moved"
+    word_count.source.rename(moved)
+    former, word_count.source = word_count.source, moved
     reads = r"reads FileSource\[.*/moved\].*has read FileSource\[.*/source\].*restore_source_progress=False"
     with pytest.raises(JobRestoreError, match=reads):
-        workplace.run(memory_sink())
-    execute = {"from_savepoint": workplace.directory / "savepoint"}
+        word_count.run(memory_sink())
+    execute = {"from_savepoint": word_count.directory / "savepoint"}
     with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
-        workplace.run(memory_sink(), job="new", execute=execute)
-    rates = workplace.spark.readStream.format("rate").load().selectExpr("'a' AS word", "cast(value AS int) AS number")
+        word_count.run(memory_sink(), job="new", execute=execute)
+    rates = word_count.spark.readStream.format("rate").load().selectExpr("'a' AS word", "cast(value AS int) AS number")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workplace, "stream", lambda: rates)
+        patched.setattr(word_count, "stream", lambda: rates)
         with pytest.raises(JobRestoreError, match=r"the job reads .*rate.*, and the state .* has read FileSource"):
-            workplace.run(memory_sink())
-    assert not (workplace.directory / "new").exists()
+            word_count.run(memory_sink())
+    assert not (word_count.directory / "new").exists()
     assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
     sink = memory_sink()
-    workplace.run(sink, job="new", execute={**execute, "restore_source_progress": False})
+    word_count.run(sink, job="new", execute={**execute, "restore_source_progress": False})
     assert ("a", 6, 22) in rows_of(sink)
-    workplace.add_batch([("a", 1)])
-    assert workplace.run(memory_sink(), job="new").last_completed_epoch == 2
+    word_count.add_batch([("a", 1)])
+    assert word_count.run(memory_sink(), job="new").last_completed_epoch == 2
     moved.rename(former)
 
 
-def test_a_trigger_that_spark_rejects_is_rejected_at_once(workplace: Workplace) -> None:
+def test_a_trigger_that_spark_rejects_is_rejected_at_once(word_count: WordCount) -> None:
     from statebackend.spark.sources.source_identity import check_trigger
 
-    frame = workplace.stream()
+    frame = word_count.stream()
     for right in (None, {}, {"availableNow": True}, {"processingTime": "1 second"}, {"once": True}):
         check_trigger(frame, right)
     for wrong, match in (
@@ -273,23 +273,23 @@ def test_a_trigger_that_spark_rejects_is_rejected_at_once(workplace: Workplace) 
         with pytest.raises(JobDefinitionError, match=match) as failure:
             check_trigger(frame, wrong)
         assert "\n" not in str(failure.value)
-    assert not (workplace.directory / "job").exists()
+    assert not (word_count.directory / "job").exists()
 
 
-def test_a_directory_with_blanks_is_the_same_for_the_state_and_for_spark(workplace: Workplace) -> None:
-    directory = workplace.directory / "with 50% of blanks"
+def test_a_directory_with_blanks_is_the_same_for_the_state_and_for_spark(word_count: WordCount) -> None:
+    directory = word_count.directory / "with 50% of blanks"
     uri = directory.as_uri()
     assert "%20" in uri
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workplace, "directory", _Uri(uri, workplace.directory))
-        workplace.run(memory_sink())
-        workplace.add_batch([("a", 1)])
+        patched.setattr(word_count, "directory", _Uri(uri, word_count.directory))
+        word_count.run(memory_sink())
+        word_count.add_batch([("a", 1)])
         sink = memory_sink()
-        workplace.run(sink)
+        word_count.run(sink)
     assert rows_of(sink) == [("a", 4, 12)]
     names = sorted(path.name for path in directory.iterdir())
     assert {"checkpoints", "driver.lock", "job.json", "shared", "spark"} <= set(names)
-    assert [path.name for path in workplace.directory.glob("with*")] == [directory.name]
+    assert [path.name for path in word_count.directory.glob("with*")] == [directory.name]
 
 
 class _Uri:
@@ -319,43 +319,43 @@ def test_a_rejected_job_directory_is_shown_without_its_secret(spark: SparkSessio
         SparkStreamEnvironment(spark, job_dir="s3://KEY:SECRET@bucket/job")
 
 
-def test_progress_between_check_and_lock_is_continued(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    savepoint = workplace.directory / "savepoint"
-    workplace.run(memory_sink()).savepoint(savepoint)
+def test_progress_between_check_and_lock_is_continued(word_count: WordCount, monkeypatch: pytest.MonkeyPatch) -> None:
+    savepoint = word_count.directory / "savepoint"
+    word_count.run(memory_sink()).savepoint(savepoint)
     opened = JobDirectory.open
 
     def after_another(uri: str, *arguments: Any, **options: Any) -> JobDirectory:
         with monkeypatch.context() as patched:
             patched.setattr(JobDirectory, "open", opened)
-            workplace.run(memory_sink(), job="new", execute={"from_savepoint": savepoint})
+            word_count.run(memory_sink(), job="new", execute={"from_savepoint": savepoint})
         return opened(uri, *arguments, **options)
 
-    workplace.add_batch([("a", 1)])
+    word_count.add_batch([("a", 1)])
     with monkeypatch.context() as patched:
         patched.setattr(JobDirectory, "open", after_another)
         sink = memory_sink()
-        job = workplace.run(sink, job="new", execute={"from_savepoint": savepoint})
+        job = word_count.run(sink, job="new", execute={"from_savepoint": savepoint})
     assert rows_of(sink) == []
-    workplace.add_batch([("a", 1)])
-    assert workplace.run(memory_sink(), job="new").last_completed_epoch == (job.last_completed_epoch or 0) + 1
+    word_count.add_batch([("a", 1)])
+    assert word_count.run(memory_sink(), job="new").last_completed_epoch == (job.last_completed_epoch or 0) + 1
 
 
 def test_a_crash_during_a_change_of_the_source_position_keeps_the_former_one(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+    word_count: WordCount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statebackend.spark.sources import offset_log as source_log
 
-    savepoint = workplace.directory / "savepoint"
-    workplace.run(memory_sink()).savepoint(savepoint)
-    workplace.add_batch([("a", 100)])
+    savepoint = word_count.directory / "savepoint"
+    word_count.run(memory_sink()).savepoint(savepoint)
+    word_count.add_batch([("a", 100)])
     with pytest.raises(EpochError, match="as it must"):
-        workplace.run(memory_sink(), Fails(), job="new", execute={"from_savepoint": savepoint})
+        word_count.run(memory_sink(), Fails(), job="new", execute={"from_savepoint": savepoint})
     from_the_beginning = {"from_savepoint": savepoint, "restore_source_progress": False}
     with monkeypatch.context() as patched:
         patched.setattr(source_log, "write_origin", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            workplace.start(memory_sink(), job="new", execute=from_the_beginning)
+            word_count.start(memory_sink(), job="new", execute=from_the_beginning)
     sink = memory_sink()
-    workplace.run(sink, job="new")
+    word_count.run(sink, job="new")
     assert sink.rows_by_epoch.keys() == {2}
     assert rows_of(sink) == [("a", 4, 111)]

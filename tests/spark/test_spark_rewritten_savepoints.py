@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_job_fixture import SEEN, Seen, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, Seen, WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import Savepoint, ValueStateDescriptor
 from statebackend.savepoint.errors import PlanError
@@ -28,16 +28,16 @@ def _functions_travel_by_value() -> Iterator[None]:
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
-    place = Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path) -> WordCount:
+    place = WordCount(spark, tmp_path)
     place.add_batch([("a", 1), ("a", 10), ("b", 2), ("c", 3)])
     return place
 
 
-def test_a_job_continues_with_other_key_groups_at_its_source_position(workplace: Workplace) -> None:
-    job = workplace.start(memory_sink())
+def test_a_job_continues_with_other_key_groups_at_its_source_position(word_count: WordCount) -> None:
+    job = word_count.start(memory_sink())
     job.process_all_available()
-    job.stop_with_savepoint(workplace.directory / "savepoint")
+    job.stop_with_savepoint(word_count.directory / "savepoint")
     seen = ValueStateDescriptor("seen", SEEN)
     plan = (
         Plan()
@@ -46,33 +46,35 @@ def test_a_job_continues_with_other_key_groups_at_its_source_position(workplace:
         .keep_keys("counted", lambda word: word != "c")
     )
     plan.change_values("counted", "seen", seen, lambda one: Seen(one.times + 100, one.total))
-    writer = SavepointWriter.copy_of(workplace.directory / "savepoint", workplace.directory / "rewritten", known=[SEEN])
+    writer = SavepointWriter.copy_of(
+        word_count.directory / "savepoint", word_count.directory / "rewritten", known=[SEEN]
+    )
     writer.write(plan)
-    before, after = (Savepoint.open(workplace.directory / name).metadata for name in ("savepoint", "rewritten"))
+    before, after = (Savepoint.open(word_count.directory / name).metadata for name in ("savepoint", "rewritten"))
     assert after.source_positions == before.source_positions
     assert [file.checksum for file in after.source_progress_files] == [
         file.checksum for file in before.source_progress_files
     ]
-    workplace.add_batch([("a", 100), ("b", 1), ("c", 1), ("d", 1)])
+    word_count.add_batch([("a", 100), ("b", 1), ("c", 1), ("d", 1)])
     sink = memory_sink()
-    workplace.run(
+    word_count.run(
         sink,
         job="another",
         uid="counted",
         max_parallelism=100,
         parallelism=3,
-        execute={"from_savepoint": workplace.directory / "rewritten"},
+        execute={"from_savepoint": word_count.directory / "rewritten"},
     )
     assert rows_of(sink) == [("a", 103, 111), ("b", 102, 3), ("c", 1, 1), ("d", 1, 1)]
 
 
-def test_a_job_continues_from_a_frame_made_from_its_state(workplace: Workplace) -> None:
-    job = workplace.start(memory_sink())
+def test_a_job_continues_from_a_frame_made_from_its_state(word_count: WordCount) -> None:
+    job = word_count.start(memory_sink())
     job.process_all_available()
-    job.stop_with_savepoint(workplace.directory / "savepoint")
-    spark = workplace.spark
+    job.stop_with_savepoint(word_count.directory / "savepoint")
+    spark = word_count.spark
     register_state_tables(spark)
-    stored, raised = str(workplace.directory / "savepoint"), str(workplace.directory / "raised")
+    stored, raised = str(word_count.directory / "savepoint"), str(word_count.directory / "raised")
     frame = spark.read.format("statebackend").option("operator", "words").option("state", "seen").load(stored)
     changed = frame.where("key <> 'c'").selectExpr(
         "key", "named_struct('times', value.times + 100, 'total', value.total) AS value"
@@ -81,27 +83,27 @@ def test_a_job_continues_from_a_frame_made_from_its_state(workplace: Workplace) 
     writer.option("operator", "words").option("state", "seen").save(raised)
     found = {entry.key: entry.value for entry in Savepoint.open(raised, known=[SEEN]).read("words", "seen")}
     assert found == {"a": Seen(102, 11), "b": Seen(101, 2)}
-    workplace.add_batch([("a", 100), ("c", 1)])
+    word_count.add_batch([("a", 100), ("c", 1)])
     sink = memory_sink()
-    workplace.run(sink, job="another", execute={"from_savepoint": raised})
+    word_count.run(sink, job="another", execute={"from_savepoint": raised})
     assert rows_of(sink) == [("a", 103, 111), ("c", 1, 1)]
 
 
-def test_a_job_starts_with_state_from_no_job(workplace: Workplace) -> None:
+def test_a_job_starts_with_state_from_no_job(word_count: WordCount) -> None:
     plan = (
         Plan()
         .add_operator("words", "string")
         .add_state("words", ValueStateDescriptor("seen", SEEN), [("a", Seen(1000, 0)), ("z", Seen(1, 1))])
     )
-    SavepointWriter.new(workplace.directory / "begin", max_parallelism=16).write(plan)
+    SavepointWriter.new(word_count.directory / "begin", max_parallelism=16).write(plan)
     sink = memory_sink()
-    start = {"from_savepoint": workplace.directory / "begin", "restore_source_progress": False}
-    job = workplace.run(sink, execute=start)
+    start = {"from_savepoint": word_count.directory / "begin", "restore_source_progress": False}
+    job = word_count.run(sink, execute=start)
     assert rows_of(sink) == [("a", 1001, 1), ("a", 1002, 11), ("b", 1, 2), ("c", 1, 3)]
     # What was read of the source lies beside a checkpoint of Spark, so a copy of it would forget that in silence.
-    writer = SavepointWriter.copy_of(workplace.directory / "job", workplace.directory / "copy")
+    writer = SavepointWriter.copy_of(word_count.directory / "job", word_count.directory / "copy")
     with pytest.raises(PlanError, match=r"drop_sinks|drop_source_progress"):
         writer.write(Plan())
     assert job.last_completed_epoch is not None
     writer.write(Plan().drop_sinks().drop_source_progress())
-    assert Savepoint.open(workplace.directory / "copy").statistics("words", "seen").entries == 4
+    assert Savepoint.open(word_count.directory / "copy").statistics("words", "seen").entries == 4

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend import EpochTimeoutError, JobDefinitionError
 from statebackend.checkpoint import JobDirectory, JobDirectoryLockedError
@@ -33,8 +33,8 @@ def _by_value() -> Iterator[None]:
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
-    place = Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCount:
+    place = WordCount(spark, tmp_path)
     place.add_batch([("a", 1)])
     place.add_batch([("hang", 1), ("a", 1)])
     return place
@@ -95,17 +95,17 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
         yield Gate(tmp_path, held)
 
 
-def hanging(workplace: Workplace, gate: Gate) -> SparkJob:
+def hanging(word_count: WordCount, gate: Gate) -> SparkJob:
     """A job that hangs in its second epoch."""
-    job = workplace.start(memory_sink(), Hangs(gate))
+    job = word_count.start(memory_sink(), Hangs(gate))
     gate.wait_for_somebody(job)
     return job
 
 
 def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
-    workplace: Workplace, gate: Gate
+    word_count: WordCount, gate: Gate
 ) -> None:
-    job = hanging(workplace, gate)
+    job = hanging(word_count, gate)
     for timeout_s in (0, 0.0, 0.0001, 0.01):
         assert not job.await_termination(timeout_s)
     for wrong in (-1, -0.5, float("nan"), True, "1"):
@@ -113,43 +113,43 @@ def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
             with pytest.raises(ValueError, match=r"timeout_s is .*(from 0 on, or None|which is not a duration)"):
                 call(wrong)
     with pytest.raises(JobDirectoryLockedError):
-        JobDirectory.open(workplace.directory / "job", "count words", 16)
+        JobDirectory.open(word_count.directory / "job", "count words", 16)
     with pytest.raises(JobDefinitionError, match="a query named 'count words' is running in this Spark session"):
-        workplace.start(memory_sink())
+        word_count.start(memory_sink())
     gate.open()
     assert job.await_termination()
     assert job.await_termination(0)
     assert job.last_completed_epoch == 1
-    workplace.run(memory_sink())
+    word_count.run(memory_sink())
 
 
-def test_a_hanging_job_is_stopped_and_a_restart_processes_the_epoch_again(workplace: Workplace, gate: Gate) -> None:
-    job = hanging(workplace, gate)
+def test_a_hanging_job_is_stopped_and_a_restart_processes_the_epoch_again(word_count: WordCount, gate: Gate) -> None:
+    job = hanging(word_count, gate)
     with pytest.raises(EpochTimeoutError, match=r"epoch 1 was aborted after 0 s.*the next start"):
-        job.stop_with_savepoint(workplace.directory / "savepoint", timeout_s=0)
+        job.stop_with_savepoint(word_count.directory / "savepoint", timeout_s=0)
     assert not job.query.isActive
-    assert not (workplace.directory / "savepoint").exists()
+    assert not (word_count.directory / "savepoint").exists()
     with pytest.raises(EpochTimeoutError, match="epoch 1 was aborted"):
         job.await_termination()
     # What was complete can still be saved, and the directory is free.
-    assert job.savepoint(workplace.directory / "savepoint").epoch_id == 0
+    assert job.savepoint(word_count.directory / "savepoint").epoch_id == 0
     gate.open()
     sink = memory_sink()
-    workplace.run(sink, Hangs(gate))
+    word_count.run(sink, Hangs(gate))
     assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
 
 
-def test_an_epoch_timeout_abandons_the_epoch_which_is_processed_again(workplace: Workplace, gate: Gate) -> None:
+def test_an_epoch_timeout_abandons_the_epoch_which_is_processed_again(word_count: WordCount, gate: Gate) -> None:
     expected = r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\) and was aborted\. The next start of the job"
     with pytest.raises(EpochTimeoutError, match=expected):
-        workplace.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
+        word_count.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
     gate.open()
     sink = memory_sink()
-    assert workplace.run(sink, Hangs(gate)).last_completed_epoch == 1
+    assert word_count.run(sink, Hangs(gate)).last_completed_epoch == 1
     assert ("a", 2, 2) in rows_of(sink)
 
 
-def test_an_epoch_with_a_slow_sink_is_abandoned_when_the_sink_returns(workplace: Workplace) -> None:
+def test_an_epoch_with_a_slow_sink_is_abandoned_when_the_sink_returns(word_count: WordCount) -> None:
     from statebackend.spark import epoch_driver as epoch_watchdog
     from statebackend.spark.frame_sinks import ForEachEpochSink
 
@@ -166,5 +166,5 @@ def test_an_epoch_with_a_slow_sink_is_abandoned_when_the_sink_returns(workplace:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("statebackend.spark.epoch_driver.EpochWatchdog", WaitsForTheWatchdog)
         with pytest.raises(EpochTimeoutError, match=r"epoch 0 did not end within 0\.01 s"):
-            workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), epoch_timeout_s=0.01)
-    assert not list((workplace.directory / "job" / "shared").rglob("*.sst"))
+            word_count.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), epoch_timeout_s=0.01)
+    assert not list((word_count.directory / "job" / "shared").rglob("*.sst"))

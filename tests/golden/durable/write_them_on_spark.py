@@ -33,22 +33,22 @@ def main(version: str, *names: str) -> None:
             _add_checksums(folder / name)
 
 
-def _run(workplace: Path) -> None:
+def _run(directory: Path) -> None:
     from pyspark.sql import SparkSession
 
     from statebackend.spark.frame_sinks import MemorySink
 
     for index, rows in enumerate(BATCHES):
-        add_file(workplace / "source", index, rows)
+        add_file(directory / "source", index, rows)
     builder: Any = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
     try:
-        for key, value in mounted(workplace / "source").items():
+        for key, value in mounted(directory / "source").items():
             spark.conf.set(key, value)
         with travelling_by_value():
-            job = start(spark, workplace, MemorySink())
+            job = start(spark, directory, MemorySink())
             job.await_termination()
-            job.savepoint(workplace / "savepoint")
+            job.savepoint(directory / "savepoint")
     finally:
         spark.stop()
 

@@ -240,11 +240,11 @@ def main(only: list[str]) -> None:
         # The check is made for all vectorised functions; with rows, no pandas is used.
         patch("pyspark.sql.pandas.functions.require_minimum_pandas_version").start()
         has_pandas = False
-    workplace = Path(tempfile.mkdtemp())
+    directory = Path(tempfile.mkdtemp())
     for index, rows in enumerate(BATCHES):
-        add_file(workplace / "source", index, rows)
+        add_file(directory / "source", index, rows)
     builder: Any = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.hadoop.fs.viewfs.mounttable.golden.link./source", (workplace / "source").as_uri())
+    builder = builder.config("spark.hadoop.fs.viewfs.mounttable.golden.link./source", (directory / "source").as_uri())
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     failed = []
@@ -256,7 +256,7 @@ def main(only: list[str]) -> None:
                 # Later versions read it and cannot start a query with it.
                 continue
             try:
-                run(spark, workplace / "checkpoints" / name, name)
+                run(spark, directory / "checkpoints" / name, name)
             except Exception as error:
                 failed.append(f"{name}: {str(error)[:2000]}")
             sys.stdout.write(f"{name}\n")
@@ -264,15 +264,15 @@ def main(only: list[str]) -> None:
         spark.stop()
     archive = HERE / f"{SPARK[0]}.{SPARK[1]}.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
-        for path in sorted((workplace / "checkpoints").rglob("*")):
-            member = tarfile.TarInfo(str(path.relative_to(workplace / "checkpoints")))
+        for path in sorted((directory / "checkpoints").rglob("*")):
+            member = tarfile.TarInfo(str(path.relative_to(directory / "checkpoints")))
             if path.is_dir():
                 member.type = tarfile.DIRTYPE
                 packed.addfile(member)
             else:
                 member.size = path.stat().st_size
                 packed.addfile(member, io.BytesIO(path.read_bytes()))
-    shutil.rmtree(workplace)
+    shutil.rmtree(directory)
     sys.stdout.write("\n".join([f"{archive}: {archive.stat().st_size} bytes", *failed, ""]))
 
 

@@ -318,7 +318,7 @@ def test_a_driver_holds_the_same_after_a_few_epochs_as_after_hundreds(job: Job) 
     for epoch_id in range(60, 300):
         job.run(epoch_id)
     assert len(job.driver.recorder.epochs) == 300
-    # What the workplace notes itself grows, and nothing else.
+    # What the fixture notes itself grows, and nothing else.
     grown_items = set(grown(before, retained_items(job.driver), by=50))
     assert grown_items == {"Job.planned_without_records", "RecordingSink.reported"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import Workplace, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
 
 from statebackend.spark import query as query_start
 from statebackend.spark.query import start_query
@@ -25,8 +25,8 @@ OF_SPARK = f"{ROOM}.FileContextBasedCheckpointFileManager"
 
 
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Workplace]:
-    place = Workplace(spark, tmp_path)
+def word_count(spark: SparkSession, tmp_path: Path) -> Iterator[WordCount]:
+    place = WordCount(spark, tmp_path)
     place.add_batch([("a", 1), ("b", 2)])
     with travelling_by_value():
         yield place
@@ -41,9 +41,9 @@ def managers_of_log(job: SparkJob) -> set[str]:
 
 @pytest.mark.spark
 def test_the_log_of_a_job_is_written_without_subprocesses_and_that_of_other_queries_as_before(
-    spark: SparkSession, workplace: Workplace
+    spark: SparkSession, word_count: WordCount
 ) -> None:
-    job = workplace.start(memory_sink())
+    job = word_count.start(memory_sink())
     try:
         assert managers_of_log(job) == {WITHOUT_PROCESSES}
         assert spark.conf.get(SETTING, None) is None
@@ -52,9 +52,9 @@ def test_the_log_of_a_job_is_written_without_subprocesses_and_that_of_other_quer
 
 
 @pytest.mark.spark
-def test_a_setting_of_the_program_has_precedence(spark: SparkSession, workplace: Workplace) -> None:
+def test_a_setting_of_the_program_has_precedence(spark: SparkSession, word_count: WordCount) -> None:
     with configured(spark, {SETTING: OF_SPARK}):
-        job = workplace.start(memory_sink())
+        job = word_count.start(memory_sink())
         try:
             assert managers_of_log(job) == {OF_SPARK}
             assert spark.conf.get(SETTING) == OF_SPARK
@@ -64,14 +64,14 @@ def test_a_setting_of_the_program_has_precedence(spark: SparkSession, workplace:
 
 @pytest.mark.spark
 def test_a_job_continues_with_a_log_that_was_written_by_the_other_class(
-    spark: SparkSession, workplace: Workplace
+    spark: SparkSession, word_count: WordCount
 ) -> None:
     sink = memory_sink()
     emitted = []
     for number, setting in enumerate([{SETTING: OF_SPARK}, {}, {SETTING: OF_SPARK}, {}]):
         with configured(spark, setting):
-            workplace.add_batch([("a", 10 + number)])
-            workplace.run(sink)
+            word_count.add_batch([("a", 10 + number)])
+            word_count.run(sink)
         emitted.append(len(rows_of(sink)))
     assert emitted == [3, 4, 5, 6]
     assert sorted(rows_of(sink))[-2:] == [("a", 5, 47), ("b", 1, 2)]

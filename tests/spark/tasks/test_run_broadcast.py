@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import cloudpickle
-from spark_job_fixture import CountWords, Workplace, memory_sink, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, memory_sink, travelling_by_value
 
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot, snapshot_class_for
 from statebackend.spark.tasks import epoch_task as run_broadcast
@@ -160,7 +160,7 @@ class TestOnSpark:
         from statebackend.spark.frame_sinks import ForEachEpochSink
 
         before = files_of_spark(spark)
-        place = Workplace(spark, tmp_path)
+        place = WordCount(spark, tmp_path)
         for number in range(3):
             place.add_batch([("a", number), ("b", number)])
         seen: list[int] = []
@@ -179,7 +179,7 @@ class TestOnSpark:
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = files_of_spark(spark)
-        place = Workplace(spark, tmp_path)
+        place = WordCount(spark, tmp_path)
         place.add_batch([("a", 1)])
         sink = memory_sink()
 
