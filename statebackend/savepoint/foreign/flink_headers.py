@@ -24,7 +24,7 @@ from snapshots.data_views import DataInputView
 from snapshots.envelope import UnopenedSnapshot, read_versioned_snapshot, snapshot_to_bytes
 from snapshots.errors import MalformedDataError, StateFormatError, UnknownSnapshotError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.savepoint.foreign import flink_records, flink_tables  # noqa: F401  (they register snapshots)
+from statebackend.savepoint.foreign import flink_records, flink_table_types  # noqa: F401  (they register snapshots)
 from statebackend.savepoint.foreign.snappy_frames import STREAM_START
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, VALUE_ROLE, StoredKind
 from statebackend.state.folding_states import ACCUMULATOR_ROLE
