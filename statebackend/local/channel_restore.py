@@ -31,10 +31,11 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.state_handles import OperatorState
 from statebackend.local.channel_state import ChannelsOfCheckpoint, channels_of_checkpoint, forms_of_operators
 from statebackend.local.graph import LocalOperator, LocalStream
-from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.network.channel import InFlight, RecordBatch
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import OperatorSubtask
 from statebackend.savepoint.restored_state import RestoredState
@@ -43,7 +44,7 @@ from statebackend.streaming.time.operator_watermarks import OperatorWatermarkSta
 from statebackend.streaming.time.status_watermark_valve import StatusWatermarkValve, ValveChannel, ValveState
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
-Readers = Mapping[SubtaskId, OperatorWatermarkState[SubtaskId]]
+Readers = Mapping[TaskId, OperatorWatermarkState[TaskId]]
 """The former subtasks of a node, with what each knew of event time."""
 
 
@@ -57,15 +58,15 @@ class MergedChannels:
 
 
 def merged_channels(
-    node: str, in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]], readers: Readers
+    node: str, in_flight: Mapping[tuple[TaskId, TaskId], Sequence[InFlight]], readers: Readers
 ) -> MergedChannels:
     """Merge the channels from a node to the former ``readers``, in time proportional to elements and channels.
 
     Raises `JobRestoreError` if they do not know a sender.
     """
-    senders = sorted({sender for sender, reader in in_flight if sender.node == node and reader in readers})
+    senders = sorted({sender for sender, reader in in_flight if sender.operator_uid == node and reader in readers})
     valves = [valve for state in readers.values() for valve in state.inputs]
-    known = sorted({one.channel for valve in valves for one in valve.channels if one.channel.node == node})
+    known = sorted({one.channel for valve in valves for one in valve.channels if one.channel.operator_uid == node})
     views = {sender: _furthest_behind(sender, in_flight, readers) for sender in known}
     missing = [sender for sender in senders if sender not in views]
     if missing:
@@ -96,7 +97,7 @@ class _View:
 
 
 def _furthest_behind(
-    sender: SubtaskId, in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]], readers: Readers
+    sender: TaskId, in_flight: Mapping[tuple[TaskId, TaskId], Sequence[InFlight]], readers: Readers
 ) -> _View:
     """The view of the reader that had taken the fewest watermarks and statuses of a sender."""
     found: list[tuple[int, _View]] = []
@@ -155,15 +156,16 @@ class InFlightShares:
             for one in operator.partitioned(batch.input_index, stream, self.parallelism)
         ]
 
-    def share_of(self, subtask: SubtaskId, batch: RecordBatch) -> RecordBatch:
+    def share_of(self, subtask: TaskId, batch: RecordBatch) -> RecordBatch:
         """A batch of a subtask; raises `JobRestoreError` if its records have other keys than they had."""
-        if not self.operators[subtask.node].is_keyed(batch.input_index):
+        if not self.operators[subtask.operator_uid].is_keyed(batch.input_index):
             return batch
-        own = self.shares(subtask.node, batch)[subtask.index]
+        own = self.shares(subtask.operator_uid, batch)[subtask.subtask_index]
         if len(own.records) != len(batch.records):
             raise JobRestoreError(
-                f"in-flight records for input {batch.input_index} of operator {subtask.node!r} have other keys than "
-                f"when the checkpoint was taken. Run the program that took it, take a savepoint, and continue from that"
+                f"in-flight records for input {batch.input_index} of operator {subtask.operator_uid!r} have other keys "
+                f"than when the checkpoint was taken. Run the program that took it, take a savepoint, and "
+                f"continue from that"
             )
         return own
 
@@ -196,21 +198,26 @@ def restore_channels(
     channels = {(one.sender, one.reader): one for subtask in network.operators for one in subtask.channels}
     inputs: dict[tuple[str, str], set[int]] = {}
     for (sender, reader), channel in channels.items():
-        inputs.setdefault((sender.node, reader.node), set()).update(channel.inputs)
+        inputs.setdefault((sender.operator_uid, reader.operator_uid), set()).update(channel.inputs)
     for (sender, reader), elements in former.in_flight.items():
-        _check_is_read(sender.node, reader.node, elements, inputs.get((sender.node, reader.node), set()))
+        _check_is_read(
+            sender.operator_uid,
+            reader.operator_uid,
+            elements,
+            inputs.get((sender.operator_uid, reader.operator_uid), set()),
+        )
     same = {one.uid for one in operators if one.parallelism == shares.parallelism}
-    kept = {one.node for way in channels for one in way if one.node not in shares.operators} | same
+    kept = {one.operator_uid for way in channels for one in way if one.operator_uid not in shares.operators} | same
     if has_time:
         _restore_times(network, former, same)
     merged: set[tuple[str, str]] = set()
     for (sender, reader), elements in former.in_flight.items():
-        if sender.node in kept and reader.node in kept:
+        if sender.operator_uid in kept and reader.operator_uid in kept:
             channels[sender, reader].put_restored(
                 [shares.share_of(reader, one) if isinstance(one, RecordBatch) else one for one in elements]
             )
         else:
-            merged.add((sender.node, reader.node))
+            merged.add((sender.operator_uid, reader.operator_uid))
     for sender_node, reader_node in sorted(merged):
         _restore_merged(network, shares, former, sender_node, reader_node, has_time)
 
@@ -227,13 +234,13 @@ def _check_is_read(sender: str, reader: str, elements: Sequence[InFlight], input
 
 def _restore_times(network: Network, former: ChannelsOfCheckpoint, same: set[str]) -> None:
     for subtask in network.operators:
-        time = former.times.get(subtask.subtask_id)
-        if time is not None and subtask.subtask_id.node in same:
+        time = former.times.get(subtask.task)
+        if time is not None and subtask.task.operator_uid in same:
             subtask.watermarks.restore(time.own, time.sent_status)
             subtask.work.watermark_ms = time.own.watermark_ms
             subtask.output.restore(time.sent_watermark_ms, time.sent_status)
-    outputs = {one.subtask_id: one.output for one in network.sources}
-    outputs.update({one.subtask_id: one.output for one in network.operators})
+    outputs = {one.task: one.output for one in network.sources}
+    outputs.update({one.task: one.output for one in network.operators})
     network.output.restore(outputs)
 
 
@@ -246,10 +253,10 @@ def _restore_merged(
     has_time: bool,
 ) -> None:
     """Put all in-flight elements between two nodes into the channels of the first subtask that sends now."""
-    readers = {one: time.own for one, time in former.times.items() if one.node == reader_node}
+    readers = {one: time.own for one, time in former.times.items() if one.operator_uid == reader_node}
     merged = merged_channels(sender_node, former.in_flight, readers)
     subtasks = sorted(
-        (one for one in network.operators if one.subtask_id.node == reader_node), key=lambda one: one.subtask_id
+        (one for one in network.operators if one.task.operator_uid == reader_node), key=lambda one: one.task
     )
     sequences: list[list[InFlight]] = [[] for _ in subtasks]
     for element in merged.elements:
@@ -262,19 +269,19 @@ def _restore_merged(
             if not isinstance(one, RecordBatch) or one.records:
                 sequence.append(one)
     for subtask, sequence in zip(subtasks, sequences, strict=True):
-        [channel] = [one for one in subtask.channels if one.sender == SubtaskId(sender_node, 0)]
+        [channel] = [one for one in subtask.channels if one.sender == TaskId(sender_node, 0)]
         channel.put_restored(sequence)
         if has_time:
             subtask.watermarks.restore(_start_of(subtask, merged), subtask.output.status)
 
 
-def _start_of(subtask: OperatorSubtask, merged: MergedChannels) -> OperatorWatermarkState[SubtaskId]:
+def _start_of(subtask: OperatorSubtask, merged: MergedChannels) -> OperatorWatermarkState[TaskId]:
     """The event time of a subtask: the first channel is at the start of the merged elements, the others at the end."""
 
-    def placed(channel: ValveChannel[SubtaskId]) -> ValveChannel[SubtaskId]:
-        if channel.channel.node != merged.begins.channel:
+    def placed(channel: ValveChannel[TaskId]) -> ValveChannel[TaskId]:
+        if channel.channel.operator_uid != merged.begins.channel:
             return channel
-        given = merged.begins if channel.channel.index == 0 else merged.ends
+        given = merged.begins if channel.channel.subtask_index == 0 else merged.ends
         return ValveChannel(channel.channel, given.watermark_ms, given.is_idle)
 
     state = subtask.watermarks.snapshot()

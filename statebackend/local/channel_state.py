@@ -41,10 +41,11 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import MalformedDataError, StateFormatError, format_value
 from snapshots.format_versions import read_header, write_header
-from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
+from statebackend.checkpoint.errors import CheckpointError, InvariantViolationError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
-from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.network.channel import InFlight, RecordBatch
 from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskTime
 from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.streaming.operators.operator import place_of_input
@@ -138,7 +139,7 @@ def forms_of_operators(schemas: Mapping[str, Sequence[DeclaredSchema | None]]) -
 class ChannelContent:
     """The other end of a channel, the number of its in-flight elements, and their bytes in the file."""
 
-    end: SubtaskId
+    end: TaskId
     element_count: int
     size_bytes: int
 
@@ -155,7 +156,6 @@ class ChannelStateMeta:
         ends = [one.end for one in self.channels]
         _require(len(set(ends)) == len(ends), "a channel is named twice")
         for one in self.channels:
-            _require(one.end.index >= 0, f"there is no subtask {one.end.index}")
             _require(0 < one.element_count <= one.size_bytes, f"the channel of {one.end} has no elements")
         _require(all(index >= 0 for _, index in self.envelopes), "an input has a negative index")
         _require(self.size_bytes <= MAX_CHANNEL_STATE_BYTES, f"more than {MAX_CHANNEL_STATE_BYTES} bytes of elements")
@@ -168,8 +168,8 @@ class ChannelStateMeta:
 
 def encode_part(
     time: SubtaskTime | None,
-    channels: Mapping[SubtaskId, Sequence[InFlight]],
-    reader_of: Callable[[SubtaskId], str],
+    channels: Mapping[TaskId, Sequence[InFlight]],
+    reader_of: Callable[[TaskId], str],
     forms: RecordForms,
 ) -> tuple[bytes, bytes]:
     """Encode the metadata and the elements of a part; ``reader_of`` returns the operator that reads a channel.
@@ -207,16 +207,15 @@ def decode_meta(data: bytes) -> ChannelStateMeta:
         _require(name not in envelopes, f"two forms of input {name[1]} of {name[0]!r}")
         envelopes[name] = source.read_sized_bytes()
     channels = [
-        ChannelContent(SubtaskId(source.read_utf(), source.read_int()), source.read_int(), source.read_long())
-        for _ in range(source.read_count(18))
+        ChannelContent(_read_task(source), source.read_int(), source.read_long()) for _ in range(source.read_count(18))
     ]
     _require(not source.remaining, lambda: f"{source.remaining} bytes follow channel state")
     return ChannelStateMeta(time, envelopes, channels)
 
 
 def decode_elements(
-    meta: ChannelStateMeta, data: bytes, reader_of: Callable[[SubtaskId], str], forms: RecordForms
-) -> dict[SubtaskId, Sequence[InFlight]]:
+    meta: ChannelStateMeta, data: bytes, reader_of: Callable[[TaskId], str], forms: RecordForms
+) -> dict[TaskId, Sequence[InFlight]]:
     """Decode the in-flight elements, by the other end of the channel.
 
     Raises `StateFormatError` for a file that does not fit the metadata, and for records of another form.
@@ -228,7 +227,7 @@ def decode_elements(
         _require(is_same, f"the records for input {index} of {uid!r} were rows of another schema")
     known = {name: form for name, form in forms.items() if name in meta.envelopes}
     source = DataInputView(data)
-    found: dict[SubtaskId, Sequence[InFlight]] = {}
+    found: dict[TaskId, Sequence[InFlight]] = {}
     for channel in meta.channels:
         end = source.position + channel.size_bytes
         reader = reader_of(channel.end)
@@ -249,7 +248,7 @@ def _encode_meta(meta: ChannelStateMeta) -> bytes:
         out.write_sized_bytes(envelope)
     out.write_int(len(meta.channels))
     for channel in meta.channels:
-        _write_subtask(out, channel.end)
+        _write_task(out, channel.end)
         out.write_int(channel.element_count)
         out.write_long(channel.size_bytes)
     body = out.to_bytes()
@@ -269,7 +268,7 @@ def _write_time(out: DataOutputView, time: SubtaskTime) -> None:
         _write_watermark(out, valve.watermark_ms)
         out.write_int(len(valve.channels))
         for channel in valve.channels:
-            _write_subtask(out, channel.channel)
+            _write_task(out, channel.channel)
             _write_watermark(out, channel.watermark_ms)
             out.write_boolean(channel.is_idle)
 
@@ -281,7 +280,7 @@ def _read_time(source: DataInputView) -> SubtaskTime:
     for _ in range(source.read_count(12)):
         valve_ms = _read_watermark(source)
         channels = tuple(
-            ValveChannel(_read_subtask(source), _read_watermark(source), _read_flag(source))
+            ValveChannel(_read_task(source), _read_watermark(source), _read_flag(source))
             for _ in range(source.read_count(15))
         )
         _require(bool(channels), "an input has no channels")
@@ -347,15 +346,16 @@ def _read_element(source: DataInputView, reader: str, forms: RecordForms) -> InF
     return RecordBatch(index, records, times, sender_watermark_ms=watermark_ms)
 
 
-def _write_subtask(out: DataOutputView, subtask: SubtaskId) -> None:
-    out.write_utf(subtask.node)
-    out.write_int(subtask.index)
+def _write_task(out: DataOutputView, task: TaskId) -> None:
+    out.write_utf(task.operator_uid)
+    out.write_int(task.subtask_index)
 
 
-def _read_subtask(source: DataInputView) -> SubtaskId:
-    subtask = SubtaskId(source.read_utf(), source.read_int())
-    _require(subtask.index >= 0, f"there is no subtask {subtask.index}")
-    return subtask
+def _read_task(source: DataInputView) -> TaskId:
+    try:
+        return TaskId(source.read_utf(), source.read_int())
+    except InvariantViolationError as error:
+        raise MalformedDataError(str(error)) from error
 
 
 def _read_flag(source: DataInputView) -> bool:
@@ -383,13 +383,13 @@ def _require(condition: bool, message: str | Callable[[], str]) -> None:
 class ChannelsOfCheckpoint:
     """The in-flight elements of a checkpoint by (sender, reader), in order, and the event time of each subtask."""
 
-    in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = field(factory=dict)
-    times: Mapping[SubtaskId, SubtaskTime] = field(factory=dict)
+    in_flight: Mapping[tuple[TaskId, TaskId], Sequence[InFlight]] = field(factory=dict)
+    times: Mapping[TaskId, SubtaskTime] = field(factory=dict)
 
 
 def write_channel_state(
     capture: SubtaskCapture,
-    subtask: SubtaskId,
+    subtask: TaskId,
     forms: RecordForms,
     file_system: CheckpointFileSystem,
     file_prefix: str,
@@ -400,22 +400,22 @@ def write_channel_state(
     """
 
     def written(
-        time: SubtaskTime | None, channels: Mapping[SubtaskId, Sequence[InFlight]], reader: str | None
+        time: SubtaskTime | None, channels: Mapping[TaskId, Sequence[InFlight]], reader: str | None
     ) -> OpaqueStateHandle:
         name = "out" if reader is None else "in"
         try:
-            meta, data = encode_part(time, channels, lambda end: reader or end.node, forms)
+            meta, data = encode_part(time, channels, lambda end: reader or end.operator_uid, forms)
         except StateFormatError as error:
             raise EpochError(
-                f"subtask {subtask.index} of operator {subtask.node!r}, checkpoint {capture.checkpoint_id}: the "
-                f"records in flight ({name}) cannot be written: {error}"
+                f"subtask {subtask.subtask_index} of operator {subtask.operator_uid!r}, "
+                f"checkpoint {capture.checkpoint_id}: the records in flight ({name}) cannot be written: {error}"
             ) from error
         if not data:
             return OpaqueStateHandle(_FORMAT, meta)
         path = f"{file_prefix}-{capture.checkpoint_id:012d}-channels-{name}"
         return OpaqueStateHandle(_FORMAT, meta, (file_system.write_file(path, data),))
 
-    inputs = written(capture.time, capture.inputs, subtask.node)
+    inputs = written(capture.time, capture.inputs, subtask.operator_uid)
     if not capture.outputs:
         return SubtaskState(input_channels=inputs)
     try:
@@ -433,12 +433,12 @@ def channels_of_checkpoint(
 
     Raises `JobRestoreError` for data that this program cannot read, `CorruptFileError` or `MissingFileError`.
     """
-    of_readers: dict[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = {}
-    of_senders: dict[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = {}
-    times: dict[SubtaskId, SubtaskTime] = {}
+    of_readers: dict[tuple[TaskId, TaskId], Sequence[InFlight]] = {}
+    of_senders: dict[tuple[TaskId, TaskId], Sequence[InFlight]] = {}
+    times: dict[TaskId, SubtaskTime] = {}
     for operator in operators:
         for index, state in enumerate(operator.subtasks):
-            own = SubtaskId(operator.uid, index)
+            own = TaskId(operator.uid, index)
             time, received = _read_part(state.input_channels, own, True, file_system, forms)
             if time is not None:
                 times[own] = time
@@ -451,11 +451,11 @@ def channels_of_checkpoint(
 
 def _read_part(
     part: OpaqueStateHandle | None,
-    own: SubtaskId,
+    own: TaskId,
     is_input: bool,
     file_system: CheckpointFileSystem,
     forms: RecordForms,
-) -> tuple[SubtaskTime | None, Mapping[SubtaskId, Sequence[InFlight]]]:
+) -> tuple[SubtaskTime | None, Mapping[TaskId, Sequence[InFlight]]]:
     if part is None:
         return None, {}
     try:
@@ -469,10 +469,12 @@ def _read_part(
         if not part.files:
             return meta.time, {}
         data = file_system.read_file(part.files[0])
-        return meta.time, decode_elements(meta, data, lambda end: own.node if is_input else end.node, forms)
+        return meta.time, decode_elements(
+            meta, data, lambda end: own.operator_uid if is_input else end.operator_uid, forms
+        )
     except StateFormatError as error:
         raise JobRestoreError(
-            f"subtask {own.index} of operator {own.node!r} at {file_system.location('')}: its records in flight cannot "
-            f"be read: {error}. Nothing was changed. Run the program that wrote them, take a savepoint, and continue "
-            f"from that"
+            f"subtask {own.subtask_index} of operator {own.operator_uid!r} at {file_system.location('')}: its records "
+            f"in flight cannot be read: {error}. Nothing was changed. Run the program that wrote them, take a "
+            f"savepoint, and continue from that"
         ) from error

@@ -79,7 +79,6 @@ from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
 from statebackend.local.channel_state import RecordForms, forms_of_operators, write_channel_state
 from statebackend.local.job_parts import LocalJobParts
-from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import LastBarrier, Mail
@@ -305,14 +304,14 @@ class RunCheckpoints:
     def begin(self, network: Network, subtasks: Iterable[LocalSubtask]) -> None:
         """Start with the network of the run, and its open subtasks."""
         self._network = network
-        self._sources = {one.subtask_id.node: one for one in network.sources}
+        self._sources = {one.task.operator_uid: one for one in network.sources}
         self._subtasks = {one.task: one for one in subtasks}
-        tasks = [CheckpointTask(_task(one.subtask_id), TaskStatus.RUNNING) for one in network.sources]
+        tasks = [CheckpointTask(one.task, TaskStatus.RUNNING) for one in network.sources]
         for reader in (*network.operators, network.output):
-            senders = frozenset(_task(channel.sender) for channel in reader.channels)
-            tasks.append(CheckpointTask(_task(reader.subtask_id), TaskStatus.RUNNING, senders))
+            senders = frozenset(channel.sender for channel in reader.channels)
+            tasks.append(CheckpointTask(reader.task, TaskStatus.RUNNING, senders))
         self._tasks_changed = TasksChanged(tasks)
-        positions = (_task(one.subtask_id) for one in network.sources if one.subtask_id.node in self._positions)
+        positions = (one.task for one in network.sources if one.task.operator_uid in self._positions)
         self._pinned = PinnedCheckpoints(self._parts.store, [*self._subtasks, *positions])
 
     @property
@@ -386,10 +385,10 @@ class RunCheckpoints:
         self._handle(PeriodicTimerFired(self._last_request_id, now_ms))
         return True
 
-    def barrier_at_source(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
+    def barrier_at_source(self, task: TaskId, checkpoint_id: int) -> None:
         """A source sends a barrier."""
-        self._times_of(checkpoint_id).note_source(self._sources[subtask_id.node])
-        task, positions = _task(subtask_id), self._positions.get(subtask_id.node)
+        self._times_of(checkpoint_id).note_source(self._sources[task.operator_uid])
+        positions = self._positions.get(task.operator_uid)
         if positions is None:
             self._acknowledge(self._stateless(task, checkpoint_id))
         else:
@@ -398,7 +397,7 @@ class RunCheckpoints:
     def barrier_at_operator(self, subtask: LocalSubtask, capture: SubtaskCapture, frozen: FrozenSubtask | None) -> None:
         """Barriers have arrived at a subtask; ``frozen`` is None without state."""
         checkpoint_id, uid = capture.checkpoint_id, subtask.operator.uid
-        self._times_of(checkpoint_id).note_operator(SubtaskId(uid, subtask.index), capture.time)
+        self._times_of(checkpoint_id).note_operator(subtask.task, capture.time)
         without_state = self._without_state.setdefault(checkpoint_id, set())
         not_ready = CheckpointFailureReason.DECLINED_NOT_READY
         if frozen is None and subtask.holds_back_records:
@@ -413,7 +412,7 @@ class RunCheckpoints:
                 without_state.add(uid)
             self.writer.submit(self._work_of_subtask(subtask, capture, frozen))
 
-    def barrier_at_output(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
+    def barrier_at_output(self, task: TaskId, checkpoint_id: int) -> None:
         """A barrier has arrived at the output."""
         directory, parent = self._parts.directory, self._parts.point.restored_from
 
@@ -421,7 +420,7 @@ class RunCheckpoints:
             return SinkEpoch(SinkLineage(uid, directory.identity.job_id, parent), checkpoint_id, directory.run_id)
 
         self._sinks.end_epoch(checkpoint_id, epoch_of)
-        self._acknowledge(self._stateless(_task(subtask_id), checkpoint_id))
+        self._acknowledge(self._stateless(task, checkpoint_id))
 
     def aborted(self, task: TaskId, checkpoint_id: int, reason: AbortReason) -> None:
         """Barriers abort a checkpoint at a task."""
@@ -646,10 +645,10 @@ class RunCheckpoints:
             if frozen is not None:
                 frozen.write()
             if self._settings.mode.may_be_unaligned:
-                directory, name = self._parts.directory, SubtaskId(task.operator_uid, task.subtask_index)
+                directory = self._parts.directory
                 # A later run may use the id of a failed checkpoint again, so the run is part of the name.
-                prefix = f"shared/{path_segment(name.node)}/{name.index:05d}-{directory.run_id}"
-                channels = write_channel_state(capture, name, self.forms, directory.file_system, prefix)
+                prefix = f"shared/{path_segment(task.operator_uid)}/{task.subtask_index:05d}-{directory.run_id}"
+                channels = write_channel_state(capture, task, self.forms, directory.file_system, prefix)
 
         def cancel() -> None:
             if frozen is not None:
@@ -711,7 +710,7 @@ class RunCheckpoints:
         self._acknowledge(acknowledgement)
 
     def _times_of(self, checkpoint_id: int) -> BarrierTimes:
-        source_order = [one.subtask_id for one in self._sources.values()]
+        source_order = [one.task for one in self._sources.values()]
         return self._times.setdefault(checkpoint_id, BarrierTimes(source_order))
 
     def _forget(self, checkpoint_id: int) -> None:
@@ -742,10 +741,6 @@ _ACTIONS: Final[Mapping[type, Callable[[RunCheckpoints, Any], None]]] = {
     AnswerRequest: RunCheckpoints._answer,
     FailJob: RunCheckpoints._fail_job,
 }
-
-
-def _task(subtask_id: SubtaskId) -> TaskId:
-    return TaskId(subtask_id.node, subtask_id.index)
 
 
 _DECLINED: Final[Mapping[AbortReason, CheckpointFailureReason]] = {

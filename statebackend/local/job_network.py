@@ -18,7 +18,7 @@ from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local.checkpoints import RunCheckpoints
 from statebackend.local.graph import LocalStream
 from statebackend.local.job_parts import LocalProgram
-from statebackend.local.network.channel import Channel, RecordBatch, SubtaskId, SubtaskOutput
+from statebackend.local.network.channel import Channel, RecordBatch, SubtaskOutput
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import OperatorSubtask, OutputListener, OutputSubtask, SourceSubtask
 from statebackend.local.source import LocalSource
@@ -40,7 +40,7 @@ from statebackend.streaming.stream_graph import (
 )
 from statebackend.streaming.time.watermark_alignment import AlignmentGroup
 
-_OUTPUT: Final = SubtaskId("\0output", 0)
+_OUTPUT: Final = TaskId("\0output", 0)
 
 _Following = Sequence[tuple[Any, int, LocalStream]]
 """The next readers: nodes with their inputs and records."""
@@ -51,7 +51,8 @@ class Chain:
 
     def __init__(self, network: JobNetwork, output: SubtaskOutput, work: LocalSource | LocalSubtask) -> None:
         self.output = output
-        self.channels: dict[SubtaskId, Channel] = {}
+        self.channels: dict[tuple[str, int], Channel] = {}
+        """The channels to its readers, by uid and index."""
         self._network = network
         self._work = work
 
@@ -85,13 +86,13 @@ class Chain:
         for subtask, share in enumerate(operator.partitioned(index, stream, self._network.program.parallelism)):
             if share.records:
                 batch = RecordBatch(index, share.records, share.timestamps, share.keys, share.key_groups, watermark_ms)
-                self.channels[SubtaskId(node.uid, subtask)].put(batch)
+                self.channels[node.uid, subtask].put(batch)
         return ()
 
     def _sink(self, node: SinkNode, index: int, stream: LocalStream) -> _Following:
         sink_index, watermark_ms = self._network.sinks[node], self._work.watermark_ms
         batch = RecordBatch(sink_index, stream.records, stream.timestamps, sender_watermark_ms=watermark_ms)
-        self.channels[_OUTPUT].put(batch)
+        self.channels[_OUTPUT.operator_uid, _OUTPUT.subtask_index].put(batch)
         return ()
 
 
@@ -120,8 +121,8 @@ class JobNetwork:
         self._checkpoints = checkpoints
         self._names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))
         self._names.update({node: node.uid for node in graph.operators})
-        self._chains: dict[SubtaskId, Chain] = {}
-        self._groups: dict[str, AlignmentGroup[SubtaskId]] = {}
+        self._chains: dict[TaskId, Chain] = {}
+        self._groups: dict[str, AlignmentGroup[TaskId]] = {}
         self.sources: Mapping[SourceNode, SourceSubtask[LocalSource]] = {
             node: self._source(node) for node in graph.sources
         }
@@ -134,30 +135,30 @@ class JobNetwork:
             listener,
             program.checkpoints.mode,
             partial(checkpoints.barrier_at_output, _OUTPUT),
-            partial(checkpoints.aborted, TaskId(_OUTPUT.node, _OUTPUT.index)),
+            partial(checkpoints.aborted, _OUTPUT),
         )
         inputs = (one for node in graph.operators for one in node.operator_inputs)
         broadcast = upstream_of(one.edge for one in inputs if isinstance(one, BroadcastInput))
-        read_first = {one.subtask_id for node, one in self.sources.items() if node in broadcast}
+        read_first = {one.task for node, one in self.sources.items() if node in broadcast}
         self.network = Network(list(self.sources.values()), of_operators, output, program.scheduler, read_first)
 
     def _source(self, node: SourceNode) -> SourceSubtask[LocalSource]:
         name = self._names[node]
-        subtask_id, output, event_time = SubtaskId(name, 0), SubtaskOutput(), self.program.event_time
+        task, output, event_time = TaskId(name, 0), SubtaskOutput(), self.program.event_time
         timestamps = None if event_time is None else event_time.nodes.get(name)
         now_ms = self.operators.epoch.now_ms
         work = LocalSource(node, name, timestamps, output, now_ms, has_time=event_time is not None)
-        self._add_chain(subtask_id, output, work)
-        on_barrier = partial(self._checkpoints.barrier_at_source, subtask_id)
+        self._add_chain(task, output, work)
+        on_barrier = partial(self._checkpoints.barrier_at_source, task)
         alignment = None if timestamps is None else timestamps.strategy.alignment
-        group: AlignmentGroup[SubtaskId] | None = None
+        group: AlignmentGroup[TaskId] | None = None
         if alignment is not None:
             group = self._groups.setdefault(alignment.group, AlignmentGroup())
-            group.join(subtask_id, alignment.max_drift_ms)
-        return SourceSubtask(subtask_id, work, output, group, on_barrier)
+            group.join(task, alignment.max_drift_ms)
+        return SourceSubtask(task, work, output, group, on_barrier)
 
     def _operator(self, node: OperatorNode, index: int) -> OperatorSubtask:
-        subtask_id, output, settings = SubtaskId(node.uid, index), SubtaskOutput(), self.program.checkpoints
+        task, output, settings = TaskId(node.uid, index), SubtaskOutput(), self.program.checkpoints
         work = LocalSubtask(
             operator=self.program.prepared.operators[node.uid],
             index=index,
@@ -166,31 +167,31 @@ class JobNetwork:
             on_snapshot=self._checkpoints.barrier_at_operator,
             on_aborted=self._checkpoints.aborted,
         )
-        channels = self._channels_to(subtask_id, node.inputs)
-        self._add_chain(subtask_id, output, work)
+        channels = self._channels_to(task, node.inputs)
+        self._add_chain(task, output, work)
         self.subtasks.append(work)
-        return OperatorSubtask(subtask_id, channels, len(node.inputs), work, output, settings.mode, settings.now_ms)
+        return OperatorSubtask(task, channels, len(node.inputs), work, output, settings.mode, settings.now_ms)
 
-    def _add_chain(self, subtask_id: SubtaskId, output: SubtaskOutput, work: LocalSource | LocalSubtask) -> None:
-        chain = self._chains[subtask_id] = Chain(self, output, work)
+    def _add_chain(self, task: TaskId, output: SubtaskOutput, work: LocalSource | LocalSubtask) -> None:
+        chain = self._chains[task] = Chain(self, output, work)
         work.send = chain.send
 
-    def _channels_to(self, reader: SubtaskId, inputs: Sequence[StreamEdge]) -> list[Channel]:
+    def _channels_to(self, reader: TaskId, inputs: Sequence[StreamEdge]) -> list[Channel]:
         """The channels of a reader, from each subtask that sends to any of its inputs."""
-        fed: dict[SubtaskId, list[int]] = {}
+        fed: dict[TaskId, list[int]] = {}
         for index, edge in enumerate(inputs):
             for sender in _senders_of(edge):
                 for subtask in range(self.program.parallelism if sender.kind is NodeKind.OPERATOR else 1):
-                    fed.setdefault(SubtaskId(self._names[sender], subtask), []).append(index)
+                    fed.setdefault(TaskId(self._names[sender], subtask), []).append(index)
         channels = []
         for sender_id, indices in fed.items():
             # Overtaken records are written, so their input needs a form.
-            may_be_overtaken = all((reader.node, index) in self._checkpoints.forms for index in indices)
+            may_be_overtaken = all((reader.operator_uid, index) in self._checkpoints.forms for index in indices)
             channel = Channel(
                 sender_id, reader, tuple(indices), self.program.capacity, may_be_overtaken=may_be_overtaken
             )
             chain = self._chains[sender_id]
-            chain.channels[reader] = channel
+            chain.channels[reader.operator_uid, reader.subtask_index] = channel
             chain.output.channels.append(channel)
             channels.append(channel)
         return channels

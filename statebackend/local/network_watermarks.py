@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.metadata import (
     ChannelWatermark,
     InputChannel,
@@ -16,7 +17,7 @@ from statebackend.checkpoint.metadata import (
     NodeWatermark,
     WatermarkState,
 )
-from statebackend.local.network.channel import SubtaskId, SubtaskOutput
+from statebackend.local.network.channel import SubtaskOutput
 from statebackend.local.network.channel_barriers import SubtaskTime
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import SourceSubtask
@@ -32,7 +33,7 @@ def operator_watermarks(network: Network) -> Mapping[str, int]:
     watermarks: dict[str, int] = {}
     for subtask in network.operators:
         here_ms = subtask.watermarks.watermark_ms
-        watermarks[subtask.subtask_id.node] = min(here_ms, watermarks.get(subtask.subtask_id.node, here_ms))
+        watermarks[subtask.task.operator_uid] = min(here_ms, watermarks.get(subtask.task.operator_uid, here_ms))
     return watermarks
 
 
@@ -42,29 +43,29 @@ class BarrierTimes:
     ``source_order`` is that of the program.
     """
 
-    def __init__(self, source_order: Sequence[SubtaskId]) -> None:
+    def __init__(self, source_order: Sequence[TaskId]) -> None:
         self._source_order = tuple(source_order)
-        self._sources: dict[SubtaskId, tuple[NodeWatermark, tuple[ChannelWatermark, ...]]] = {}
-        self._operators: dict[SubtaskId, SubtaskTime] = {}
+        self._sources: dict[TaskId, tuple[NodeWatermark, tuple[ChannelWatermark, ...]]] = {}
+        self._operators: dict[TaskId, SubtaskTime] = {}
 
     def note_source(self, source: SourceSubtask[Any]) -> None:
         sent_ms = known_time(source.output.watermark_ms)
         node = NodeWatermark(
-            node=source.subtask_id.node,
+            node=source.task.operator_uid,
             watermark_ms=sent_ms,
             sent_watermark_ms=sent_ms,
             is_idle=source.output.status.is_idle,
         )
-        self._sources[source.subtask_id] = node, tuple(source.work.channels())
+        self._sources[source.task] = node, tuple(source.work.channels())
 
-    def note_operator(self, subtask_id: SubtaskId, time: SubtaskTime) -> None:
-        self._operators[subtask_id] = time
+    def note_operator(self, task: TaskId, time: SubtaskTime) -> None:
+        self._operators[task] = time
 
     def nodes(self) -> tuple[NodeWatermark, ...]:
         """The event time of all sources and operators."""
         subtasks: dict[str, list[SubtaskTime]] = {}
-        for subtask_id, one in sorted(self._operators.items()):
-            subtasks.setdefault(subtask_id.node, []).append(one)
+        for task, one in sorted(self._operators.items()):
+            subtasks.setdefault(task.operator_uid, []).append(one)
         sources = (node for node, _ in self._noted_sources())
         return (*sources, *(_of_operator(name, several) for name, several in subtasks.items()))
 
@@ -82,14 +83,14 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
     graph.restore(state.nodes)
     known = {one.node: one for one in graph.snapshot()}
     processed = {one.node: one.epoch_watermark_ms for one in state.nodes}
-    outputs: dict[SubtaskId, SubtaskOutput] = {}
+    outputs: dict[TaskId, SubtaskOutput] = {}
     for source in network.sources:
-        name = source.subtask_id.node
+        name = source.task.operator_uid
         source.work.restore(*_sent(known[name]), [one for one in state.channels if one.source == name])
-        outputs[source.subtask_id] = source.output
+        outputs[source.task] = source.output
     for subtask in network.operators:
-        node = known[subtask.subtask_id.node]
-        outputs[subtask.subtask_id] = subtask.output
+        node = known[subtask.task.operator_uid]
+        outputs[subtask.task] = subtask.output
         # The end of time is not stored, as in the valves.
         subtask.work.watermark_ms = min(_time(processed.get(node.node)), _time(node.watermark_ms))
         sent_ms, status = _sent(node)
@@ -112,10 +113,10 @@ def _of_operator(name: str, subtasks: Sequence[SubtaskTime]) -> NodeWatermark:
     )
 
 
-def _of_valves(valves: Sequence[ValveState[SubtaskId]]) -> InputWatermark:
-    by_node: dict[str, list[ValveChannel[SubtaskId]]] = {}
+def _of_valves(valves: Sequence[ValveState[TaskId]]) -> InputWatermark:
+    by_node: dict[str, list[ValveChannel[TaskId]]] = {}
     for channel in (channel for valve in valves for channel in valve.channels):
-        by_node.setdefault(channel.channel.node, []).append(channel)
+        by_node.setdefault(channel.channel.operator_uid, []).append(channel)
     channels = (
         InputChannel(node, known_time(min(one.watermark_ms for one in several)), all(one.is_idle for one in several))
         for node, several in by_node.items()
@@ -123,10 +124,10 @@ def _of_valves(valves: Sequence[ValveState[SubtaskId]]) -> InputWatermark:
     return InputWatermark(known_time(min(one.watermark_ms for one in valves)), tuple(channels))
 
 
-def _state_of(node: NodeWatermark, subtasks: Iterable[SubtaskId]) -> OperatorWatermarkState[SubtaskId]:
-    of_node: dict[str, list[SubtaskId]] = {}
+def _state_of(node: NodeWatermark, subtasks: Iterable[TaskId]) -> OperatorWatermarkState[TaskId]:
+    of_node: dict[str, list[TaskId]] = {}
     for one in subtasks:
-        of_node.setdefault(one.node, []).append(one)
+        of_node.setdefault(one.operator_uid, []).append(one)
     valves = []
     for given in node.inputs:
         channels = (

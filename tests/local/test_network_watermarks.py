@@ -10,11 +10,11 @@ import pytest
 from attrs import evolve
 
 from statebackend import TumblingEventTimeWindows, WatermarkStrategy
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.metadata import ChannelTimestamp, InputChannel, WatermarkState
 from statebackend.checkpoint.store.checkpoint_directories import write_metadata
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskTime
 from statebackend.local.network_watermarks import BarrierTimes
 from statebackend.spark.epochs import EpochWatermarks
@@ -181,9 +181,9 @@ def test_sources_keep_program_order_in_any_order_of_barriers(tmp_path: Path, see
 def test_a_sender_is_idle_for_its_readers_only_when_all_subtasks_are() -> None:
     def reported(*are_idle: bool) -> InputChannel:
         times = BarrierTimes([])
-        channels = tuple(ValveChannel(SubtaskId("sender", index), 5, idle) for index, idle in enumerate(are_idle))
+        channels = tuple(ValveChannel(TaskId("sender", index), 5, idle) for index, idle in enumerate(are_idle))
         own = OperatorWatermarkState(5, (ValveState(5, channels),))
-        times.note_operator(SubtaskId("reader", 0), SubtaskTime(own, 5, WatermarkStatus.ACTIVE))
+        times.note_operator(TaskId("reader", 0), SubtaskTime(own, 5, WatermarkStatus.ACTIVE))
         [node] = times.nodes()
         [channel] = node.inputs[0].channels
         return channel

@@ -36,6 +36,7 @@ from typing import Any, Final, TypeAlias, cast
 from attrs import define, evolve, field, frozen
 
 from statebackend.checkpoint.barriers.elements import CheckpointBarrier
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.time.operator_watermarks import WatermarkOutlet
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -43,14 +44,6 @@ from statebackend.streaming.time.watermark_generators import END_OF_TIME, Waterm
 
 DEFAULT_CAPACITY: Final = 16
 """The room of a channel, in elements; a batch of records is one element."""
-
-
-@frozen(order=True)
-class SubtaskId:
-    """A subtask of a node. An operator is named by its uid, a source by its name in checkpoints."""
-
-    node: str
-    index: int
 
 
 @frozen
@@ -121,8 +114,8 @@ class Channel:
     The reader takes nothing from a blocked channel. Without ``may_be_overtaken`` each barrier stays in its place.
     """
 
-    sender: SubtaskId
-    reader: SubtaskId
+    sender: TaskId
+    reader: TaskId
     inputs: tuple[int, ...]
     _capacity: int
     may_be_overtaken: bool = field(default=True, kw_only=True)
@@ -246,7 +239,7 @@ class SubtaskOutput:
             self.watermark_ms = element.timestamp_ms
         self.send_to_all(element)
 
-    def send_barrier(self, barrier: CheckpointBarrier) -> Mapping[SubtaskId, Sequence[InFlight]]:
+    def send_barrier(self, barrier: CheckpointBarrier) -> Mapping[TaskId, Sequence[InFlight]]:
         """Send a barrier, and return by reader what it overtook of this subtask's part."""
         parts = {one.reader: one.put_barrier(barrier, splits=self.splits) for one in self.channels}
         return {reader: elements for reader, elements in parts.items() if elements}

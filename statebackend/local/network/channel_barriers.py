@@ -53,7 +53,8 @@ from statebackend.checkpoint.barriers.elements import (
     StopTimer,
     Trigger,
 )
-from statebackend.local.network.channel import Channel, InFlight, SubtaskId, copied_element, is_in_flight
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
+from statebackend.local.network.channel import Channel, InFlight, copied_element, is_in_flight
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.watermark_generators import WatermarkStatus
 
@@ -62,7 +63,7 @@ from statebackend.streaming.time.watermark_generators import WatermarkStatus
 class SubtaskTime:
     """The event time of a subtask when its barrier goes on: its own, and what it has sent."""
 
-    own: OperatorWatermarkState[SubtaskId]
+    own: OperatorWatermarkState[TaskId]
     sent_watermark_ms: int
     sent_status: WatermarkStatus
 
@@ -89,14 +90,14 @@ class SubtaskCapture:
     """Whether its own barriers overtook; if not, there are no ``inputs``."""
     time: SubtaskTime
     metrics: BarrierMetrics
-    inputs: Mapping[SubtaskId, Sequence[InFlight]] = field(factory=dict)
-    outputs: Mapping[SubtaskId, Sequence[InFlight]] = field(factory=dict)
+    inputs: Mapping[TaskId, Sequence[InFlight]] = field(factory=dict)
+    outputs: Mapping[TaskId, Sequence[InFlight]] = field(factory=dict)
 
 
 class BarrierListener(Protocol):
     """The subtask of the barriers."""
 
-    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
+    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[TaskId, Sequence[InFlight]]]:
         """Snapshot and send the barrier on. Returns the event time, and what was overtaken in the output."""
 
     def on_captured(self, capture: SubtaskCapture) -> None:
@@ -113,8 +114,8 @@ class _Capture:
     checkpoint_id: int
     time: SubtaskTime
     metrics: BarrierMetrics
-    outputs: Mapping[SubtaskId, Sequence[InFlight]]
-    inputs: dict[SubtaskId, list[InFlight]] = field(factory=dict)
+    outputs: Mapping[TaskId, Sequence[InFlight]]
+    inputs: dict[TaskId, list[InFlight]] = field(factory=dict)
 
 
 def no_clock() -> int:

@@ -25,7 +25,8 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 
-from statebackend.local.network.channel import Channel, SubtaskId
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
+from statebackend.local.network.channel import Channel
 from statebackend.local.network.subtasks import (
     Mail,
     OperatorSubtask,
@@ -77,10 +78,8 @@ class Move:
         if self.mail is not None:
             return str(self.mail)
         assert self.subtask is not None
-        reader = f"{self.subtask.subtask_id.node}[{self.subtask.subtask_id.index}]"
-        if self.channel is None:
-            return f"{reader} {self.what}"
-        return f"{reader} takes from {self.channel.sender.node}[{self.channel.sender.index}]"
+        what = self.what if self.channel is None else f"takes from {self.channel.sender}"
+        return f"{self.subtask.task} {what}"
 
 
 class Network:
@@ -95,10 +94,10 @@ class Network:
         operators: Sequence[OperatorSubtask],
         output: OutputSubtask,
         scheduler: Scheduler,
-        read_first: Collection[SubtaskId] = (),
+        read_first: Collection[TaskId] = (),
     ) -> None:
         self.sources = tuple(sources)
-        self._in_reading_order = sorted(sources, key=lambda one: one.subtask_id not in read_first)
+        self._in_reading_order = sorted(sources, key=lambda one: one.task not in read_first)
         self.operators = tuple(operators)
         self.output = output
         self.mails: list[Mail] = []
@@ -106,8 +105,8 @@ class Network:
         self._scheduler = scheduler
         self._behind: deque[OperatorSubtask] = deque()
         # Downstream first, but the subtasks of one operator by their index.
-        places = {one.subtask_id.node: place for place, one in enumerate(operators)}
-        downstream = sorted(operators, key=lambda one: (-places[one.subtask_id.node], one.subtask_id.index))
+        places = {one.task.operator_uid: place for place, one in enumerate(operators)}
+        downstream = sorted(operators, key=lambda one: (-places[one.task.operator_uid], one.task.subtask_index))
         self._downstream_first = tuple(downstream)
         self._readers: tuple[ReadingSubtask, ...] = (output, *downstream)
 

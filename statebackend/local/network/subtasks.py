@@ -50,7 +50,6 @@ from statebackend.local.network.channel import (
     InFlight,
     OvertakingBarrier,
     RecordBatch,
-    SubtaskId,
     SubtaskOutput,
 )
 from statebackend.local.network.channel_barriers import ChannelBarriers, SubtaskCapture, SubtaskTime, no_clock
@@ -108,13 +107,13 @@ class SourceSubtask(Generic[W]):
 
     def __init__(
         self,
-        subtask_id: SubtaskId,
+        task: TaskId,
         work: W,
         output: SubtaskOutput,
-        group: AlignmentGroup[SubtaskId] | None = None,
+        group: AlignmentGroup[TaskId] | None = None,
         on_barrier: Callable[[int], None] | None = None,
     ) -> None:
-        self.subtask_id = subtask_id
+        self.task = task
         self.work = work
         self.output = output
         self.has_ended = False
@@ -146,7 +145,7 @@ class SourceSubtask(Generic[W]):
     @property
     def is_paused(self) -> bool:
         """Whether it waits for others of its alignment group."""
-        return self._group is not None and self.subtask_id in self._group.paused()
+        return self._group is not None and self.task in self._group.paused()
 
     @property
     def can_move(self) -> bool:
@@ -158,7 +157,7 @@ class SourceSubtask(Generic[W]):
     def feed(self, reading: Callable[[W], None]) -> None:
         """Add a piece to read; raises `IllegalTransitionError` after the end."""
         if self.has_ended:
-            raise IllegalTransitionError("FEED", "ENDED", f"the source {self.subtask_id.node!r} has ended")
+            raise IllegalTransitionError("FEED", "ENDED", f"the source {self.task.operator_uid!r} has ended")
         self._unread.append(reading)
 
     def feed_end(self) -> None:
@@ -203,9 +202,9 @@ class SourceSubtask(Generic[W]):
             return
         has_read_all = self.has_ended or not (self._reads_on or self._unread)
         if has_read_all or self.work.is_idle:
-            self._group.idle(self.subtask_id)
+            self._group.idle(self.task)
         else:
-            self._group.watermark(self.subtask_id, self.work.watermark_ms)
+            self._group.watermark(self.task, self.work.watermark_ms)
 
 
 class OperatorWork(Protocol):
@@ -240,9 +239,9 @@ class ReadingSubtask:
     """What operators and the output share: they take elements from channels, barriers among them."""
 
     def __init__(
-        self, subtask_id: SubtaskId, channels: Sequence[Channel], mode: CheckpointingMode, now_ms: Callable[[], int]
+        self, task: TaskId, channels: Sequence[Channel], mode: CheckpointingMode, now_ms: Callable[[], int]
     ) -> None:
-        self.subtask_id = subtask_id
+        self.task = task
         self.channels = tuple(channels)
         self.barriers = ChannelBarriers(self.channels, mode, self, now_ms)
 
@@ -259,7 +258,7 @@ class ReadingSubtask:
         """The channels that an element may be taken from now."""
         raise NotImplementedError
 
-    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
+    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[TaskId, Sequence[InFlight]]]:
         """See `BarrierListener`."""
         raise NotImplementedError
 
@@ -302,7 +301,7 @@ class OperatorSubtask(ReadingSubtask):
 
     def __init__(
         self,
-        subtask_id: SubtaskId,
+        task: TaskId,
         channels: Sequence[Channel],
         input_count: int,
         work: OperatorWork,
@@ -310,7 +309,7 @@ class OperatorSubtask(ReadingSubtask):
         mode: CheckpointingMode = CheckpointingMode.ALIGNED,
         now_ms: Callable[[], int] = no_clock,
     ) -> None:
-        super().__init__(subtask_id, channels, mode, now_ms)
+        super().__init__(task, channels, mode, now_ms)
         self.work = work
         self.output = output
         # The subtask acknowledges what its barriers overtake beyond the room of its output.
@@ -339,7 +338,7 @@ class OperatorSubtask(ReadingSubtask):
         """The event time now."""
         return SubtaskTime(self.watermarks.snapshot(), self.output.watermark_ms, self.output.status)
 
-    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
+    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[TaskId, Sequence[InFlight]]]:
         self.work.snapshot(barrier.checkpoint_id)
         # A snapshot may send buffered records and watermarks.
         time = self.time()
@@ -402,7 +401,7 @@ class OutputSubtask(ReadingSubtask):
 
     def __init__(
         self,
-        subtask_id: SubtaskId,
+        task: TaskId,
         channels: Sequence[Channel],
         sink_count: int,
         listener: OutputListener,
@@ -412,7 +411,7 @@ class OutputSubtask(ReadingSubtask):
     ) -> None:
         for channel in channels:
             channel.may_be_overtaken = False
-        super().__init__(subtask_id, channels, mode, no_clock)
+        super().__init__(task, channels, mode, no_clock)
         self._listener = listener
         self._on_barrier = on_barrier
         self._on_aborted = on_aborted
@@ -421,7 +420,7 @@ class OutputSubtask(ReadingSubtask):
     def readable(self) -> Sequence[Channel]:
         return [one for one in self.channels if one.can_be_read]
 
-    def restore(self, senders: Mapping[SubtaskId, SubtaskOutput]) -> None:
+    def restore(self, senders: Mapping[TaskId, SubtaskOutput]) -> None:
         """Continue from what the senders have sent."""
         for channel in self.channels:
             sent = senders[channel.sender]
@@ -430,7 +429,7 @@ class OutputSubtask(ReadingSubtask):
                 watermarks.take(0, channel.sender, Watermark(sent.watermark_ms))
                 watermarks.take(0, channel.sender, sent.status)
 
-    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
+    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[TaskId, Sequence[InFlight]]]:
         if self._on_barrier is not None:
             self._on_barrier(barrier.checkpoint_id)
         return SubtaskTime(OperatorWatermarkState(MIN_TIMESTAMP, ()), MIN_TIMESTAMP, WatermarkStatus.ACTIVE), {}
@@ -455,5 +454,5 @@ class OutputSubtask(ReadingSubtask):
     }
 
 
-def _senders_of_inputs(channels: Sequence[Channel], input_count: int) -> list[list[SubtaskId]]:
+def _senders_of_inputs(channels: Sequence[Channel], input_count: int) -> list[list[TaskId]]:
     return [[one.sender for one in channels if index in one.inputs] for index in range(input_count)]

@@ -7,9 +7,10 @@ import decimal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local.channel_state import RecordForms, forms_of_operators
 from statebackend.local.graph import rows_of
-from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.network.channel import InFlight, RecordBatch
 from statebackend.local.network.channel_barriers import BarrierMetrics, SubtaskCapture, SubtaskTime
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
@@ -43,28 +44,28 @@ def everything() -> RecordBatch:
     return RecordBatch(1, rows_of([FULL, (None,) * len(FULL)], EVERYTHING), [5, None])
 
 
-def in_flight() -> dict[SubtaskId, Sequence[InFlight]]:
+def in_flight() -> dict[TaskId, Sequence[InFlight]]:
     """Elements of every kind."""
     return {
-        SubtaskId("words", 0): [
+        TaskId("words", 0): [
             counts("a", "b"), Watermark(5), WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, counts("late", times=[4]),
         ],
-        SubtaskId("rates", 3): [everything()],
+        TaskId("rates", 3): [everything()],
     }  # fmt: skip
 
 
 def time() -> SubtaskTime:
     """The event time of a subtask with two inputs."""
     valves = (
-        ValveState(3, (ValveChannel(SubtaskId("words", 0), 3, False),)),
-        ValveState(MIN_TIMESTAMP, (ValveChannel(SubtaskId("rates", 3), MIN_TIMESTAMP, True),)),
+        ValveState(3, (ValveChannel(TaskId("words", 0), 3, False),)),
+        ValveState(MIN_TIMESTAMP, (ValveChannel(TaskId("rates", 3), MIN_TIMESTAMP, True),)),
     )
     return SubtaskTime(OperatorWatermarkState(3, valves), 2, WatermarkStatus.IDLE)
 
 
 def capture(
-    inputs: Mapping[SubtaskId, Sequence[InFlight]] | None = None,
-    outputs: Mapping[SubtaskId, Sequence[InFlight]] | None = None,
+    inputs: Mapping[TaskId, Sequence[InFlight]] | None = None,
+    outputs: Mapping[TaskId, Sequence[InFlight]] | None = None,
 ) -> SubtaskCapture:
     """The captured records of a subtask for checkpoint 7."""
     return SubtaskCapture(

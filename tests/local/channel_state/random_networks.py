@@ -17,6 +17,7 @@ from attrs import define, evolve, field, frozen
 
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.barriers.elements import AbortReason, CheckpointBarrier
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.state_handles import OperatorState, SubtaskState
 from statebackend.local.channel_restore import restore_channels
 from statebackend.local.channel_state import (
@@ -32,7 +33,6 @@ from statebackend.local.network.channel import (
     Channel,
     InFlight,
     RecordBatch,
-    SubtaskId,
     SubtaskOutput,
 )
 from statebackend.local.network.channel_barriers import SubtaskCapture
@@ -47,7 +47,7 @@ from statebackend.streaming.time.watermark_generators import END_OF_TIME, Waterm
 KEYS: Final = 8
 SCHEMA: Final = parsed_schema("source int, place int, key int", "test")
 FORMS: Final = forms_of_operators({"a": [SCHEMA, SCHEMA], "b": [SCHEMA]})
-END: Final = SubtaskId("end", 0)
+END: Final = TaskId("end", 0)
 ROW: Final = type(rows_of([(0, 0, 0)], SCHEMA)[0])
 """The class of the records."""
 
@@ -79,7 +79,7 @@ class Checkpoint:
     sent: Mapping[int, tuple[int, WatermarkStatus]] = field(factory=dict)
     memories: Mapping[str, Mapping[int, Sequence[Any]]] = field(factory=dict)
     broadcast: Sequence[Any] = ()
-    captures: Mapping[SubtaskId, SubtaskCapture] = field(factory=dict)
+    captures: Mapping[TaskId, SubtaskCapture] = field(factory=dict)
     came_out: Sequence[Any] = ()
 
 
@@ -167,7 +167,7 @@ class Work:
         self.frozen[checkpoint_id] = (memory, list(self.broadcast), self.watermark_ms)
 
     def complete_snapshot(self, capture: SubtaskCapture) -> None:
-        self.run.note(SubtaskId(self.uid, self.index), capture.checkpoint_id, capture)
+        self.run.note(TaskId(self.uid, self.index), capture.checkpoint_id, capture)
 
     def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None:
         self.run.aborted.append((checkpoint_id, reason))
@@ -186,7 +186,7 @@ class Run:
         self.came_out: list[Any] = list(begin.came_out)
         self.aborted: list[tuple[int, AbortReason]] = []
         self.in_flight_count = 0
-        self._captures: dict[int, dict[SubtaskId, SubtaskCapture]] = {}
+        self._captures: dict[int, dict[TaskId, SubtaskCapture]] = {}
         self._positions: dict[int, dict[int, int]] = {}
         self._sent: dict[int, dict[int, tuple[int, WatermarkStatus]]] = {}
         self._outs: dict[int, list[Any]] = {}
@@ -241,7 +241,7 @@ class Run:
         self.now_ms += 1000
         self.network.run()
 
-    def note(self, subtask: SubtaskId, checkpoint_id: int, capture: SubtaskCapture) -> None:
+    def note(self, subtask: TaskId, checkpoint_id: int, capture: SubtaskCapture) -> None:
         assert subtask not in self._captures.setdefault(checkpoint_id, {})
         self._captures[checkpoint_id][subtask] = capture
         parts = (*capture.inputs.values(), *capture.outputs.values())
@@ -282,11 +282,11 @@ class Run:
 
     def _build(self, begin: Checkpoint) -> None:
         shape, parallelism = self.shape, self.parallelism
-        outputs: dict[SubtaskId, SubtaskOutput] = {}
+        outputs: dict[TaskId, SubtaskOutput] = {}
         self.works: list[Work] = []
         self.sources: list[SourceSubtask[Source]] = []
         for number, feed in enumerate(self.feeds):
-            name = SubtaskId(f"s{number}", 0)
+            name = TaskId(f"s{number}", 0)
             output = outputs[name] = SubtaskOutput()
             is_broadcast = number == 1 and shape.second == "broadcast"
             input_index = number if shape.second in ("input", "broadcast") else 0
@@ -295,9 +295,9 @@ class Run:
             self.sources.append(SourceSubtask(name, work, output))
             self._watch_barriers(number, work)
         operators = []
-        for uid, senders in (("a", list(outputs)), ("b", [SubtaskId("a", index) for index in range(parallelism)])):
+        for uid, senders in (("a", list(outputs)), ("b", [TaskId("a", index) for index in range(parallelism)])):
             for index in range(parallelism):
-                own = SubtaskId(uid, index)
+                own = TaskId(uid, index)
                 channels = [self._channel(sender, own, outputs) for sender in senders]
                 output = outputs[own] = SubtaskOutput()
                 send = partial(self._send, output, "b" if uid == "a" else "end", 0, False)
@@ -305,7 +305,7 @@ class Run:
                 inputs = 2 if uid == "a" and shape.second in ("input", "broadcast") else 1
                 operators.append(OperatorSubtask(own, channels, inputs, work, output, shape.mode, lambda: self.now_ms))
                 self.works.append(work)
-        last = [self._channel(SubtaskId("b", index), END, outputs) for index in range(parallelism)]
+        last = [self._channel(TaskId("b", index), END, outputs) for index in range(parallelism)]
         output = OutputSubtask(END, last, 1, self, shape.mode)
         original = output.on_trigger
 
@@ -323,8 +323,8 @@ class Run:
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
         """Sinks ignore watermarks."""
 
-    def _channel(self, sender: SubtaskId, reader: SubtaskId, outputs: Mapping[SubtaskId, SubtaskOutput]) -> Channel:
-        number = int(sender.node[1:]) if sender.node[0] == "s" else 0
+    def _channel(self, sender: TaskId, reader: TaskId, outputs: Mapping[TaskId, SubtaskOutput]) -> Channel:
+        number = int(sender.operator_uid[1:]) if sender.operator_uid[0] == "s" else 0
         inputs = (number,) if self.shape.second in ("input", "broadcast") else (0,)
         is_broadcast = number == 1 and self.shape.second == "broadcast"
         channel = Channel(sender, reader, inputs, self.shape.capacity, may_be_overtaken=not is_broadcast)
@@ -335,7 +335,7 @@ class Run:
         keys = {"a": KEYS, "b": KEYS // 2}.get(to)
         key = row.key if to == "a" else row.key // 2
         for channel in output.channels:
-            if is_broadcast or keys is None or channel.reader.index == owner(key, self.parallelism, keys):
+            if is_broadcast or keys is None or channel.reader.subtask_index == owner(key, self.parallelism, keys):
                 channel.put(RecordBatch(input_index, [row], [None], sender_watermark_ms=at_ms))
 
     def _watch_barriers(self, number: int, source: Source) -> None:
@@ -380,14 +380,14 @@ class Run:
         restore_channels(self.network, _Shares(self.parallelism), former, operators, has_time=True)  # type: ignore[arg-type]
         if begin.parallelism == self.parallelism and self.shape.mode.may_be_unaligned:
             for subtask in self.network.operators:
-                time = former.times[subtask.subtask_id]
+                time = former.times[subtask.task]
                 assert subtask.work.watermark_ms == time.own.watermark_ms, "time goes back over a restore"
         self.network.resume()
         self.network.run()
         if not self.shape.has_idle and self.shape.mode.is_exactly_once:
             # With all that was in flight taken, readers are where their senders were together.
-            reached_ms = min(time.sent_watermark_ms for own, time in former.times.items() if own.node == "a")
-            readers = [one for one in self.network.operators if one.subtask_id.node == "b"]
+            reached_ms = min(time.sent_watermark_ms for own, time in former.times.items() if own.operator_uid == "a")
+            readers = [one for one in self.network.operators if one.task.operator_uid == "b"]
             assert all(one.watermarks.watermark_ms >= reached_ms for one in readers), "time stays behind"
 
 
@@ -406,8 +406,8 @@ class _Shares:
             )
         ]
 
-    def share_of(self, subtask: SubtaskId, batch: RecordBatch) -> RecordBatch:
-        assert {self._owner(subtask.node, row) for row in batch.records} == {subtask.index}
+    def share_of(self, subtask: TaskId, batch: RecordBatch) -> RecordBatch:
+        assert {self._owner(subtask.operator_uid, row) for row in batch.records} == {subtask.subtask_index}
         return batch
 
     def _owner(self, uid: str, row: Any) -> int:
@@ -423,9 +423,9 @@ def _read_back(capture: SubtaskCapture) -> Any:
 
 
 def _in_flight(
-    captures: Mapping[SubtaskId, SubtaskCapture],
-) -> dict[tuple[SubtaskId, SubtaskId], list[InFlight]]:
-    found: dict[tuple[SubtaskId, SubtaskId], list[InFlight]] = {}
+    captures: Mapping[TaskId, SubtaskCapture],
+) -> dict[tuple[TaskId, TaskId], list[InFlight]]:
+    found: dict[tuple[TaskId, TaskId], list[InFlight]] = {}
     for own, capture in sorted(captures.items()):
         for way, elements in _through_bytes(own, capture.inputs, is_input=True):
             found[way] = [*elements, *found.get(way, ())]
@@ -435,10 +435,10 @@ def _in_flight(
 
 
 def _through_bytes(
-    own: SubtaskId, channels: Mapping[SubtaskId, Sequence[InFlight]], *, is_input: bool
-) -> Iterator[tuple[tuple[SubtaskId, SubtaskId], Sequence[InFlight]]]:
-    def reader(end: SubtaskId) -> str:
-        return own.node if is_input else end.node
+    own: TaskId, channels: Mapping[TaskId, Sequence[InFlight]], *, is_input: bool
+) -> Iterator[tuple[tuple[TaskId, TaskId], Sequence[InFlight]]]:
+    def reader(end: TaskId) -> str:
+        return own.operator_uid if is_input else end.operator_uid
 
     meta, data = encode_part(None, channels, reader, FORMS)
     for end, elements in decode_elements(decode_meta(meta), data, reader, FORMS).items():
@@ -447,9 +447,13 @@ def _through_bytes(
 
 def _of_node(
     begin: Checkpoint, subtask: OperatorSubtask
-) -> tuple[OperatorWatermarkState[SubtaskId], int, WatermarkStatus]:
+) -> tuple[OperatorWatermarkState[TaskId], int, WatermarkStatus]:
     """Event time in checkpoint metadata: the earliest of all subtasks of a node."""
-    times = [_read_back(capture).time for own, capture in begin.captures.items() if own.node == subtask.subtask_id.node]
+    times = [
+        _read_back(capture).time
+        for own, capture in begin.captures.items()
+        if own.operator_uid == subtask.task.operator_uid
+    ]
     valves = []
     for index, valve in enumerate(subtask.watermarks.snapshot().inputs):
         of_nodes = [one for time in times for one in time.own.inputs[index].channels]
@@ -459,8 +463,8 @@ def _of_node(
                 tuple(
                     ValveChannel(
                         one.channel,
-                        min(of.watermark_ms for of in of_nodes if of.channel.node == one.channel.node),
-                        all(of.is_idle for of in of_nodes if of.channel.node == one.channel.node),
+                        min(of.watermark_ms for of in of_nodes if of.channel.operator_uid == one.channel.operator_uid),
+                        all(of.is_idle for of in of_nodes if of.channel.operator_uid == one.channel.operator_uid),
                     )
                     for one in valve.channels
                 ),

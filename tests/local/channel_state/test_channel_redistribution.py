@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local.channel_restore import merged_channels
-from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.network.channel import InFlight, RecordBatch
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarks, OperatorWatermarkState
 from statebackend.streaming.time.status_watermark_valve import ValveChannel, ValveState
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import Watermark, WatermarkElement, WatermarkStatus
 
-S0, S1 = SubtaskId("s", 0), SubtaskId("s", 1)
-R0, R1 = SubtaskId("r", 0), SubtaskId("r", 1)
+S0, S1 = TaskId("s", 0), TaskId("s", 1)
+R0, R1 = TaskId("r", 0), TaskId("r", 1)
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 
 
@@ -25,10 +26,10 @@ def b(name: str) -> RecordBatch:
     return RecordBatch(0, [name])
 
 
-def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[SubtaskId]:
+def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[TaskId]:
     """The watermarks that a reader of one input has from s0, s1 and so on; None if idle."""
     views = tuple(
-        ValveChannel(SubtaskId(name[0], int(name[1:])), MIN_TIMESTAMP if time is None else time, time is None)
+        ValveChannel(TaskId(name[0], int(name[1:])), MIN_TIMESTAMP if time is None else time, time is None)
         for name, time in channels.items()
     )
     return OperatorWatermarkState(valve_ms, (ValveState(valve_ms, views),))
@@ -100,14 +101,14 @@ sent = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["W", "idle", "acti
 def test_no_record_is_lost_moved_or_ahead_of_its_watermark(
     scripts: Sequence[Sequence[int | str]], data: st.DataObject
 ) -> None:
-    readers = [SubtaskId("r", index) for index in range(4)]
-    channels: dict[tuple[SubtaskId, SubtaskId], list[InFlight]] = {}
+    readers = [TaskId("r", index) for index in range(4)]
+    channels: dict[tuple[TaskId, TaskId], list[InFlight]] = {}
     times_before: dict[str, list[WatermarkElement]] = {}
     for number, script in enumerate(scripts):
-        _send(SubtaskId("s", number), script, readers, channels, times_before)
-    senders = [SubtaskId("s", number) for number in range(len(scripts))]
-    states: dict[SubtaskId, OperatorWatermarkState[SubtaskId]] = {}
-    in_flight: dict[tuple[SubtaskId, SubtaskId], list[InFlight]] = {}
+        _send(TaskId("s", number), script, readers, channels, times_before)
+    senders = [TaskId("s", number) for number in range(len(scripts))]
+    states: dict[TaskId, OperatorWatermarkState[TaskId]] = {}
+    in_flight: dict[tuple[TaskId, TaskId], list[InFlight]] = {}
     for reader in readers:
         valves = OperatorWatermarks([senders])
         for sender in senders:
@@ -128,10 +129,10 @@ def test_no_record_is_lost_moved_or_ahead_of_its_watermark(
 
 
 def _send(
-    sender: SubtaskId,
+    sender: TaskId,
     script: Sequence[int | str],
-    readers: Sequence[SubtaskId],
-    channels: dict[tuple[SubtaskId, SubtaskId], list[InFlight]],
+    readers: Sequence[TaskId],
+    channels: dict[tuple[TaskId, TaskId], list[InFlight]],
     times_before: dict[str, list[WatermarkElement]],
 ) -> None:
     times: list[WatermarkElement] = []
@@ -139,7 +140,7 @@ def _send(
         channels[sender, reader] = []
     for place, one in enumerate(script):
         if isinstance(one, int):
-            name = f"{sender.index}.{place}"
+            name = f"{sender.subtask_index}.{place}"
             channels[sender, readers[one]].append(b(name))
             times_before[name] = list(times)
             continue
@@ -156,7 +157,7 @@ def _send(
             channels[sender, reader].append(element)
 
 
-def _check(elements: Sequence[InFlight], in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]]) -> None:
+def _check(elements: Sequence[InFlight], in_flight: Mapping[tuple[TaskId, TaskId], Sequence[InFlight]]) -> None:
     names = [one.records[0] for one in elements if isinstance(one, RecordBatch)]
     expected = {way: [one.records[0] for one in of if isinstance(one, RecordBatch)] for way, of in in_flight.items()}
     assert sorted(names) == sorted(name for of_channel in expected.values() for name in of_channel)

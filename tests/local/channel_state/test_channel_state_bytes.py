@@ -12,19 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshots.errors import StateFormatError
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local import channel_state as channel_state_bytes
 from statebackend.local.channel_state import decode_elements, decode_meta, encode_part, forms_of_operators
 from statebackend.local.graph import rows_of
-from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.network.channel import InFlight, RecordBatch
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkStatus
 from tests.local.channel_state.channel_states import COUNTS, FORMS, counts, everything, in_flight, time
 
-WORDS = SubtaskId("words", 0)
+WORDS = TaskId("words", 0)
 
 
-def reader(end: SubtaskId) -> str:
+def reader(end: TaskId) -> str:
     return "join"
 
 
@@ -37,7 +38,7 @@ def test_channel_state_round_trips() -> None:
     meta, data = encode_part(time(), in_flight(), reader, FORMS)
     read = decode_meta(meta)
     assert read.time == time()
-    assert {one.end: one.element_count for one in read.channels} == {WORDS: 5, SubtaskId("rates", 3): 1}
+    assert {one.end: one.element_count for one in read.channels} == {WORDS: 5, TaskId("rates", 3): 1}
     assert decode_elements(read, data, reader, FORMS) == in_flight()
 
 
@@ -62,8 +63,8 @@ elements = st.one_of(
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.integers(0, 3).map(lambda index: SubtaskId("s", index)), st.lists(elements, min_size=1)))
-def test_any_elements_round_trip_in_order(channels: dict[SubtaskId, Sequence[InFlight]]) -> None:
+@given(st.dictionaries(st.integers(0, 3).map(lambda index: TaskId("s", index)), st.lists(elements, min_size=1)))
+def test_any_elements_round_trip_in_order(channels: dict[TaskId, Sequence[InFlight]]) -> None:
     meta, data = encode_part(time(), channels, reader, FORMS)
     assert decode_elements(decode_meta(meta), data, reader, FORMS) == channels
 

@@ -9,16 +9,17 @@ import pytest
 from attrs import evolve
 
 from statebackend.checkpoint import CheckpointFileSystem, MissingFileError, OperatorState
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.errors import CorruptFileError, StorageError
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, SubtaskState
 from statebackend.local.channel_state import channels_of_checkpoint, forms_of_operators, write_channel_state
-from statebackend.local.network.channel import RecordBatch, SubtaskId
+from statebackend.local.network.channel import RecordBatch
 from statebackend.streaming.errors import EpochError, JobRestoreError
 from statebackend.streaming.time.watermark_generators import Watermark
 from tests.local.channel_state.channel_states import COUNTS, capture, counts, time
 
 FORMS = forms_of_operators({"sender": [COUNTS], "reader": [COUNTS]})
-SENDER, READER = SubtaskId("sender", 0), SubtaskId("reader", 0)
+SENDER, READER = TaskId("sender", 0), TaskId("reader", 0)
 
 
 @pytest.fixture
@@ -26,12 +27,14 @@ def fs(tmp_path: Path) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(tmp_path)
 
 
-def operator(subtask: SubtaskId, state: SubtaskState) -> OperatorState:
-    return OperatorState(subtask.node, subtask.node, 1, (state,))
+def operator(subtask: TaskId, state: SubtaskState) -> OperatorState:
+    return OperatorState(subtask.operator_uid, subtask.operator_uid, 1, (state,))
 
 
-def written(fs: CheckpointFileSystem, subtask: SubtaskId, **channels: Any) -> SubtaskState:
-    return write_channel_state(capture(**{"inputs": {}, **channels}), subtask, FORMS, fs, f"shared/{subtask.node}")
+def written(fs: CheckpointFileSystem, subtask: TaskId, **channels: Any) -> SubtaskState:
+    return write_channel_state(
+        capture(**{"inputs": {}, **channels}), subtask, FORMS, fs, f"shared/{subtask.operator_uid}"
+    )
 
 
 def test_the_part_of_the_reader_comes_before_that_of_the_sender(fs: CheckpointFileSystem) -> None:

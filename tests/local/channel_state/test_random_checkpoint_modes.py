@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from statebackend import JobRestoreError
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local.channel_restore import InFlightShares
 from statebackend.local.graph import LocalStream
-from statebackend.local.network.channel import RecordBatch, SubtaskId
+from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.channel_barriers import BarrierMetrics, SubtaskCapture, SubtaskTime
 from statebackend.streaming.operators.operator import ObjectBatch
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
@@ -151,7 +152,7 @@ def test_records_count_twice_only_at_least_once() -> None:
     assert doubled > 0
 
 
-def at(sender: SubtaskId, own_ms: int, sent_ms: int) -> SubtaskTime:
+def at(sender: TaskId, own_ms: int, sent_ms: int) -> SubtaskTime:
     valve = ValveState(own_ms, (ValveChannel(sender, own_ms, False),))
     return SubtaskTime(OperatorWatermarkState(own_ms, (valve,)), sent_ms, WatermarkStatus.ACTIVE)
 
@@ -162,7 +163,7 @@ def row_of(key: int) -> Any:
 
 def test_records_in_flight_keep_their_watermarks_at_another_parallelism() -> None:
     """A record between two watermarks finds every new subtask at the first, and all subtasks end at the second."""
-    s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
+    s0, a0, b0 = TaskId("s0", 0), TaskId("a", 0), TaskId("b", 0)
 
     rows = [row_of(key) for key in range(KEYS)]
     elements = [Watermark(5), *(RecordBatch(0, [row], [None], sender_watermark_ms=5) for row in rows), Watermark(9)]
@@ -177,7 +178,7 @@ def test_records_in_flight_keep_their_watermarks_at_another_parallelism() -> Non
         },
     )
     run = Run(Shape(mode=MODES["unaligned"]), [[]], 3, 0, begin)
-    subtasks = [one for one in run.network.operators if one.subtask_id.node == "b"]
+    subtasks = [one for one in run.network.operators if one.task.operator_uid == "b"]
     assert [one.watermarks.watermark_ms for one in subtasks] == [9, 9, 9]
     assert sorted(row.key for work in run.works for of in work.memory.values() for row in of) == list(range(KEYS))
 
@@ -193,8 +194,8 @@ def test_records_in_flight_keep_their_watermarks_at_another_parallelism() -> Non
 def test_records_of_a_removed_channel_are_not_dropped(
     parallelism: int, sender: str, element: RecordBatch | Watermark, to: str
 ) -> None:
-    s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
-    on_their_way = {SubtaskId(sender, 0): [element]}
+    s0, a0, b0 = TaskId("s0", 0), TaskId("a", 0), TaskId("b", 0)
+    on_their_way = {TaskId(sender, 0): [element]}
     begin = Checkpoint(
         parallelism=1,
         positions={0: 0},
@@ -224,8 +225,8 @@ def test_records_whose_key_changed_are_not_given_to_a_subtask_without_its_state(
     operators: Any = {"count": Dealt()}
     shares = InFlightShares(operators, 2, lambda operator, index, records: None)
     for records, subtask in (([0, 2], 0), ([1], 1)):
-        assert shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records)).records == records
+        assert shares.share_of(TaskId("count", subtask), RecordBatch(0, records)).records == records
     for records, subtask in (([0, 1], 0), ([0], 1), ([1, 3, 4], 1)):
         with pytest.raises(JobRestoreError, match="for input 0 of operator 'count' have other keys than when"):
-            shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records))
-    assert shares.share_of(SubtaskId("count", 0), RecordBatch(1, [0, 1])).records == [0, 1]
+            shares.share_of(TaskId("count", subtask), RecordBatch(0, records))
+    assert shares.share_of(TaskId("count", 0), RecordBatch(1, [0, 1])).records == [0, 1]

@@ -21,12 +21,12 @@ from statebackend.checkpoint.barriers.exactly_once import (
     always_unaligned,
 )
 from statebackend.checkpoint.barriers.tracker import BarrierTracker
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.local.network.channel import (
     CancelledCheckpoint,
     Channel,
     EndOfInput,
     RecordBatch,
-    SubtaskId,
     SubtaskOutput,
 )
 from statebackend.local.network.channel_barriers import SubtaskCapture
@@ -82,10 +82,10 @@ class Task:
     number: int = 0
 
     def __attrs_post_init__(self) -> None:
-        own = SubtaskId("operator", 0)
-        self.channels = [Channel(SubtaskId("source", index), own, (0,), 1 << 20) for index in range(self.count)]
+        own = TaskId("operator", 0)
+        self.channels = [Channel(TaskId("source", index), own, (0,), 1 << 20) for index in range(self.count)]
         # What is sent is looked at in the order in which it was.
-        self.out = Channel(own, SubtaskId("reader", 0), (0,), 1 << 20, may_be_overtaken=False)
+        self.out = Channel(own, TaskId("reader", 0), (0,), 1 << 20, may_be_overtaken=False)
         output = SubtaskOutput()
         output.channels.append(self.out)
         self.subtask = OperatorSubtask(own, self.channels, 1, self, output, self.mode, lambda: self.now_ms)
@@ -263,7 +263,7 @@ def test_a_restored_network_reads_records_in_flight_first() -> None:
     new, restored = task.channels
     restored.put_restored([RecordBatch(0, [1])])
     new.put(RecordBatch(0, [2]))
-    end = OutputSubtask(SubtaskId("reader", 0), [task.out], 1, cast(Any, None))
+    end = OutputSubtask(TaskId("reader", 0), [task.out], 1, cast(Any, None))
     network = Network([], [task.subtask], end, DownstreamFirst())
     network.resume()
     assert task.processed == []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.barriers.elements import AbortReason, CheckpointBarrier
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.local.network.channel import (
     Channel,
@@ -19,7 +20,6 @@ from statebackend.local.network.channel import (
     InFlight,
     OvertakingBarrier,
     RecordBatch,
-    SubtaskId,
     SubtaskOutput,
 )
 from statebackend.local.network.channel_barriers import SubtaskCapture
@@ -29,7 +29,7 @@ from statebackend.streaming.time.watermark_generators import END_OF_TIME, Waterm
 
 
 def channel(capacity: int = 2) -> Channel:
-    return Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), capacity)
+    return Channel(TaskId("s", 0), TaskId("r", 0), (0,), capacity)
 
 
 def record(number: int) -> RecordBatch:
@@ -71,7 +71,7 @@ def test_neither_the_end_nor_another_barrier_is_in_flight() -> None:
 
 
 def test_a_barrier_does_not_overtake_where_that_is_forbidden() -> None:
-    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    made = Channel(TaskId("s", 0), TaskId("r", 0), (0,), 2, may_be_overtaken=False)
     made.put(record(0))
     assert made.put_barrier(unaligned(1), splits=True) == ()
     made.put_barrier(timed(2), splits=True)
@@ -154,9 +154,9 @@ class Changing:
 
 
 def test_modified_records_do_not_change_captured_ones() -> None:
-    own, work, output = SubtaskId("o", 0), Changing(), SubtaskOutput()
-    channels = [Channel(SubtaskId("s", index), own, (0,), 9) for index in range(2)]
-    out = Channel(own, SubtaskId("r", 0), (0,), 1)
+    own, work, output = TaskId("o", 0), Changing(), SubtaskOutput()
+    channels = [Channel(TaskId("s", index), own, (0,), 9) for index in range(2)]
+    out = Channel(own, TaskId("r", 0), (0,), 1)
     output.channels.append(out)
     subtask = OperatorSubtask(own, channels, 1, cast(Any, work), output, CheckpointingMode.UNALIGNED)
     sent = [["beyond 0"], ["beyond 1"]]
@@ -171,11 +171,11 @@ def test_modified_records_do_not_change_captured_ones() -> None:
     channels[1].put_barrier(unaligned(1), splits=False)
     subtask.step(channels[1])
     [capture] = work.captures
-    assert {sender.index: elements[0].records for sender, elements in capture.inputs.items()} == {  # type: ignore[union-attr]
+    assert {sender.subtask_index: elements[0].records for sender, elements in capture.inputs.items()} == {  # type: ignore[union-attr]
         0: [["overtaken"]],
         1: [["before"]],
     }
-    assert [one.records for one in capture.outputs[SubtaskId("r", 0)]] == [[["beyond 1"]]]  # type: ignore[union-attr]
+    assert [one.records for one in capture.outputs[TaskId("r", 0)]] == [[["beyond 1"]]]  # type: ignore[union-attr]
 
 
 moves = st.lists(st.sampled_from(["put", "time", "unaligned", "timed", "overtake", "take"]), max_size=40)
@@ -231,8 +231,8 @@ def _take(
 
 
 def test_an_overtaking_barrier_needs_no_capacity_and_a_record_does() -> None:
-    own, output = SubtaskId("o", 0), SubtaskOutput()
-    into, out = channel(), Channel(own, SubtaskId("r", 0), (0,), 1)
+    own, output = TaskId("o", 0), SubtaskOutput()
+    into, out = channel(), Channel(own, TaskId("r", 0), (0,), 1)
     output.channels.append(out)
     subtask = OperatorSubtask(own, [into], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
     out.put(record(0))
@@ -266,11 +266,11 @@ class Flushing:
 
 @pytest.mark.parametrize("may_be_overtaken", [False, True])
 def test_records_emitted_during_the_snapshot_belong_to_that_checkpoint(may_be_overtaken: bool) -> None:
-    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 2, may_be_overtaken=may_be_overtaken)
+    behind = Channel(TaskId("r", 0), TaskId("t", 0), (0,), 2, may_be_overtaken=may_be_overtaken)
     output = SubtaskOutput()
     output.channels.append(behind)
     made = channel()
-    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, Flushing(output), output, CheckpointingMode.UNALIGNED)
+    subtask = OperatorSubtask(TaskId("r", 0), [made], 1, Flushing(output), output, CheckpointingMode.UNALIGNED)
     made.put_barrier(unaligned(7), splits=True)
     subtask.step(made)
     # Behind the barrier it would be processed again after a restore, although the state no longer holds it.
@@ -281,11 +281,11 @@ def test_records_emitted_during_the_snapshot_belong_to_that_checkpoint(may_be_ov
 
 
 def test_a_barrier_overtakes_after_a_subtask_that_had_to_align() -> None:
-    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 9)
+    behind = Channel(TaskId("r", 0), TaskId("t", 0), (0,), 9)
     output = SubtaskOutput()
     output.channels.append(behind)
-    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
-    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
+    made = Channel(TaskId("s", 0), TaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    subtask = OperatorSubtask(TaskId("r", 0), [made], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
     behind.put(record(0))
     made.put_barrier(unaligned(7), splits=True)
     subtask.step(made)

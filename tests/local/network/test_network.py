@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend.checkpoint.barriers.elements import AbortReason, CheckpointBarrier
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.errors import IllegalTransitionError
-from statebackend.local.network.channel import Channel, RecordBatch, SubtaskId, SubtaskOutput
+from statebackend.local.network.channel import Channel, RecordBatch, SubtaskOutput
 from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import DownstreamFirst, Network, Scheduler, Shuffled
 from statebackend.local.network.subtasks import LastBarrier, OperatorSubtask, OutputSubtask, SourceSubtask
@@ -44,7 +45,7 @@ class Source:
         raise NotImplementedError
 
     def record(self, number: int) -> None:
-        [channel] = [one for one in self.output.channels if one.reader.index == number % PARALLELISM]
+        [channel] = [one for one in self.output.channels if one.reader.subtask_index == number % PARALLELISM]
         channel.put(RecordBatch(channel.inputs[0], [number]))
 
     def time(self, element: WatermarkElement) -> None:
@@ -119,18 +120,18 @@ def job(
     drifts_ms: Sequence[int] = (),
 ) -> Job:
     outputs = [SubtaskOutput() for _ in range(sources)]
-    ids = [SubtaskId(f"source-{index}", 0) for index in range(sources)]
-    group: AlignmentGroup[SubtaskId] = AlignmentGroup()
+    ids = [TaskId(f"source-{index}", 0) for index in range(sources)]
+    group: AlignmentGroup[TaskId] = AlignmentGroup()
     for source_id, drift_ms in zip(ids, drifts_ms, strict=False):
         group.join(source_id, drift_ms)
     made = [
         SourceSubtask(*one, group if drifts_ms else None)
         for one in zip(ids, map(Source, outputs), outputs, strict=True)
     ]
-    end, heard = SubtaskId("end", 0), TrackingEvent()
+    end, heard = TaskId("end", 0), TrackingEvent()
     operators, works, to_end = [], [], []
     for index in range(PARALLELISM):
-        own, output = SubtaskId("operator", index), SubtaskOutput()
+        own, output = TaskId("operator", index), SubtaskOutput()
         channels = [
             Channel(source_id, own, (0 if is_union else number,), capacity) for number, source_id in enumerate(ids)
         ]
@@ -397,14 +398,14 @@ def test_the_same_seed_moves_in_the_same_order_and_another_differently() -> None
     assert len({tuple(said(seed)) for seed in range(5)}) > 1
 
 
-def source_of(group: AlignmentGroup[SubtaskId] | None = None) -> SourceSubtask[Source]:
+def source_of(group: AlignmentGroup[TaskId] | None = None) -> SourceSubtask[Source]:
     output = SubtaskOutput()
-    return SourceSubtask(SubtaskId("source", 0), Source(output), output, group)
+    return SourceSubtask(TaskId("source", 0), Source(output), output, group)
 
 
 def test_a_source_triggered_twice_for_a_checkpoint_sends_one_barrier() -> None:
     source = source_of()
-    channel = Channel(source.subtask_id, SubtaskId("reader", 0), (0,), 9)
+    channel = Channel(source.task, TaskId("reader", 0), (0,), 9)
     source.output.channels.append(channel)
     for checkpoint_id in (1, 2, 1, 2, 3):
         source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
@@ -415,9 +416,9 @@ def test_a_source_triggered_twice_for_a_checkpoint_sends_one_barrier() -> None:
 
 
 def test_the_end_of_a_source_waits_until_its_last_record_is_read() -> None:
-    group: AlignmentGroup[SubtaskId] = AlignmentGroup()
-    source, other = source_of(group), SubtaskId("other", 0)
-    group.join(source.subtask_id, 10)
+    group: AlignmentGroup[TaskId] = AlignmentGroup()
+    source, other = source_of(group), TaskId("other", 0)
+    group.join(source.task, 10)
     group.join(other, 10)
     group.watermark(other, 100)
     for time_ms in (5, 6):

@@ -27,10 +27,11 @@ from statebackend import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
 from statebackend.checkpoint.ha.object_store import ObjectStoreHighAvailability
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.channel_state import forms_of_operators
-from statebackend.local.network.channel import Channel, SubtaskId
+from statebackend.local.network.channel import Channel
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.functions import KeyedMultipleInputFunction
 from statebackend.streaming.operators.operator_factories import OPERATORS, operator_factory
@@ -135,8 +136,8 @@ def test_settings_of_an_environment_have_their_types(name: str, given: Any, repo
 
 def test_a_channel_has_a_capacity_of_at_least_one() -> None:
     with pytest.raises(ValueError, match="the capacity of a channel is 0; it must be at least 1"):
-        Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 0)
-    Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 1)
+        Channel(TaskId("a", 0), TaskId("b", 0), (0,), 0)
+    Channel(TaskId("a", 0), TaskId("b", 0), (0,), 1)
 
 
 def test_an_operator_accepts_only_its_function_classes() -> None:
