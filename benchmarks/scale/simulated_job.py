@@ -29,7 +29,7 @@ from statebackend.spark.tasks.epoch_task import EpochTask, RunReference
 from statebackend.state.key_groups import key_group_range_of_subtask
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
-from statebackend.streaming.runtime.restore_plan_file import write_restore_plan
+from statebackend.streaming.runtime.restore_plan import write_restore_plan
 from statebackend.streaming.runtime.subtask import OperatorEpoch
 from typeserializers import StringSerializer
 

@@ -29,16 +29,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "diff": ("inspect_commands", "Compare two checkpoints or savepoints."),
     "export": ("export_command", "Write a state to Parquet, Arrow, CSV or JSON."),
     "du": ("size_command", "Show sizes by operator, state and file."),
-    "rewrite": ("rewrite_command", "Write a changed copy of a savepoint."),
+    "rewrite": ("rewrite_commands", "Write a changed copy of a savepoint."),
     "report": ("report_command", "Write an HTML report of checkpoints and sizes."),
     "check": ("job_commands", "Check whether a job restores stored state."),
     "lock": ("job_commands", "Write the schema lockfile of a job."),
     "gc": ("maintenance_commands", "Delete files that no checkpoint needs."),
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
     "ui": ("ui_command", "Serve a read-only page of jobs, savepoints and their state."),
-    "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
-    "import": ("import_command", "Write a savepoint of ours from state of Flink or Spark."),
-    "export-flink": ("export_flink_command", "Write a Flink savepoint from stored state."),
+    "migrate": ("rewrite_commands", "Write a savepoint in the types of a program."),
+    "import": ("foreign_commands", "Write a savepoint of ours from state of Flink or Spark."),
+    "export-flink": ("foreign_commands", "Write a Flink savepoint from stored state."),
 }
 """For each command its module and its line in ``--help``."""
 

@@ -40,7 +40,7 @@ from statebackend.checkpoint.store.job_files import check_stored_in, read_stored
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.sizes import counted, format_bytes
-from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
+from statebackend.streaming.runtime.restore_plan import RESTORE_PLANS_DIRECTORY, delete_restore_plans
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 
 __all__ = [

@@ -62,7 +62,7 @@ from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
-from statebackend.streaming.observing.progress import LoggedProgress
+from statebackend.streaming.observing.job_events import LoggedProgress
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.declared_schema import schema_of_arrow

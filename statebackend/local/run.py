@@ -39,8 +39,7 @@ from statebackend.state.clock import wall_clock
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError, StreamJobError
 from statebackend.streaming.metrics import ObservedRun, RunBarriers, TimeMetrics, time_metrics
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
-from statebackend.streaming.observing.observed_job import ObservedJob
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics, ObservedJob
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.runtime.event_time import not_before
 from statebackend.streaming.runtime.starting_point import StartingPoint

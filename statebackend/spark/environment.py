@@ -76,7 +76,7 @@ from statebackend.state.state_backend import StateBackend
 from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
-from statebackend.streaming.observing.progress import LoggedProgress
+from statebackend.streaming.observing.job_events import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
@@ -86,7 +86,7 @@ from statebackend.streaming.runtime.job_start import (
     check_written_by,
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
-from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
+from statebackend.streaming.runtime.restore_plan import delete_restore_plans
 from statebackend.streaming.runtime.settings import (
     check_whole_numbers,
     is_instance_of,

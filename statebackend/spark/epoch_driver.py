@@ -115,10 +115,11 @@ from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import not_before
 from statebackend.streaming.runtime.job_sinks import JobSinks, StagedEpoch, encode_committables
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
-from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
-from statebackend.streaming.runtime.restore_plan_file import (
+from statebackend.streaming.runtime.restore_plan import (
     RESTORE_PLANS_DIRECTORY,
     RestorePlanSection,
+    SubtaskRestore,
+    restores_by_subtask,
     write_restore_plan,
 )
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts

@@ -34,7 +34,7 @@ from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError
 from statebackend.streaming.metrics import EpochMetrics
 from statebackend.streaming.observing.job_page import EpochHistory
-from statebackend.streaming.observing.observed_job import ObservedJob
+from statebackend.streaming.observing.job_recorder import ObservedJob
 
 __all__ = ["RunWatch"]
 

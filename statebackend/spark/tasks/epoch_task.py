@@ -8,7 +8,7 @@ Two things travel to the workers:
    parts of its last few runs.
 2. Once per epoch, an `EpochTask` for each operator: a few hundred bytes of references and times, whatever the size of
    the function, the state and the parallelism. Each task reads what its own subtask restores
-   (`statebackend.streaming.runtime.restore_plan_file`).
+   (`statebackend.streaming.runtime.restore_plan`).
 
 Spark calls `EpochTask.run` once per partition, with the rows as Arrow batches; the partition id is the subtask index.
 The subtask opens and closes its state within one task: in the next epoch Spark assigns the partition to another worker,
@@ -53,8 +53,7 @@ from statebackend.state.key_groups import key_group_range_of_subtask, subtask_of
 from statebackend.streaming.errors import EpochError
 from statebackend.streaming.operators.operator import InputBatch, place_of_input
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
-from statebackend.streaming.runtime.restore_plan import SubtaskRestore
-from statebackend.streaming.runtime.restore_plan_file import RestorePlanSection
+from statebackend.streaming.runtime.restore_plan import RestorePlanSection, SubtaskRestore
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.runtime.worker_functions import RunIdentity, functions_of_this_process
 

@@ -10,20 +10,28 @@
 
 The job waits while a listener is called, so a listener runs long work on its own thread. Its errors never affect the
 job: they are logged once with a traceback. Names and order follow Spark's ``StreamingQueryListener``.
+
+Every job logs that its state is migrated before the first entry is, and then the progress every few seconds, at INFO of
+the logger ``statebackend.savepoint.progress_display``. For progress bars on a terminal:
+
+    environment.add_listener(ProgressTo(shown_progress()))
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import frozen
 
+from snapshots.compatibility import CompatibilityKind
 from snapshots.loggers import logger_of
 from statebackend.savepoint.export import SavepointReport
-from statebackend.state.progress import Progress
+from statebackend.savepoint.progress_display import LINES_EVERY_S, ProgressLines
+from statebackend.state.progress import Progress, ProgressListener
 from statebackend.streaming.metrics import (
     EpochMetrics,
     FailedCheckpoint,
@@ -40,11 +48,14 @@ __all__ = [
     "JobListeners",
     "JobStarted",
     "JobTerminated",
+    "LoggedProgress",
     "ObservedJob",
+    "ProgressTo",
     "SavepointWritten",
     "StateMigrated",
     "StateRestored",
 ]
+
 
 _log = logger_of(__name__)
 
@@ -204,3 +215,41 @@ class JobListeners:
             self._faulty.add(id(listener))
         if is_first:
             _log.warning("a listener of the job failed; the job is not affected: %r", type(listener), exc_info=True)
+
+
+_progress_log = logger_of("statebackend.savepoint.progress_display")
+
+_MIGRATED: Final = CompatibilityKind.AFTER_MIGRATION.label
+
+
+class ProgressTo(JobListener):
+    """Calls a function with all progress, such as that of `shown_progress`."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+
+    def progress(self, progress: Progress) -> None:
+        """Call the listener."""
+        self._listener(progress)
+
+
+class LoggedProgress(JobListener):
+    """Logs the progress of one job."""
+
+    def __init__(self) -> None:
+        self._lines = ProgressLines(_progress_log.info, time.monotonic, LINES_EVERY_S)
+
+    def restored(self, event: StateRestored) -> None:
+        """Log which states are migrated."""
+        for one in event.states:
+            if one.compatibility == _MIGRATED:
+                _progress_log.info(
+                    "job %r: state %r of operator %r is migrated to its new schema",
+                    event.run.job_name,
+                    one.state_name,
+                    one.operator_uid,
+                )
+
+    def progress(self, progress: Progress) -> None:
+        """Log the progress, every few seconds."""
+        self._lines(progress)

@@ -59,11 +59,12 @@ from statebackend.streaming.observing.job_events import (
     StateMigrated,
     StateRestored,
 )
-from statebackend.streaming.observing.job_page import job_page
+from statebackend.streaming.observing.job_page import job_fragment, job_page
 from statebackend.streaming.observing.restore_report import RestoreReport, SubtaskReport, restore_report_of
 from statebackend.streaming.stream_graph import JobGraph
 
-__all__ = ["JobRecorder", "LiveMetrics"]
+__all__ = ["JobRecorder", "LiveMetrics", "ObservedJob"]
+
 
 TEXT_CHARACTERS: Final = 2000
 """Longer texts of failures are cut."""
@@ -292,3 +293,43 @@ class JobRecorder:
 
 def _call_migrated(listener: JobListener, event: StateMigrated) -> None:
     listener.migrated(event)
+
+
+class ObservedJob:
+    """A job whose run ``recorder`` records."""
+
+    def __init__(self, recorder: JobRecorder) -> None:
+        self._recorder = recorder
+
+    def metrics(self) -> JobMetrics:
+        """Return all metrics of the job, as a copy.
+
+        ``metrics().values()`` has each declared metric, ``metrics().epochs`` those of single epochs, and
+        ``metrics().totals.state_metrics`` those of keyed state by operator uid, if they are on.
+        """
+        return self._recorder.metrics()
+
+    def restore_report(self) -> RestoreReport:
+        """What became of each restored state; complete after the first epoch, because migration runs in its tasks.
+
+        Its ``str`` is for people: operator, state, compatibility result, issues, and what the migration did.
+        """
+        return self._recorder.restore_report()
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        self._recorder.report(path)
+
+    def _repr_html_(self) -> str:
+        return job_fragment(self.metrics())
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Add a listener for what comes next; see `statebackend.streaming.observing.job_events`.
+
+        The start is over. A listener of the start is added to the environment.
+        """
+        self._recorder.listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Remove a listener."""
+        self._recorder.listeners.remove(listener)

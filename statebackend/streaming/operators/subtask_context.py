@@ -1,11 +1,22 @@
-"""The runtime contexts of subtasks: they register a function's state with the backends."""
+"""The runtime contexts of subtasks: they register a function's state with the backends.
+
+Every worker must register the states that `open()` registered on the driver. The compatibility check of a start covers
+the serializers on the driver. A worker runs `open()` again. With another version of a module, or a descriptor that
+depends on the host, it would write with an unchecked schema. So the driver sends the snapshots of its serializers to
+the workers, which compare their own serializers in `open()`, before the first record. A serializer that learns from the
+values it writes may differ if it reads and writes the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+from attrs import frozen
+
 from snapshots.compatibility import CompatibilityKind
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.type_serializer_snapshot import resolve_compatibility
 from statebackend.state.errors import StateRegistrationError
 from statebackend.state.internal_states import InternalState
 from statebackend.state.key_context import KeySetter
@@ -16,7 +27,6 @@ from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.state_meta import StateMeta
 from statebackend.state.states import State
 from statebackend.streaming.functions import RuntimeContext
-from statebackend.streaming.operators.planned_states import PlannedState, check_is_as_planned
 from statebackend.streaming.operators.subtask_backends import SubtaskBackends
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import with_rows_of
@@ -24,7 +34,7 @@ from statebackend.streaming.time.internal_timer_service import InternalTimerServ
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["SubtaskContext"]
+__all__ = ["PlannedState", "SubtaskContext", "check_is_as_planned", "planned_state"]
 
 
 N = TypeVar("N")
@@ -199,3 +209,55 @@ class SubtaskContext(RuntimeContext):
                 f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, but open() "
                 f"did not register it on the driver; register it in open(), so that all subtasks migrate it together"
             )
+
+
+@frozen
+class PlannedState:
+    """The kind of a state, and the snapshots of its serializers by role, each in its envelope."""
+
+    kind: str
+    snapshots: Mapping[str, bytes]
+
+
+def planned_state(descriptor: StateDescriptor | OperatorStateDescriptor) -> PlannedState:
+    """Return the current state of a descriptor. Serializers may later learn from values."""
+    return PlannedState(
+        _kind_of(descriptor),
+        {
+            role: snapshot_to_bytes(serializer.snapshot_configuration())
+            for role, serializer in descriptor.serializers.items()
+        },
+    )
+
+
+def check_is_as_planned(
+    planned: PlannedState, descriptor: StateDescriptor | OperatorStateDescriptor, operator_uid: str, subtask_index: int
+) -> None:
+    """Raise `StateRegistrationError` if a worker's descriptor differs from the driver's."""
+    where = f"operator {operator_uid!r}: subtask {subtask_index} registers state {descriptor.name!r}"
+    if _kind_of(descriptor) != planned.kind:
+        raise StateRegistrationError(
+            f"{where} as {_kind_of(descriptor)} state, but open() on the driver as {planned.kind} state: {_ADVICE}"
+        )
+    for role, serializer in descriptor.serializers.items():
+        if snapshot_to_bytes(serializer.snapshot_configuration()) == planned.snapshots[role]:
+            continue
+        compatibility = resolve_compatibility(snapshot_from_bytes(planned.snapshots[role]), serializer)
+        if compatibility.kind not in _SAME_BYTES:
+            reason = "; ".join(map(str, compatibility.issues)) or compatibility.kind.label
+            raise StateRegistrationError(
+                f"{where} with the {role} serializer {type(serializer).__name__}, but open() on the driver with "
+                f"another one ({reason}): {_ADVICE}"
+            )
+
+
+_SAME_BYTES = (CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER)
+
+_ADVICE = (
+    "give all workers the modules of the driver, in one version (spark.sparkContext.addPyFile(...) or spark-submit "
+    "--py-files), and let open() make the same descriptors in every process"
+)
+
+
+def _kind_of(descriptor: StateDescriptor | OperatorStateDescriptor) -> str:
+    return descriptor.kind.name if isinstance(descriptor, StateDescriptor) else descriptor.mode.value

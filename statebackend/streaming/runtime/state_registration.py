@@ -27,7 +27,7 @@ from statebackend.streaming.functions import KeyedFunction, RuntimeContext, open
 from statebackend.streaming.operators.keyed_timers import register_timers
 from statebackend.streaming.operators.operator import CollectingEmitter
 from statebackend.streaming.operators.operator_factories import operator_factory
-from statebackend.streaming.operators.planned_states import PlannedState, planned_state
+from statebackend.streaming.operators.subtask_context import PlannedState, planned_state
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import with_rows_of
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors

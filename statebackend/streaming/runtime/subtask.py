@@ -49,10 +49,9 @@ from statebackend.streaming.metrics import RECORDS_IN, opening_metrics, record_c
 from statebackend.streaming.operators.operator import CollectingEmitter, Emission, Emitter, InputBatch
 from statebackend.streaming.operators.operator_factories import OperatorFactory
 from statebackend.streaming.operators.operator_run import OperatorRun
-from statebackend.streaming.operators.planned_states import PlannedState
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot, SubtaskSnapshotTask
-from statebackend.streaming.operators.subtask_context import SubtaskContext
+from statebackend.streaming.operators.subtask_context import PlannedState, SubtaskContext
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_writer import RowEncoder

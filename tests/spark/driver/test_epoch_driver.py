@@ -17,7 +17,7 @@ from statebackend.spark import epoch_driver
 from statebackend.spark.epoch_driver import EpochDriver
 from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
-from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
+from statebackend.streaming.runtime.restore_plan import RESTORE_PLANS_DIRECTORY
 
 
 @pytest.fixture

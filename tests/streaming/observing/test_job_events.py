@@ -11,8 +11,7 @@ from observed_job import RUN, TrackingEvent, acknowledged, migrated_job, recorde
 
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.metrics import CheckpointCost
-from statebackend.streaming.observing.job_events import JobListener, JobListeners, JobStarted
-from statebackend.streaming.observing.progress import ProgressTo
+from statebackend.streaming.observing.job_events import JobListener, JobListeners, JobStarted, ProgressTo
 
 
 class Raising(JobListener):

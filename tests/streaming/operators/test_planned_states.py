@@ -18,7 +18,7 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.local import LocalStreamEnvironment
-from statebackend.streaming.operators.planned_states import check_is_as_planned, planned_state
+from statebackend.streaming.operators.subtask_context import check_is_as_planned, planned_state
 from typeserializers import AttrsSerializer, PojoSerializer
 
 

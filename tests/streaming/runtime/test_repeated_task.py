@@ -22,7 +22,7 @@ from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.state.state_backend import state_backend
 from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import ObjectBatch
-from statebackend.streaming.operators.planned_states import planned_state
+from statebackend.streaming.operators.subtask_context import planned_state
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from typeserializers import StringSerializer

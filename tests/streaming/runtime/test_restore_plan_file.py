@@ -25,8 +25,12 @@ from statebackend.state.operator_state_handles import (
 )
 from statebackend.state.operator_state_redistribution import AssignedState, RestoredOperatorState
 from statebackend.streaming.errors import JobRestoreError
-from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask, restores_by_subtask
-from statebackend.streaming.runtime.restore_plan_file import write_restore_plan
+from statebackend.streaming.runtime.restore_plan import (
+    SubtaskRestore,
+    continued_subtask,
+    restores_by_subtask,
+    write_restore_plan,
+)
 
 
 def restored_state(fs: CheckpointFileSystem, operator: OperatorState) -> RestoredState:

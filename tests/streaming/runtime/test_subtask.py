@@ -25,7 +25,7 @@ from statebackend.streaming.errors import EpochError
 from statebackend.streaming.operators.aggregate import AggregateOperator
 from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import Emitter, ObjectBatch, Operator
-from statebackend.streaming.operators.planned_states import planned_state
+from statebackend.streaming.operators.subtask_context import planned_state
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask

@@ -1,4 +1,8 @@
-"""The command `import`: writes a savepoint of ours from one of Flink, or from the checkpoint of a query of Spark."""
+"""The commands for the state of other engines.
+
+`import` writes a savepoint of ours from one of Flink, or from the checkpoint of a query of Spark. `export-flink` writes
+a canonical Flink savepoint from stored state.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,31 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.savepoint_directory import check_savepoint_directory
 from statebackend.cli.job_commands import STATUSES, comparison_answer, print_comparisons
 from statebackend.cli.job_loading import load_job
-from statebackend.cli.migrate_command import migration_plan
 from statebackend.cli.opening import show_progress, spark_checkpoint
 from statebackend.cli.printing import Printer
-from statebackend.cli.rewrite_command import known_of, load_plan, made_plan, print_written, written_answer
-from statebackend.cli.terminal import AsJson, Moved, Place, moved_directories, print_answer
+from statebackend.cli.rewrite_commands import (
+    known_of,
+    load_plan,
+    made_plan,
+    migration_plan,
+    print_written,
+    written_answer,
+)
+from statebackend.cli.terminal import (
+    AsJson,
+    CheckpointId,
+    Moved,
+    Place,
+    ZooKeeper,
+    moved_directories,
+    print_answer,
+    services_of,
+)
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.foreign.flink_import import FlinkSource, without_sources
 from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.flink_writer import write_flink_savepoint
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.rewrite.staged_entries import scratch_space
@@ -35,7 +55,7 @@ from statebackend.state.progress import ProgressListener
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["import_"]
+__all__ = ["export_flink", "import_"]
 
 
 def import_(
@@ -186,3 +206,27 @@ def _print_imported(printer: Printer, answer: dict[str, Any]) -> None:
             f"your source yourself",
             "yellow",
         )
+
+
+def export_flink(
+    path: Place,
+    new: Annotated[str, typer.Argument(metavar="DEST", help="Where the savepoint is to be: absent or empty.")],
+    checkpoint: CheckpointId = None,
+    scratch: Annotated[
+        str | None, typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries.")
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a canonical Flink savepoint. Operators get the ids of their uids, keys the key groups of Flink."""
+    restored = find_state(path, checkpoint, services_of(zookeeper))
+    with show_progress() as progress:
+        rows = write_flink_savepoint(restored, new, scratch_directory=scratch, progress=progress)
+    print_answer(as_json, {"uri": new, "rows": rows}, _print_exported)
+
+
+def _print_exported(printer: Printer, answer: dict[str, Any]) -> None:
+    printer.line(f"{answer['uri']}: written")
+    for uid, states in answer["rows"].items():
+        for name, rows in states.items():
+            printer.line(f"  operator {uid}, state {name}: {counted(rows, 'row')} written")
