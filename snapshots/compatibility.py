@@ -23,6 +23,7 @@ tuple field. The empty path is the root.
 from __future__ import annotations
 
 import enum
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -343,16 +344,30 @@ def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[An
     return f"{old_type} ({old_class})", f"{new_type} ({type(new_serializer).__name__})"
 
 
-def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> CompatibilityIssue:
-    """Returns the issue for state that a serializer of another class, ``old_class``, wrote."""
+def another_serializer(
+    old_type: str, old_class: str, new_serializer: TypeSerializer[Any], old_code: str = ""
+) -> CompatibilityIssue:
+    """Returns the issue for state that a serializer of another class, ``old_class``, wrote.
+
+    The fix is a type to paste in place of the new one, with names of `typing` and `typeserializers`. ``old_code`` makes
+    the old serializer, by default from its type.
+    """
     old_name, new_name = names_apart(old_type, old_class, new_serializer)
+    new_code = _RECORD_SERIALIZER.sub("serializer_for", repr(new_serializer))
+    hint = new_serializer.type_name if _HINT.fullmatch(new_serializer.type_name) else "Any"
+    old_code = old_code or f"serializer_for({old_type})"
     return CompatibilityIssue(
         path="",
         compatibility=FieldCompatibility.REJECT,
         rule="serializer-class",
         reason=f"the state holds {old_name}, and {new_name} cannot read it",
         fix=(
-            f"Keep {old_name}; or convert the values: ConvertingSerializer(new_serializer, {{old_serializer: "
-            f"function}}); or let the snapshot of the new one adopt the old one"
+            f"Keep {old_name}; or write a function from the old value to the new one and the type "
+            f"Annotated[{hint}, ConvertingSerializer({new_code}, {{{old_code}: function}})]"
         ),
     )
+
+
+_RECORD_SERIALIZER: Final = re.compile(r"\b(Attrs|Record)Serializer\b")
+_HINT: Final = re.compile(r"[\w.]+([\w.\[\], |]*[\w.\]])?", re.ASCII)
+"""A type as people write it, such as ``dict[str, int | None]``."""

@@ -271,7 +271,9 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         if type(new_serializer) is type(old_serializer):
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         return TypeSerializerSchemaCompatibility.incompatible(
-            another_serializer(old_serializer.type_name, type(old_serializer).__name__, new_serializer)
+            another_serializer(
+                old_serializer.type_name, type(old_serializer).__name__, new_serializer, repr(old_serializer)
+            )
         )
 
 

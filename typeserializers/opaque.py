@@ -175,7 +175,7 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if type(new_serializer) is not PickleSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.class_name, "PickleSerializer", new_serializer)
+                another_serializer(self.class_name, "PickleSerializer", new_serializer, "PickleSerializer(the_class)")
             )
         if new_serializer.class_name == self.class_name:
             return TypeSerializerSchemaCompatibility.compatible_as_is()

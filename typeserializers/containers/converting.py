@@ -26,7 +26,7 @@ from snapshots.envelope import read_versioned_snapshot, register_snapshot, write
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.record_families import name_of
+from typeserializers.kernel.record_families import identity_of, name_of
 from typeserializers.kernel.references import rebound
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 from typeserializers.kernel.value_hooks import exact_condition, size_expression
@@ -85,7 +85,7 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         return True
 
     def configuration(self) -> Hashable:
-        return self.inner
+        return self.inner, *((one.source, identity_of(one.function)) for one in self.converters)
 
     @property
     def python_type(self) -> type:

@@ -67,7 +67,9 @@ _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
 def resolve_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
     """Resolves a schema over the data of another schema."""
     if type(new) is not AvroSerializer:
-        return TypeSerializerSchemaCompatibility.incompatible(another_serializer("Avro data", "AvroSerializer", new))
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer("Avro data", "AvroSerializer", new, "AvroSerializer(old_schema)")
+        )
     resolution = _Resolution(named_schemas(old.schema), new.named)
     issues = resolution.issues()
     rejected = any(issue.compatibility is FieldCompatibility.REJECT for issue in issues)

@@ -232,8 +232,9 @@ def resolve_arrow(
 ) -> TypeSerializerSchemaCompatibility[Any]:
     """Resolves a schema over the batches or structs of another schema."""
     if type(new) is not old.serializer_class:
+        name = old.serializer_class.__name__
         return TypeSerializerSchemaCompatibility.incompatible(
-            another_serializer("Arrow data", old.serializer_class.__name__, new)
+            another_serializer("Arrow data", name, new, f"{name}(old_schema)")
         )
     assert isinstance(new, ArrowIpcSerializer)
     issues = resolve_fields(list(old.schema), list(new.schema), "")

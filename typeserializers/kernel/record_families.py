@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import FunctionType
 from typing import Annotated, Any, Final
 
 from attrs import field, frozen
@@ -101,6 +102,30 @@ def name_of(function: Callable[..., Any]) -> str:
     if isinstance(function, ReadingConverter):
         return name_of(function.function)
     return getattr(function, "__qualname__", None) or repr(function)
+
+
+def identity_of(function: Callable[..., Any]) -> Hashable:
+    """Returns what equal converters have in common; a lambda that is created or unpickled again equals the first one.
+
+    `typing` keeps one object for equal hints. Without the converters, ``Annotated[str, serializer]`` would be the hint
+    of another state, with the converters of that state.
+    """
+    if isinstance(function, ReadingConverter):
+        return identity_of(function.function)
+    if not isinstance(function, FunctionType):
+        return _hashable(function)
+    bound = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return function.__code__, *map(_hashable, bound)
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    hashable: Hashable = value
+    return hashable
 
 
 class _Absent:

@@ -46,7 +46,7 @@ from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import known_of
-from typeserializers.kernel.record_families import RecordConverter
+from typeserializers.kernel.record_families import RecordConverter, identity_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound, refers_to
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.stepping_over import SteppedOverParts
@@ -436,7 +436,8 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return has_converter or settable_twin(self.record_class) is None or super().may_reject_what_it_wrote
 
     def configuration(self) -> Hashable:
-        return self.shape, self.shape.record_class
+        converters = sorted(self.shape.converters.items())
+        return self.shape, self.shape.record_class, *((version, identity_of(one)) for version, one in converters)
 
     @property
     def python_type(self) -> type[R]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import attrs
 import pytest
@@ -250,11 +253,66 @@ def test_a_value_of_another_type_is_rejected_with_the_needed_wrapper() -> None:
     compatibility = judged(old, ts.StringSerializer())
     assert compatibility.is_incompatible
     assert (
-        "Keep int; or convert the values: ConvertingSerializer(new_serializer, {old_serializer: function}); or let the "
-        "snapshot of the new"
+        "Keep int; or write a function from the old value to the new one and the type "
+        "Annotated[str, ConvertingSerializer(StringSerializer(), {IntSerializer(): function})]"
     ) in str(compatibility)
-    following_it = ts.ConvertingSerializer(ts.StringSerializer(), {old: str})
-    assert migrated(old, following_it, 7) == "7"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@attrs.frozen
+class Reading:
+    value: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "function", "expected"),
+    [
+        (int, str, 7, str, "7"),
+        (str, list[int], "12", lambda text: [len(text)], [2]),
+        (list[int], set[int], [1, 1], set, {1}),
+        (tuple[int, str], Note, (1, "x"), lambda pair: Note(pair[1]), Note("x")),
+        (int | str, int | None, "12", int, 12),
+        (Colour, Literal["red", "blue"], Colour.RED, lambda one: "red", "red"),
+        (Reading, dict[str, int], Reading(3), lambda one: {"value": one.value}, {"value": 3}),
+        (int, Note, 3, lambda number: Note(str(number)), Note("3")),
+        (dict[str, int], list[Reading], {"a": 1}, lambda one: [Reading(n) for n in one.values()], [Reading(1)]),
+    ],
+)
+def test_the_advised_type_can_be_pasted(
+    old: Any, new: Any, value: Any, function: Callable[[Any], Any], expected: Any
+) -> None:
+    before = ts.serializer_for(old)
+    [issue] = judged(before, ts.serializer_for(new)).issues
+    advised = issue.fix[issue.fix.index("Annotated[") :]
+    names = {**vars(ts), "Annotated": Annotated, "Any": Any, "function": function}
+    after = ts.serializer_for(eval(advised, {**names, "Colour": Colour, "Reading": Reading, "Note": Note}))
+    assert migrated(before, after, value) == expected
+
+
+def test_two_states_of_one_type_keep_their_own_converters() -> None:
+    def doubled_by(factor: int) -> Callable[[int], str]:
+        return lambda number: str(factor * number)
+
+    for old, value, function in ((int, 7, str), (float, 7.0, repr), (int, 7, doubled_by(2)), (int, 7, doubled_by(3))):
+        source: Any = ts.serializer_for(old)
+        hint = Annotated[str, ts.ConvertingSerializer(ts.StringSerializer(), {source: function})]
+        assert migrated(source, ts.serializer_for(hint), value) == function(value)
+    before, record = first(), second().record_class
+    for field in ("carrier", "route"):
+        steps = {1: lambda old, name=field: {**old, "minutes": old["seconds"] / 60, name: "?"}}
+        hint = Annotated[record, ts.AttrsSerializer(record, schema_version=2, converters=steps)]
+        after = migrated(ts.AttrsSerializer(before), ts.serializer_for(hint), before(60, "a", "b"))
+        assert getattr(after, field) == "?"
+    first_one, again = (ts.ConvertingSerializer(source, {source: doubled_by(2)}) for _ in range(2))
+    assert first_one == again
 
 
 def test_the_wrapper_is_added_and_removed_without_a_migration() -> None:
