@@ -630,6 +630,13 @@ def _whole_number(value: Any) -> int:
     return number
 
 
+def _decimal_back(value: Any) -> decimal.Decimal:
+    # Text, as of columns that were read as text, has every digit.
+    if not isinstance(value, decimal.Decimal | str):
+        raise TypeError("it is not a decimal; cast it to decimal or string")
+    return decimal.Decimal(value)
+
+
 def _enum_back(serializer: ts.EnumSerializer[Any], what: str) -> Convert:
     constants: Any = serializer.python_type
     return lambda value: constants[value]
@@ -756,7 +763,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.BigIntSerializer: Family(
         _bounded(pa.decimal128(38, 0), _decimal, digits), _always(conditions.LONG), _by(_whole_number)
     ),
-    ts.BigDecSerializer: Family(_decimal_column, _always(conditions.DECIMAL), _as_it_is),
+    ts.BigDecSerializer: Family(_decimal_column, _always(conditions.DECIMAL), _by(_decimal_back)),
     ts.EnumSerializer: Family(_column(pa.string(), attrgetter("name")), _enum_type, _enum_back),
     ts.UuidSerializer: Family(_column(pa.string(), str), _always(conditions.UUID), _by(uuid.UUID)),
     ts.PythonDateSerializer: Family(_column(pa.date32()), _always(conditions.DATE), _as_it_is),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from statebackend.spark.state_tables.source import StateTableSource
 COUNTS = ValueStateDescriptor("counts", int)
 NAMES = ListStateDescriptor("names", str)
 PRICES = MapStateDescriptor("prices", str, float)
+LONG_PRICE = ValueStateDescriptor("price", Decimal)
+BASKET = ValueStateDescriptor("basket", list[Decimal])
 HERE = __name__
 STATES = ("totals", "timed", "amounts", "seen", "by amount", "largest")
 
@@ -131,6 +134,30 @@ def test_state_is_created_by_a_descriptor_of_the_program(tmp_path: Path) -> None
     assert names_in(tmp_path) == {"1", "2"}, "what was rejected leaves nothing"
     assert [state for _, state in Savepoint.open(tmp_path / "2").states] == ["counts", "names"]
     assert {row["key"]: row["value"] for row in rows_of(tmp_path / "2", state="names")}["a"] == ["x", "y"]
+
+
+@pytest.mark.parametrize("options", [{"decimal_scale": "24"}, {"as_text": "true"}], ids=str)
+def test_decimals_with_many_digits_pass_through_a_frame(tmp_path: Path, options: dict[str, str]) -> None:
+    prices = [("a", Decimal("1.234567890123456789012345")), ("b", Decimal("-0.5"))]
+    plan = Plan().add_operator("one", "string").add_state("one", LONG_PRICE, prices)
+    SavepointWriter.new(tmp_path / "old", max_parallelism=4).write(
+        plan.add_state("one", BASKET, [("a", [prices[0][1]])])
+    )
+    for state in ("price", "basket"):
+        reader = reader_of(tmp_path / "old", operator="one", state=state, **options)
+        frame = [batch for part in parts_of(reader) for batch in reader.read(part)]
+        write(tmp_path / state, frame, source=tmp_path / "old", operator="one", state=state)
+        old, new = (list(Savepoint.open(tmp_path / name).read("one", state)) for name in ("old", state))
+        assert [(one.key, one.value) for one in new] == [(one.key, one.value) for one in old]
+    if "as_text" in options:
+        assert [str(one.value) for one in Savepoint.open(tmp_path / "price").read("one", "price", key="b")] == ["-0.5"]
+
+
+@pytest.mark.parametrize("value", ["1,5", "", "NaN", 1.5, True], ids=repr)
+def test_a_value_that_is_no_decimal_is_rejected(tmp_path: Path, value: Any) -> None:
+    options = {"operator": "one", "state": "price", "descriptor": f"{HERE}:LONG_PRICE"}
+    with pytest.raises((ColumnValueError, EntryError), match="does not fit"):
+        write(tmp_path / "new", [batch(key=["a"], value=[value])], **options)
 
 
 def test_keys_of_several_columns_are_where_a_job_looks_for_them(tmp_path: Path) -> None:
