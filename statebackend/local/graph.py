@@ -408,7 +408,10 @@ class _KeyedInput(LocalInput):
         for index, type_name in enumerate(columns.types):
             canonical = canonical_key(type_name)
             if canonical is not None:
-                values[index] = list(map(canonical, values[index]))
+                try:
+                    values[index] = list(map(canonical, values[index]))
+                except ValueError as error:
+                    raise KeyHashError(f"{self._place}: a key of column {index} (timestamp) {error}") from error
             # In Python, True equals 1, and the two would share one state.
             wrong = bool if type_name in _WHOLE_NUMBERS else int if type_name == "boolean" else None
             if wrong is not None and wrong in set(map(type, values[index])):

@@ -7,6 +7,7 @@ fixed length. Seconds and milliseconds may have a fraction, if the result is a w
 
 from __future__ import annotations
 
+import operator
 import re
 from datetime import timedelta
 from decimal import Decimal
@@ -57,8 +58,9 @@ def duration_ms(duration: Duration, what: str = "a duration", *, at_least_ms: in
 
 
 def _milliseconds(duration: Any, what: str) -> int:
-    if type(duration) is int:
-        return duration
+    if hasattr(duration, "__index__") and not isinstance(duration, bool):
+        # Also an integer of numpy.
+        return operator.index(duration)
     if isinstance(duration, timedelta):
         # A `pandas.Timedelta` has nanoseconds in addition to microseconds.
         nanoseconds = Fraction(getattr(duration, "nanoseconds", 0), 1000)

@@ -14,6 +14,7 @@ from statebackend.state.key_columns import KEY_COLUMNS, moment_in_utc, serialize
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.stream_graph import name_of_input
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.times.calendar_values import plain_datetime
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "float": "its zeros and NaNs have several binary forms: cast it to an integer or to string",
@@ -58,13 +59,14 @@ def check_keys_agree(operator_uid: str, types_of_inputs: Mapping[int, Sequence[s
 def canonical_key(column_type: str) -> Callable[[Any], Any] | None:
     """Return a function that maps equal keys to one Python value, or None where Python's equality suffices.
 
-    A naive datetime is in the local time of the process, as everywhere in PySpark.
+    A naive datetime is in the local time of the process, as everywhere in PySpark. The function raises `ValueError` for
+    a time of pandas with nanoseconds.
     """
     return _in_utc if column_type == "timestamp" else None
 
 
 def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
-    return moment_in_utc(value) if isinstance(value, datetime.datetime) else value
+    return moment_in_utc(plain_datetime(value)) if isinstance(value, datetime.datetime) else value
 
 
 def _instead_of(column_type: str) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from snapshots import SerializationError
-from statebackend import KeyedProcessFunction, MapStateDescriptor, ValueStateDescriptor
+from statebackend import KeyedProcessFunction, MapStateDescriptor, TumblingEventTimeWindows, ValueStateDescriptor
 from statebackend.local import LocalStreamEnvironment
+from statebackend.state.key_groups import KeyHashError
+from statebackend.streaming.time.timestamps import duration_ms
 from typeserializers import serializer_for
 
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -157,3 +159,35 @@ def test_scalars_are_keys_state_and_values_of_rows(numpy: Any, backend: str) -> 
     stream.process(Counts(numpy.int64), uid="op", schema="key string, count bigint").sink_to(out)
     env.execute()
     assert sorted(tuple(row) for row in out) == [("int", 1), ("int", 1), ("int", 2)]
+
+
+def test_whole_numbers_are_durations(numpy: Any) -> None:
+    assert duration_ms(numpy.int64(500)) == 500
+    assert TumblingEventTimeWindows.of(numpy.int64(500)) == TumblingEventTimeWindows.of("500 ms")
+
+
+class Timestamp(datetime.datetime):
+    """A time with nanoseconds, as that of pandas."""
+
+    nanosecond = 0
+
+
+class LateTimestamp(Timestamp):
+    nanosecond = 1
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_times_of_pandas_are_keys(backend: str) -> None:
+    out: list[Any] = []
+    moment = Timestamp(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
+    env = LocalStreamEnvironment(backend=backend)
+    keyed = env.from_elements([1, 2]).key_by(lambda record: moment, key_type=datetime.datetime)
+    keyed.process(Counts(int), uid="op", schema="key string, count bigint").sink_to(out)
+    env.execute()
+    assert [tuple(row) for row in out] == [("datetime", 1), ("datetime", 2)]
+    late = LateTimestamp(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    env = LocalStreamEnvironment(backend=backend)
+    keyed = env.from_elements([1]).key_by(lambda record: late, key_type=datetime.datetime)
+    keyed.process(Counts(int), uid="op", schema="key string, count bigint").sink_to(out)
+    with pytest.raises(KeyHashError, match=r"operator 'op': a key of column 0 \(timestamp\) has 1 nanoseconds"):
+        env.execute()
