@@ -7,7 +7,7 @@ from statebackend.spark.frame_sinks import (
 )
 from statebackend.spark.job import SparkJob as SparkJob
 from statebackend.connectors.file_sink import ParquetSink as ParquetSink
-from statebackend.streaming.observing.restore_report import (
+from statebackend.streaming.observing.job_recorder import (
     RestoredStateReport as RestoredStateReport,
     RestoreReport as RestoreReport,
 )

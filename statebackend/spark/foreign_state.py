@@ -54,6 +54,7 @@ from statebackend.state.operator_state_descriptors import BroadcastStateDescript
 from statebackend.state.progress import ProgressListener, no_progress
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.compatibility_check import DescribesJob
+from statebackend.streaming.operators.merging_windows import SETS_NAME
 from statebackend.streaming.operators.stateful_processor import (
     LATE_STATE,
     TIMER_SERVICE,
@@ -65,7 +66,6 @@ from statebackend.streaming.operators.stateful_processor import (
     ProcessorSchema,
     ProcessorValueState,
 )
-from statebackend.streaming.operators.window_operator import SETS_NAME
 from statebackend.streaming.operators.window_operator import TIMERS_NAME as WINDOW_TIMERS
 from statebackend.streaming.operators.window_state import CONTENTS_NAME
 from statebackend.streaming.runtime.source_offsets import OffsetLines

@@ -15,7 +15,7 @@ from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.compatibility_check import SchemaReports
-from statebackend.streaming.observing.restore_report import RestoredStateReport, RestoreReport
+from statebackend.streaming.observing.job_recorder import RestoredStateReport, RestoreReport
 
 HOSTILE = [
     "<script>alert(1)</script>",

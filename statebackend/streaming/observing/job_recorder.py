@@ -13,23 +13,26 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from attrs import evolve, field, frozen
 
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility
 from snapshots.errors import cut, one_line
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, ReportValue, TaskId
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.savepoint.export import SavepointReport
-from statebackend.savepoint.html_pages import write_page
+from statebackend.savepoint.html_pages import table_fragment, write_page
+from statebackend.savepoint.sizes import counted
 from statebackend.savepoint.statistics import CheckpointSizes, checkpoint_sizes
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.progress import Progress
-from statebackend.state.state_compatibility import SchemaReport
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
+from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, compatibility_rows
 from statebackend.streaming.errors import describe_exception
 from statebackend.streaming.metrics import (
     REMEMBERED_EPOCHS,
@@ -45,6 +48,7 @@ from statebackend.streaming.metrics import (
     SubtaskMetrics,
     TimeMetrics,
     metrics_of_epoch,
+    restore_metrics,
     sinks_of,
 )
 from statebackend.streaming.observing.job_events import (
@@ -60,10 +64,17 @@ from statebackend.streaming.observing.job_events import (
     StateRestored,
 )
 from statebackend.streaming.observing.job_page import job_fragment, job_page
-from statebackend.streaming.observing.restore_report import RestoreReport, SubtaskReport, restore_report_of
 from statebackend.streaming.stream_graph import JobGraph
 
-__all__ = ["JobRecorder", "LiveMetrics", "ObservedJob"]
+__all__ = [
+    "JobRecorder",
+    "LiveMetrics",
+    "ObservedJob",
+    "RestoreReport",
+    "RestoredStateReport",
+    "SubtaskReport",
+    "restore_report_of",
+]
 
 
 TEXT_CHARACTERS: Final = 2000
@@ -333,3 +344,81 @@ class ObservedJob:
     def remove_listener(self, listener: JobListener) -> None:
         """Remove a listener."""
         self._recorder.listeners.remove(listener)
+
+
+SubtaskReport = tuple[str, Mapping[str, ReportValue]]
+"""The uid of an operator, and the restores that one of its subtasks reported
+(`statebackend.streaming.metrics`)."""
+
+
+@frozen
+class RestoredStateReport:
+    """One restored state: the compatibility result, and the migration over all subtasks.
+
+    ``duration_s`` is that of the slowest subtask. ``is_operator_state`` is False for keyed state.
+    """
+
+    operator_uid: str
+    compatibility: StateCompatibility
+    entries_migrated: int
+    duration_s: float
+    is_operator_state: bool = False
+
+    @property
+    def state_name(self) -> str:
+        """The name of the state."""
+        return self.compatibility.state_name
+
+    def issues(self, *rules: str) -> tuple[CompatibilityIssue, ...]:
+        """The issues of these rules, such as ``field-renamed``."""
+        return tuple(issue for issue in self.compatibility.issues if issue.rule in rules)
+
+    @property
+    def lost(self) -> tuple[CompatibilityIssue, ...]:
+        """The data that the upgrade drops."""
+        return tuple(issue for issue in self.compatibility.issues if issue.compatibility is FieldCompatibility.LOSSY)
+
+    def __str__(self) -> str:
+        migrated = f"{counted(self.entries_migrated, 'entry', 'entries')} migrated in {self.duration_s:.1f} s"
+        return f"operator {self.operator_uid!r}, {self.compatibility}\n  {migrated}"
+
+
+class RestoreReport(tuple[RestoredStateReport, ...]):
+    """The reports of all restored states; as text, one after the other."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no state was restored"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (*row, f"{one.entries_migrated:,}" if one.entries_migrated else None)
+            for one in self
+            for row in compatibility_rows(one.operator_uid, (one.compatibility,))
+        )
+        title = f"{counted(len(self), 'state')} restored" if self else "no state was restored"
+        return table_fragment(title, (*COMPATIBILITY_COLUMNS, "entries migrated"), rows)
+
+
+def restore_report_of(schema_reports: Mapping[str, SchemaReport], subtasks: Iterable[SubtaskReport]) -> RestoreReport:
+    """Return the report of each restored state, from the compatibility results and the reports of subtasks so far."""
+    measured: dict[str, list[Mapping[str, ReportValue]]] = {}
+    for uid, report in subtasks:
+        measured.setdefault(uid, []).append(report)
+    reports: list[RestoredStateReport] = []
+    for uid, schema_report in schema_reports.items():
+        ours = measured.get(uid, [])
+        reports += [_restored_state(uid, compatibility, ours, False) for compatibility in schema_report.compatibilities]
+        reports += [
+            _restored_state(uid, compatibility, ours, True)
+            for compatibility in schema_report.operator_state_compatibilities
+        ]
+    return RestoreReport(reports)
+
+
+def _restored_state(
+    uid: str, compatibility: StateCompatibility, measured: Sequence[Mapping[str, ReportValue]], is_operator_state: bool
+) -> RestoredStateReport:
+    measure = restore_metrics(measured, compatibility.state_name, is_operator_state=is_operator_state)
+    return RestoredStateReport(uid, compatibility, measure.entries_migrated, measure.duration_s, is_operator_state)

@@ -9,47 +9,28 @@ A processing-time window is disposed at its last millisecond, the global window 
 disposed, it is *late*. A restored window may have been registered with another lateness. After its clean-up time it is
 disposed at the next access. If it fires earlier, it registers the new timer. After an error of a user function the
 epoch is processed again from the last snapshot.
-
-Windows that merge: a window grows with every record that extends it, but its contents stay under its first namespace,
-the *state window*. When windows merge, one state window receives the contents of the others. `MergingWindowSet` maps
-the windows of a key to state windows; it is stored as a list of pairs (Flink's ``merging-window-set``). Its windows
-are sorted and neither overlap nor touch, so a record finds its windows by two binary searches. Decoding a set is
-slower than changing it, so sets in use stay decoded (`MergingWindows`). They are stored before a snapshot, or when
-there are many.
-
-The names of state per window have one prefix for triggers and one for functions, so they do not conflict with each
-other or with other state. A handle serves all windows; the code that returns it sets the current window.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
 from types import GeneratorType
 from typing import Any, Final
 
 import pyarrow as pa
-from attrs import evolve, frozen
 
 from snapshots.errors import format_value
 from statebackend.savepoint.column_codecs import key_rows, window_timers
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms
-from statebackend.state.errors import StateBackendError, StateRegistrationError
-from statebackend.state.internal_states import InternalState, MergingState
 from statebackend.state.key_batch import KeyBatch
-from statebackend.state.key_context import KeySetter
-from statebackend.state.list_state import ListStateDescriptor
-from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
-from statebackend.state.states import ListState, State
 from statebackend.streaming.aggregates import in_utc, is_grouped_alike
 from statebackend.streaming.errors import AggregateOverflowError, StreamJobError
-from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
+from statebackend.streaming.functions import open_function
 from statebackend.streaming.operators.aligned_batches import AlignedBatches, ChangedValue, ChangedWindows
 from statebackend.streaming.operators.element_form import element_form
 from statebackend.streaming.operators.function_calls import (
@@ -60,7 +41,15 @@ from statebackend.streaming.operators.function_calls import (
     of_key,
     of_record,
 )
+from statebackend.streaming.operators.merging_windows import MergingWindows
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
+from statebackend.streaming.operators.window_contexts import (
+    FUNCTION_PREFIX,
+    FunctionContext,
+    OpeningContext,
+    PartitionedStates,
+    WindowTriggerContext,
+)
 from statebackend.streaming.operators.window_state import (
     ColumnAggregatedWindows,
     FoldedWindows,
@@ -70,355 +59,17 @@ from statebackend.streaming.operators.window_state import (
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.row_reader import UnreadableColumnError, column_values, keys_of_columns
 from statebackend.streaming.time.internal_timer_service import DueTimers, EncodedTimers, InternalTimerService
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
-from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
+from statebackend.streaming.windows.triggers import EventTimeTrigger, TriggerResult
 from statebackend.streaming.windows.window_definition import ColumnAggregates, WindowDefinition
 from statebackend.streaming.windows.window_functions import (
     ProcessWindowFunction,
-    WindowContext,
-    WindowRuntimeContext,
-    WindowStateStore,
 )
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
+from typeserializers.times.timers import TimeWindow
 
-__all__ = [
-    "FUNCTION_PREFIX",
-    "SETS_NAME",
-    "TIMERS_NAME",
-    "FunctionContext",
-    "Merge",
-    "MergingWindowSet",
-    "MergingWindows",
-    "OpeningContext",
-    "PartitionedStates",
-    "WindowOperator",
-    "WindowTriggerContext",
-    "WindowsMergeError",
-]
-
-
-_start, _end = attrgetter("start"), attrgetter("end")
-
-
-@frozen
-class Merge:
-    """The result of adding a window.
-
-    ``window`` contains the added window. It replaces the windows ``merged``; the contents of the state windows
-    ``absorbed`` move to ``state_window``. Both are empty if no windows merged. ``is_new`` is True for a new window.
-    """
-
-    window: TimeWindow
-    state_window: TimeWindow
-    merged: Sequence[TimeWindow] = ()
-    absorbed: Sequence[TimeWindow] = ()
-    is_new: bool = False
-
-
-class MergingWindowSet:
-    """The windows of a key with their state windows; ``pairs`` may be in any order."""
-
-    def __init__(self, pairs: Iterable[tuple[TimeWindow, TimeWindow]] = ()) -> None:
-        self._state_windows = dict(pairs)
-        self._windows = sorted(self._state_windows)
-        self.has_changed = False
-        """Whether the pairs have changed since creation, or since this was last reset."""
-
-    @property
-    def pairs(self) -> list[tuple[TimeWindow, TimeWindow]]:
-        """Return the windows with their state windows, by time."""
-        return [(window, self._state_windows[window]) for window in self._windows]
-
-    def state_window(self, window: TimeWindow) -> TimeWindow | None:
-        """Return the state window of a window, or None if it is not in the set."""
-        return self._state_windows.get(window)
-
-    def add(self, window: TimeWindow) -> Merge:
-        """Add a window and merge it with the windows that it overlaps or touches."""
-        first = bisect_left(self._windows, window.start, key=_end)
-        after = bisect_right(self._windows, window.end, key=_start)
-        merged = self._windows[first:after]
-        if not merged:
-            self._windows.insert(first, window)
-            self._state_windows[window] = window
-            self.has_changed = True
-            return Merge(window, window, is_new=True)
-        whole = TimeWindow(min(merged[0].start, window.start), max(merged[-1].end, window.end))
-        if len(merged) == 1 and merged[0] == whole:
-            return Merge(whole, self._state_windows[whole])
-        state_window, *absorbed = [self._state_windows.pop(part) for part in merged]
-        self._windows[first:after] = [whole]
-        self._state_windows[whole] = state_window
-        self.has_changed = True
-        return Merge(whole, state_window, merged, absorbed)
-
-    def retire(self, window: TimeWindow) -> None:
-        """Remove a window, if present."""
-        if self._state_windows.pop(window, None) is not None:
-            del self._windows[bisect_left(self._windows, window)]
-            self.has_changed = True
-
-
-SETS_NAME: Final = "merging-window-set"
-
-_MOST_SETS: Final = 4096
-"""The maximum number of decoded sets before they are stored."""
-
-
-class MergingWindows:
-    """The sets of all keys of a subtask: stored in a list state, and decoded while in use."""
-
-    def __init__(self, register: Callable[[ListStateDescriptor[Any]], Any]) -> None:
-        pair: TupleSerializer = TupleSerializer((TimeWindowSerializer(), TimeWindowSerializer()))
-        self._state: ListState[Any] = register(ListStateDescriptor(SETS_NAME, pair))
-        self._in_use: dict[Any, tuple[int, MergingWindowSet]] = {}
-
-    def of_key(self, key: Any, key_group: int) -> MergingWindowSet:
-        """Return the set of the current key."""
-        known = self._in_use.get(key)
-        if known is None:
-            known = self._in_use[key] = key_group, MergingWindowSet(self._state.get())
-        return known[1]
-
-    def store_if_large(self, set_key: KeySetter) -> None:
-        """Store the decoded sets if there are many. Changes the current key, as `store` does."""
-        if len(self._in_use) > _MOST_SETS:
-            self.store(set_key)
-
-    def store(self, set_key: KeySetter) -> None:
-        """Store the decoded sets and drop them from memory."""
-        for key, (key_group, windows) in self._in_use.items():
-            if windows.has_changed:
-                set_key(key, key_group)
-                # An empty list clears the state.
-                self._state.update(windows.pairs)
-        self._in_use.clear()
-
-
-TRIGGER_PREFIX: Final = "trigger."
-FUNCTION_PREFIX: Final = "window."
-
-Register = Callable[[StateDescriptor], Any]
-
-
-class WindowsMergeError(StateBackendError):
-    """State per window is not supported for windows that merge."""
-
-
-class PartitionedStates:
-    """States with windows as namespaces, by the names in their descriptors."""
-
-    def __init__(self, register: Register, prefix: str, who: str) -> None:
-        self._register = register
-        self._prefix = prefix
-        self._who = who
-        self._states: dict[str, tuple[StateDescriptor, Any]] = {}
-
-    def register(self, descriptor: StateDescriptor) -> Any:
-        """Register a state. Raises `StateRegistrationError` for a duplicate name."""
-        known = self._states.get(descriptor.name)
-        if known is not None and known[0] != descriptor:
-            raise StateRegistrationError(f"{self._who} registers two states {descriptor.name!r} per window; rename one")
-        if known is None:
-            handle = self._register(evolve(descriptor, name=f"{self._prefix}{descriptor.name}"))
-            self._states[descriptor.name] = known = (descriptor, handle)
-        return known[1]
-
-    def handle(self, descriptor: StateDescriptor) -> Any:
-        """Return the handle of a state, in its current window. Raises `StateRegistrationError` if unknown."""
-        known = self._states.get(descriptor.name)
-        if known is None:
-            names = ", ".join(map(repr, self._states)) or "none"
-            raise StateRegistrationError(
-                f"{self._who} asks for the state {descriptor.name!r} per window, and has registered {names}: name it "
-                f"in state_descriptors of a trigger, or register it in open() of a function with context.window_state"
-            )
-        return known[1]
-
-    @property
-    def handles(self) -> Sequence[InternalState]:
-        """All handles."""
-        return [handle for _, handle in self._states.values()]
-
-
-class WindowTriggerContext(OnMergeContext):
-    """The trigger context for all keys and windows of a subtask. The caller of the trigger sets the current window."""
-
-    def __init__(self, trigger: Trigger[Any, Any], timers: InternalTimerService[Any], register: Register) -> None:
-        self.window: Any = None
-        """The current window."""
-        self.merged: Sequence[Any] = ()
-        """The windows that merged into it, during `Trigger.on_merge`."""
-        self._timers = timers
-        self._states = PartitionedStates(register, TRIGGER_PREFIX, type(trigger).__name__)
-        for descriptor in trigger.state_descriptors:
-            self._states.register(descriptor)
-
-    def current_watermark(self) -> int:
-        return self._timers.current_watermark()
-
-    def current_processing_time(self) -> int:
-        return self._timers.current_processing_time()
-
-    def register_event_time_timer(self, time: Time) -> None:
-        self._timers.register_event_time_timer(self.window, time if time.__class__ is int else time_ms(time))
-
-    def register_processing_time_timer(self, time: Time) -> None:
-        self._timers.register_processing_time_timer(self.window, time if time.__class__ is int else time_ms(time))
-
-    def delete_event_time_timer(self, time: Time) -> None:
-        self._timers.delete_event_time_timer(self.window, time if time.__class__ is int else time_ms(time))
-
-    def delete_processing_time_timer(self, time: Time) -> None:
-        self._timers.delete_processing_time_timer(self.window, time if time.__class__ is int else time_ms(time))
-
-    def get_partitioned_state(self, descriptor: StateDescriptor) -> Any:
-        handle = self._states.handle(descriptor)
-        handle.set_current_namespace(self.window)
-        return handle
-
-    def merge_partitioned_state(self, descriptor: StateDescriptor) -> None:
-        handle = self._states.handle(descriptor)
-        if not isinstance(handle, MergingState):
-            raise StateRegistrationError(
-                f"the state {descriptor.name!r} of a trigger is a {descriptor.kind.name} state, which cannot be "
-                f"merged; list, reducing and aggregating state can"
-            )
-        handle.merge_namespaces(self.window, self.merged)
-
-
-class _RejectingStates:
-    """State per window for windows that merge: every access raises."""
-
-    def get_state(self, descriptor: StateDescriptor) -> Any:
-        raise WindowsMergeError(
-            f"state per window ({descriptor.name!r}) is not supported for windows that merge, such as sessions, "
-            f"because its values cannot be merged; use context.global_state(), or another assigner"
-        )
-
-
-class _RejectedState(State):
-    """The handle of state per window for windows that merge. Every access raises.
-
-    Registration succeeds, because a function may also be used with other assigners.
-    """
-
-    def __init__(self, descriptor: StateDescriptor) -> None:
-        self._descriptor = descriptor
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("_"):
-            return object.__getattribute__(self, name)
-        return _RejectingStates().get_state(self._descriptor)
-
-    def clear(self) -> None:
-        """Raise `WindowsMergeError`, as every access."""
-
-
-class _RegisteredStates:
-    """Registers state per window, or rejects its use."""
-
-    def __init__(self, states: PartitionedStates | None) -> None:
-        self._states = states
-
-    def get_state(self, descriptor: StateDescriptor) -> Any:
-        return _RejectedState(descriptor) if self._states is None else self._states.register(descriptor)
-
-
-class OpeningContext(DelegatingContext, WindowRuntimeContext):
-    """The context of `open()` of a function over windows: the operator's context, and state per window."""
-
-    def __init__(self, context: RuntimeContext, states: PartitionedStates | None) -> None:
-        super().__init__(context)
-        self._window_state = _RegisteredStates(states)
-        self.registered: dict[str, State] = {}
-        """The handles of state per key."""
-
-    @property
-    def window_state(self) -> WindowStateStore:
-        return self._window_state
-
-    def register(self, descriptor: StateDescriptor) -> State:
-        state = self.registered[descriptor.name] = self._context.register(descriptor)
-        return state
-
-    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
-        return self._context.register_operator_state(descriptor)
-
-
-class _WindowStates:
-    """State of the current key and window."""
-
-    def __init__(self, states: PartitionedStates, context: FunctionContext) -> None:
-        self._states = states
-        self._context = context
-
-    def get_state(self, descriptor: StateDescriptor) -> Any:
-        handle = self._states.handle(descriptor)
-        handle.set_current_namespace(self._context.window)
-        return handle
-
-
-class _GlobalStates:
-    """State of the current key."""
-
-    def __init__(self, registered: Mapping[str, State], uid: str) -> None:
-        self._registered = registered
-        self._uid = uid
-
-    def get_state(self, descriptor: StateDescriptor) -> Any:
-        state = self._registered.get(descriptor.name)
-        if state is None:
-            raise StateRegistrationError(
-                f"operator {self._uid!r}: the state {descriptor.name!r} is not registered; register it in open()"
-            )
-        return state
-
-
-class FunctionContext(WindowContext[Any]):
-    """The context for all keys and windows of a subtask. The caller enters the window first."""
-
-    def __init__(
-        self,
-        timers: InternalTimerService[Any],
-        output: OrderedOutput,
-        opening: OpeningContext,
-        states: PartitionedStates | None,
-    ) -> None:
-        self.window: Any = None
-        self._timers = timers
-        self._output = output
-        self._handles = () if states is None else tuple(states.handles)
-        self._window_states: WindowStateStore = _RejectingStates() if states is None else _WindowStates(states, self)
-        self._global_states = _GlobalStates(opening.registered, opening.operator_uid)
-
-    def enter(self, window: Any) -> None:
-        """Set the current window, also in all state per window."""
-        self.window = window
-        for handle in self._handles:
-            handle.set_current_namespace(window)
-
-    def current_watermark(self) -> int:
-        return self._timers.current_watermark()
-
-    def current_processing_time(self) -> int:
-        return self._timers.current_processing_time()
-
-    def window_state(self) -> WindowStateStore:
-        return self._window_states
-
-    def global_state(self) -> WindowStateStore:
-        return self._global_states
-
-    def output(self, tag: OutputTag[Any], value: Any) -> None:
-        if not isinstance(tag, OutputTag):
-            given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, not {format_value(given, 80)}")
-        if tag in self._output.side_outputs:
-            self._output.add(tag, value, self.window.max_timestamp)
-
+__all__ = ["TIMERS_NAME", "WindowOperator"]
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 

@@ -11,8 +11,7 @@ from statebackend.state.backend_parameters import StateRestoreReport
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.metrics import CheckpointCost, restore_report
 from statebackend.streaming.observing.job_events import JobListeners
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
-from statebackend.streaming.observing.restore_report import restore_report_of
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics, restore_report_of
 
 FINDINGS = tuple(
     CompatibilityIssue(compatibility.value, compatibility, "some-rule", "a reason")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statebackend.streaming.operators.window_operator import WindowTriggerContext
+from statebackend.streaming.operators.window_contexts import WindowTriggerContext
 from statebackend.streaming.windows.triggers import EventTimeTrigger
 
 
