@@ -45,8 +45,11 @@ _TYPES: Final = range(4)
 _SERIALIZER_ROLES: Final = frozenset({"KEY_SERIALIZER", "NAMESPACE_SERIALIZER", "VALUE_SERIALIZER"})
 _MIN_STATE_BYTES: Final = 14
 _MAX_UNKNOWN: Final = 100
-_MAX_ATTEMPTS: Final = 1 << 16
-"""The maximum number of positions to try for the end of an unknown snapshot, per header."""
+_MAX_WORK: Final = 1 << 18
+"""The limit of the search for the ends of unknown snapshots, per header. Each position that is tried counts 1, each
+part that is read there counts `_WORK_OF_PART`, and 16 bytes of a snapshot count 1."""
+
+_WORK_OF_PART: Final = 16
 
 
 @frozen
@@ -182,7 +185,7 @@ class _Header:
 
     def __init__(self, source: DataInputView) -> None:
         self._source = source
-        self._attempts = 0
+        self._work = 0
         self._failed: set[tuple[int, _Rest]] = set()
 
     def read(self, sections: tuple[str, ...]) -> tuple[list[Snapshot], tuple[StoredState, ...]]:
@@ -204,6 +207,8 @@ class _Header:
         source = self._source
         source.position = position
         while rest.roles or rest.states or rest.sections:
+            if unknown:
+                self._count_work(_WORK_OF_PART)
             if rest.roles:
                 tokens.append(self._role())
                 rest = evolve(rest, roles=rest.roles - 1)
@@ -219,7 +224,7 @@ class _Header:
                     continue
             start = self._serializer_start()
             try:
-                tokens.append(read_versioned_snapshot(source))
+                tokens.append(self._snapshot(unknown))
             except UnknownSnapshotError as error:
                 return self._after_unknown(start, rest, tokens, unknown + 1, error)
         if source.remaining:
@@ -260,6 +265,19 @@ class _Header:
         options = {source.read_utf(): source.read_utf() for _ in range(source.read_count(4))}
         return _StateStart(name, type_code, options, source.read_count(2 + 4 + 6))
 
+    def _count_work(self, amount: int) -> None:
+        self._work += amount
+        if self._work > _MAX_WORK:
+            raise MalformedDataError(f"no end of an unknown serializer was found in {_MAX_WORK} attempts")
+
+    def _snapshot(self, unknown: int) -> Snapshot:
+        start = self._source.position
+        try:
+            return read_versioned_snapshot(self._source)
+        finally:
+            if unknown:
+                self._work += (self._source.position - start) // 16
+
     def _after_unknown(
         self, start: int, rest: _Rest, tokens: list[Any], unknown: int, reason: UnknownSnapshotError
     ) -> list[Any]:
@@ -271,8 +289,8 @@ class _Header:
         for end in range(first, len(data) + 1):
             if (end, rest) in self._failed:
                 continue
-            self._attempts += 1
-            if self._attempts > _MAX_ATTEMPTS:
+            self._work += 1
+            if self._work > _MAX_WORK:
                 break
             try:
                 return self._read(end, rest, [*tokens, UnopenedSnapshot(data[start:end], reason)], unknown)

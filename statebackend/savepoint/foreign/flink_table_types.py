@@ -38,7 +38,7 @@ from statebackend.savepoint.foreign.flink_tables import (
     TableTimeSerializer,
     TableTimestampSerializer,
 )
-from statebackend.savepoint.foreign.java_objects import JavaObject, java_list, read_java_object
+from statebackend.savepoint.foreign.java_objects import JavaObject, java_list, java_type_of, read_java_object
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import (
@@ -68,48 +68,73 @@ _TYPES: Final = "org.apache.flink.table.types.logical."
 _DATA: Final = "org.apache.flink.table.runtime.typeutils."
 
 
-def _type_serializer(found: Any, nesting: int = 0) -> TypeSerializer[Any]:
-    """Return the serializer of a logical type.
+class _Types:
+    """Makes the serializers of logical types.
 
-    Raises:
-        UnknownSnapshotError: The type is unknown.
+    Objects of Java may refer to the same part many times, so the number of parts is limited by the size of the object.
     """
-    if nesting > MAX_NESTING:
-        raise MalformedDataError(f"types of Flink SQL nested deeper than {MAX_NESTING}")
-    if not isinstance(found, JavaObject) or not found.class_name.startswith(_TYPES):
-        raise MalformedDataError(f"{found!r} is not a type of Flink SQL")
-    name, fields = found.class_name.removeprefix(_TYPES), found.fields
 
-    def nested(part: Any) -> TypeSerializer[Any]:
-        return _type_serializer(part, nesting + 1)
+    def __init__(self, size_bytes: int) -> None:
+        self._left = 100 + size_bytes // 8
 
-    try:
-        match name:
-            case "DecimalType":
-                return TableDecimalSerializer(fields["precision"], fields["scale"])
-            case "TimestampType" | "LocalZonedTimestampType":
-                return TableTimestampSerializer(fields["precision"], is_instant=name != "TimestampType")
-            case "ArrayType":
-                return TableArraySerializer(nested(fields["elementType"]))
-            case "MultisetType":
-                return TableMapSerializer(nested(fields["elementType"]), IntSerializer())
-            case "MapType":
-                return TableMapSerializer(nested(fields["keyType"]), nested(fields["valueType"]))
-            case "RowType" | "StructuredType":
-                parts = java_list(fields["fields" if name == "RowType" else "attributes"])
-                types = [nested(part.fields["type"]) for part in parts]
-                return TableRowSerializer(types, [part.fields["name"] for part in parts])
-            case "DistinctType":
-                return nested(fields["sourceType"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise MalformedDataError(f"the {name} of Flink SQL has no {error}") from error
-    make = _SIMPLE_TYPES.get(name)
-    if make is None:
-        raise UnknownSnapshotError(
-            f"columns of the type {name} of Flink SQL cannot be read. Cast them in the query, and take a savepoint of "
-            f"that job"
-        )
-    return make()
+    def serializer(self, found: Any, nesting: int = 0) -> TypeSerializer[Any]:
+        """Return the serializer of a logical type.
+
+        Raises:
+            UnknownSnapshotError: The type is unknown.
+        """
+        self._left -= 1
+        if nesting > MAX_NESTING or self._left < 0:
+            raise MalformedDataError(f"types of Flink SQL nested deeper than {MAX_NESTING}, or with too many parts")
+        if not isinstance(found, JavaObject) or not found.class_name.startswith(_TYPES):
+            raise MalformedDataError(f"{java_type_of(found)} is not a type of Flink SQL")
+        name, fields = found.class_name.removeprefix(_TYPES), found.fields
+
+        def nested(part: Any) -> TypeSerializer[Any]:
+            return self.serializer(part, nesting + 1)
+
+        try:
+            match name:
+                case "DecimalType":
+                    return TableDecimalSerializer(fields["precision"], fields["scale"])
+                case "TimestampType" | "LocalZonedTimestampType":
+                    return TableTimestampSerializer(fields["precision"], is_instant=name != "TimestampType")
+                case "ArrayType":
+                    return TableArraySerializer(nested(fields["elementType"]))
+                case "MultisetType":
+                    return TableMapSerializer(nested(fields["elementType"]), IntSerializer())
+                case "MapType":
+                    return TableMapSerializer(nested(fields["keyType"]), nested(fields["valueType"]))
+                case "RowType" | "StructuredType":
+                    parts = java_list(fields["fields" if name == "RowType" else "attributes"])
+                    types = [nested(part.fields["type"]) for part in parts]
+                    return TableRowSerializer(types, [_text(part.fields["name"]) for part in parts])
+                case "DistinctType":
+                    return nested(fields["sourceType"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise MalformedDataError(f"the {name} of Flink SQL has no {error}") from error
+        make = _SIMPLE_TYPES.get(name)
+        if make is None:
+            raise UnknownSnapshotError(
+                f"columns of the type {name} of Flink SQL cannot be read. Cast them in the query, and take a savepoint "
+                f"of that job"
+            )
+        return make()
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise MalformedDataError(f"a column of Flink SQL has the name {java_type_of(found)}")
+    return found
+
+
+def _read_type(source: DataInputView, *, of_data_type: bool = False) -> TypeSerializer[Any]:
+    """Read an object of Java that is a logical type, or a data type, which has one."""
+    start = source.position
+    found = read_java_object(source)
+    if of_data_type:
+        found = found.fields.get("logicalType") if isinstance(found, JavaObject) else found
+    return _Types(source.position - start).serializer(found)
 
 
 _SIMPLE_TYPES: Final[dict[str, Callable[[], TypeSerializer[Any]]]] = {
@@ -188,24 +213,24 @@ def _nested_snapshots(source: DataInputView) -> list[TypeSerializerSnapshot[Any]
 @register_snapshot(_DATA + "RowDataSerializer$RowDataSerializerSnapshot")
 class RowDataSerializerSnapshot(_TableSnapshot):
     def read_serializer(self, source: DataInputView) -> TypeSerializer[Any]:
-        types = [read_java_object(source) for _ in range(source.read_count(4))]
+        types = [_read_type(source) for _ in range(source.read_count(4))]
         # The types say more than the serializers: a date has the serializer of an int.
         _nested_snapshots(source)
-        return TableRowSerializer([_type_serializer(one) for one in types])
+        return TableRowSerializer(types)
 
 
 @register_snapshot(_DATA + "ArrayDataSerializer$ArrayDataSerializerSnapshot")
 class ArrayDataSerializerSnapshot(_TableSnapshot):
     def read_serializer(self, source: DataInputView) -> TypeSerializer[Any]:
-        element, _ = read_java_object(source), read_java_object(source)
-        return TableArraySerializer(_type_serializer(element))
+        element, _ = _read_type(source), read_java_object(source)
+        return TableArraySerializer(element)
 
 
 @register_snapshot(_DATA + "MapDataSerializer$MapDataSerializerSnapshot")
 class MapDataSerializerSnapshot(_TableSnapshot):
     def read_serializer(self, source: DataInputView) -> TypeSerializer[Any]:
-        key, value, _, _ = (read_java_object(source) for _ in range(4))
-        return TableMapSerializer(_type_serializer(key), _type_serializer(value))
+        key, value, _, _ = (read(source) for read in (_read_type, _read_type, read_java_object, read_java_object))
+        return TableMapSerializer(key, value)
 
 
 @register_snapshot(_DATA + "DecimalDataSerializer$DecimalSerializerSnapshot")
@@ -264,11 +289,9 @@ class ExternalSerializerSnapshot(_AroundSnapshot):
     """Values of user-defined functions and of views in accumulators, in the form of Flink SQL."""
 
     def read_outer(self, source: DataInputView) -> TypeSerializer[Any]:
-        data_type = read_java_object(source)
+        found = _read_type(source, of_data_type=True)
         source.read_boolean()
-        if not isinstance(data_type, JavaObject):
-            raise MalformedDataError(f"{data_type!r} is not a data type of Flink SQL")
-        return _type_serializer(data_type.fields.get("logicalType"))
+        return found
 
 
 @register_snapshot(_DATA + "RawValueDataSerializer$RawValueDataSerializerSnapshot")

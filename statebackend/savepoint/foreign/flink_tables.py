@@ -386,10 +386,12 @@ class TableArraySerializer(_SizedSerializer):
         first = start + 4 + (count + 31) // 32 * 4
         if not 0 <= count <= stop - start or first + count * self._size > stop:
             raise MalformedDataError(f"an array of {count} elements in {stop - start} bytes")
-        nulls = int.from_bytes(data[start + 4 : first], "little")
-        region = _Region(data, start, stop)
+        region, read, size = _Region(data, start, stop), self._read, self._size
+        nulls = data[start + 4 : first]
+        if not any(nulls):
+            return [read(region, position) for position in range(first, first + count * size, size)]
         return [
-            None if nulls >> index & 1 else self._read(region, first + index * self._size) for index in range(count)
+            None if nulls[index // 8] >> index % 8 & 1 else read(region, first + index * size) for index in range(count)
         ]
 
     def read_place(self, region: _Region, position: int) -> list[Any]:

@@ -29,7 +29,7 @@ from attrs import define, field, frozen
 from snapshots.data_views import DataInputView, decode_modified_utf8
 from snapshots.errors import MalformedDataError
 
-__all__ = ["JavaObject", "java_list", "read_java_object"]
+__all__ = ["JavaObject", "java_list", "java_type_of", "read_java_object"]
 
 _START: Final = bytes.fromhex("aced0005")
 _FIRST_HANDLE: Final = 0x7E0000
@@ -62,10 +62,12 @@ class _Description:
     name: str
     flags: int
     fields: tuple[tuple[str, str], ...]
-    superclass: _Description | None
+    superclasses: tuple[_Description, ...]
+    """The root is first. Classes without content are left out, so that each class takes bytes of an object."""
 
-    def with_superclasses(self) -> list[_Description]:
-        return [*(self.superclass.with_superclasses() if self.superclass else ()), self]
+    def with_superclasses(self) -> tuple[_Description, ...]:
+        has_content = self.fields or self.flags & (_HAS_WRITE_METHOD | _IS_EXTERNALIZABLE)
+        return (*self.superclasses, self) if has_content else self.superclasses
 
 
 def read_java_object(source: DataInputView) -> Any:
@@ -94,7 +96,12 @@ def java_list(found: Any) -> list[Any]:
             return [found.fields["element"]]
         # An unmodifiable list, or the view of an array.
         found = found.fields.get("list", found.fields.get("a"))
-    raise MalformedDataError(f"{found!r} is not a known list of Java")
+    raise MalformedDataError(f"{java_type_of(found)} is not a known list of Java")
+
+
+def java_type_of(found: Any) -> str:
+    """Return the class of an object as text. The object itself may be large, or contain itself."""
+    return found.class_name if isinstance(found, JavaObject) else f"a {type(found).__name__}"
 
 
 class _Reader:
@@ -141,7 +148,7 @@ class _Reader:
                 raise MalformedDataError(f"field {field_name!r} of {name} has the unknown type {code!r}")
             fields.append((field_name, code))
         self._annotation()
-        self._handles[number] = found = _Description(name, flags, tuple(fields), self._class())
+        self._handles[number] = found = _Description(name, flags, tuple(fields), self._superclasses())
         return found
 
     def _proxy_description(self) -> _Description:
@@ -150,13 +157,20 @@ class _Reader:
         for _ in range(self._source.read_count(2)):
             self._source.read_utf()
         self._annotation()
-        self._handles[number] = found = _Description("(proxy)", _IS_SERIALIZABLE, (), self._class())
+        self._handles[number] = found = _Description("(proxy)", _IS_SERIALIZABLE, (), self._superclasses())
         return found
 
     def _class(self) -> _Description | None:
         found = self.content()
         if found is not None and not isinstance(found, _Description):
             raise MalformedDataError(f"byte {self._source.position} of Java's serialization follows no class")
+        return found
+
+    def _superclasses(self) -> tuple[_Description, ...]:
+        superclass = self._class()
+        found = () if superclass is None else superclass.with_superclasses()
+        if len(found) > _MAX_NESTING:
+            raise MalformedDataError(f"a class of Java with more than {_MAX_NESTING} superclasses")
         return found
 
     def _known_class(self) -> _Description:

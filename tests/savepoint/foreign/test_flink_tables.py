@@ -374,6 +374,64 @@ def test_damaged_objects_are_errors(data: bytes) -> None:
         read_java(data)
 
 
+def reference(number: int) -> bytes:
+    return b"\x71" + (0x7E0000 + number).to_bytes(4, "big")
+
+
+def repeated_lists(depth: int) -> bytes:
+    """An array of lists, each with the list before it twice: 2 ** depth elements if it is written out."""
+    # The handles are: the class, the outer array, the lists.
+    first = b"\x75" + reference(0) + b"\0\0\0\x01\x70"
+    others = [b"\x75" + reference(0) + b"\0\0\0\x02" + 2 * reference(number + 2) for number in range(depth - 1)]
+    return b"\x75" + described("[Lx;") + depth.to_bytes(4, "big") + first + b"".join(others)
+
+
+def repeated_types(depth: int) -> bytes:
+    """A map type whose keys and values are one map type, and so on."""
+    parts = [b"L" + utf(name) + b"\x70" for name in ("keyType", "valueType")]
+    of_map = described("org.apache.flink.table.types.logical.MapType", 2, *parts)
+    # The handles are: the class of maps, the maps, the class of the last type, and that type.
+    starts = [b"\x73" + (reference(0) if number else of_map) for number in range(depth)]
+    last = b"\x73" + described("org.apache.flink.table.types.logical.IntType")
+    ends = [reference(depth + 2), *(reference(number) for number in range(depth, 1, -1))]
+    return b"".join(starts) + last + b"".join(ends)
+
+
+ARRAY_SNAPSHOT = utf("org.apache.flink.table.runtime.typeutils.ArrayDataSerializer$ArrayDataSerializerSnapshot")
+
+
+def type_of_array(element: bytes) -> Any:
+    data = ARRAY_SNAPSHOT + (3).to_bytes(4, "big") + START_OF_STREAM + element + START_OF_STREAM + b"\x70"
+    return snapshot_from_bytes(data).restore_serializer()
+
+
+def test_parts_that_objects_repeat_are_not_written_out() -> None:
+    with pytest.raises(StateFormatError, match="a list is not a type"):
+        type_of_array(repeated_lists(60))
+    assert type_of_array(repeated_types(2)).type_name == "list[dict[dict[int, int], dict[int, int]]]"
+    with pytest.raises(StateFormatError, match="too many parts"):
+        type_of_array(repeated_types(60))
+
+
+def test_superclasses_without_content_take_no_time() -> None:
+    # The handles are: the class and the array, then for each class its description and its object.
+    classes = [
+        b"\x76\x72" + utf(f"C{number}") + bytes(8) + b"\x02\0\0\x78" + (reference(2 * number) if number else b"\x70")
+        for number in range(2000)
+    ]
+    outer = b"\x75" + described("[Lx;") + (2001).to_bytes(4, "big")
+    found = read_java(outer + b"".join(classes) + b"\x73" + reference(2 * 2000))
+    assert found[:2] == ["C0", "C1"]
+    assert (found[-1].class_name, found[-1].fields) == ("C1999", {})
+
+
+def test_nulls_of_an_array_are_read() -> None:
+    wanted = [None if number % 3 == 1 else number for number in range(70)]
+    nulls = sum(1 << number for number, value in enumerate(wanted) if value is None).to_bytes(12, "little")
+    data = struct.pack("<i", 70) + nulls + b"".join(struct.pack("<i", value or 0) for value in wanted)
+    assert flink_tables.TableArraySerializer(ts.IntSerializer()).from_bytes(sized(data)) == wanted
+
+
 def test_a_type_that_is_unknown_is_named() -> None:
     name = "org.apache.flink.table.runtime.typeutils.ArrayDataSerializer$ArrayDataSerializerSnapshot"
     start = utf(name) + (3).to_bytes(4, "big")

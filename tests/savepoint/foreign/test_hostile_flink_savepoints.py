@@ -20,9 +20,11 @@ from random import Random
 import pytest
 from golden_savepoints import GOLDEN
 
+from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
 from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.foreign.flink_headers import read_keyed_header
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.errors import StateBackendError
@@ -187,6 +189,25 @@ def test_another_version_is_rejected(place: pathlib.Path) -> None:
     (place / "_metadata").write_bytes(data)
     with pytest.raises(SavepointError, match="version 99 of Flink's metadata; versions 3 to 6"):
         Savepoint.open(place)
+
+
+def utf(text: str) -> bytes:
+    return len(text).to_bytes(2, "big") + text.encode()
+
+
+def test_the_search_for_the_end_of_an_unknown_serializer_is_bounded() -> None:
+    # Every fourth byte of an area is a possible end, after which thousands of valid states follow.
+    long = utf("org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot") + b"\0\0\0\3"
+    state = bytes(8) + b"\0\0\0\1" + utf("VALUE_SERIALIZER") + b"\0\0\0\2" + long
+    key = b"\0\0\0\2" + utf("com.example.Unknown") + b"\0\0\0\1"
+    size = 16_000
+    # The number of states, and the length of a name up to the end of the area.
+    ends = b"".join(b"\x70\0" + (size - start - 4).to_bytes(2, "big") for start in range(0, size, 4))
+    states = b"".join(utf(f"s{number}") + state for number in range(5_000))
+    header = b"\0\0\0\6\0" + key + ends + state + states
+    signal.alarm(LIMIT_S)
+    with within_limits(), pytest.raises(StateFormatError, match=r"com\.example\.Unknown"):
+        read_keyed_header(DataInputView(header))
 
 
 def test_an_unknown_kind_of_state_is_rejected(place: pathlib.Path) -> None:
