@@ -1,4 +1,7 @@
-"""A thousand schedules satisfy all invariants; they are deterministic; a failing one is shortened."""
+"""Three hundred schedules satisfy all invariants; they are deterministic; a failing one is shortened.
+
+`test_planted_defects` also runs the schedules that have found the planted defects. `make simulate` runs more.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,13 @@ from verification.simulation.report import coverage
 from verification.simulation.schedules import plan_of_seed, run_schedule, shortened
 
 FIRST_SEED = 1
-SCHEDULES = 1000
+SCHEDULES = 300
+PARTS = 4
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_schedules_satisfy_all_invariants(part: int) -> None:
-    count = SCHEDULES // 10
+    count = SCHEDULES // PARTS
     seeds = range(FIRST_SEED + part * count, FIRST_SEED + (part + 1) * count)
     outcomes = [run_schedule(plan_of_seed(seed)) for seed in seeds]
     failed = {one.plan.seed: one.failure for one in outcomes if one.failure is not None}
