@@ -70,7 +70,8 @@ def merged_channels(
     views = {sender: _furthest_behind(sender, in_flight, readers) for sender in known}
     missing = [sender for sender in senders if sender not in views]
     if missing:
-        raise JobRestoreError(f"{missing[0]} has records in flight, but its readers have stored no such channel")
+        to = next(reader.operator_uid for sender, reader in in_flight if sender == missing[0] and reader in readers)
+        raise _inconsistent(missing[0], to, "has no event time of this channel")
     channels = tuple(ValveChannel(one, view.watermark_ms, view.is_idle) for one, view in sorted(views.items()))
     # The former reader did not wait for a channel that was behind its valve.
     active = [max(view.watermark_ms, view.valve_ms) for view in views.values() if not view.is_idle]
@@ -193,7 +194,8 @@ def restore_channels(
 ) -> None:
     """Put in-flight elements into the channels; with event time, after `restore_network`.
 
-    ``operators`` are those of the checkpoint. Raises `JobRestoreError` for elements that no subtask would read.
+    ``operators`` are those of the checkpoint. Raises `JobRestoreError` for elements that no subtask would read, and for
+    elements of a channel or reader that the checkpoint does not have.
     """
     channels = {(one.sender, one.reader): one for subtask in network.operators for one in subtask.channels}
     inputs: dict[tuple[str, str], set[int]] = {}
@@ -206,6 +208,8 @@ def restore_channels(
             elements,
             inputs.get((sender.operator_uid, reader.operator_uid), set()),
         )
+        if reader not in former.times:
+            raise _inconsistent(sender, reader.operator_uid, f"has no event time of subtask {reader.subtask_index}")
     same = {one.uid for one in operators if one.parallelism == shares.parallelism}
     kept = {one.operator_uid for way in channels for one in way if one.operator_uid not in shares.operators} | same
     if has_time:
@@ -213,6 +217,10 @@ def restore_channels(
     merged: set[tuple[str, str]] = set()
     for (sender, reader), elements in former.in_flight.items():
         if sender.operator_uid in kept and reader.operator_uid in kept:
+            if (sender, reader) not in channels:
+                raise _inconsistent(
+                    sender, reader.operator_uid, f"has no channel from it to subtask {reader.subtask_index}"
+                )
             channels[sender, reader].put_restored(
                 [shares.share_of(reader, one) if isinstance(one, RecordBatch) else one for one in elements]
             )
@@ -230,6 +238,13 @@ def _check_is_read(sender: str, reader: str, elements: Sequence[InFlight], input
             f"the checkpoint has records in flight from {sender!r} to {to}, but this job does not connect them. "
             f"Nothing was changed. Run the program that took the checkpoint, take a savepoint, and continue from that"
         )
+
+
+def _inconsistent(sender: TaskId, reader: str, reason: str) -> JobRestoreError:
+    return JobRestoreError(
+        f"the checkpoint has records in flight from subtask {sender.subtask_index} of {sender.operator_uid!r} to "
+        f"{reader!r}, but {reason}. Its files are damaged or forged. Nothing was changed. Restore another checkpoint"
+    )
 
 
 def _restore_times(network: Network, former: ChannelsOfCheckpoint, same: set[str]) -> None:

@@ -89,7 +89,7 @@ def test_statuses_are_redistributed_with_watermarks() -> None:
 
 
 def test_readers_without_watermarks_of_a_sender_are_rejected() -> None:
-    with pytest.raises(JobRestoreError, match="readers have stored no such channel"):
+    with pytest.raises(JobRestoreError, match="from subtask 1 of 's' to 'r', but has no event time of this channel"):
         merged_channels("s", {(S1, R0): [b("a")]}, {R0: at(3, s0=3)})
 
 

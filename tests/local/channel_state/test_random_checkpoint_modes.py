@@ -210,6 +210,36 @@ def test_records_of_a_removed_channel_are_not_dropped(
         Run(Shape(mode=MODES["unaligned"]), [[]], parallelism, 0, begin)
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "reason"),
+    [
+        ({TaskId("a", 7): [RecordBatch(0, [row_of(0)], [None])]}, {}, "from subtask 7 of 'a' to 'b', but has no"),
+        ({}, {TaskId("b", 4): [RecordBatch(0, [row_of(0)], [None])]}, "but has no event time of subtask 4"),
+    ],
+    ids=["sender", "reader"],
+)
+def test_records_of_a_subtask_that_did_not_exist_are_rejected(
+    parallelism: int, inputs: Any, outputs: Any, reason: str
+) -> None:
+    a0, b0 = TaskId("a", 0), TaskId("b", 0)
+    times = {a0: (at(TaskId("s0", 0), 9, 9), {}, outputs), b0: (at(a0, 3, 3), inputs, {})}
+    begin = Checkpoint(
+        parallelism=1,
+        positions={0: 0},
+        sent={0: (9, WatermarkStatus.ACTIVE)},
+        memories={"a": {}, "b": {}},
+        captures={
+            own: SubtaskCapture(
+                checkpoint_id=1, is_unaligned=True, time=time, metrics=BarrierMetrics(), inputs=received, outputs=sent
+            )
+            for own, (time, received, sent) in times.items()
+        },
+    )
+    with pytest.raises(JobRestoreError, match=reason):
+        Run(Shape(mode=MODES["unaligned"]), [[]], parallelism, 0, begin)
+
+
 class Dealt:
     """An operator keyed by the record; each subtask has every second key."""
 
