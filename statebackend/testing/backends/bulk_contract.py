@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import SerializationError
 from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.key_batch import KeyBatch
@@ -14,13 +15,27 @@ from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, Ke
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.ttl_config import StateTtlConfig, TtlUpdateType
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.testing.backends.evolving_records import LegV1, leg_v1
+from statebackend.testing.backends.evolving_records import (
+    FlightV1,
+    FlightV2,
+    LegV1,
+    LegV2,
+    flight_v1,
+    flight_v2,
+    leg_v1,
+    leg_v2,
+    migrated_flight,
+    migrated_leg,
+)
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, ContractBase, content
 from typeserializers.containers.lists import ListSerializer
 
 LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())
 TIMED: ValueStateDescriptor[int] = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
 SUM: ReducingStateDescriptor[int] = ReducingStateDescriptor("sum", lambda left, right: left + right, int)
+
+_FLIGHTS = [FlightV1(number, 10 * number, "UA") for number in range(4)]
+_LEGS = [LegV1("EWR", number) for number in range(4)]
 
 
 def batch_of(harness: BackendHarness, backend: KeyedStateBackend, keys: Sequence[int]) -> KeyBatch:
@@ -158,6 +173,49 @@ class BulkContract(ContractBase):
         first, second = state.get_many(keys)
         assert first == second == leg_v1().create_instance()
         assert first is not second
+
+    @pytest.mark.parametrize("canonical", [False, True])
+    @pytest.mark.parametrize("ttl", [None, StateTtlConfig("1 hour")], ids=["kept", "expiring"])
+    @pytest.mark.parametrize("was_bulk", [False, True], ids=["written by record", "written by batch"])
+    @pytest.mark.parametrize(
+        ("old", "new", "values", "added", "migrated"),
+        [
+            (flight_v1(), flight_v2(), _FLIGHTS, FlightV2(7, 0.5, None, 3), migrated_flight),
+            (leg_v1(), leg_v2(), _LEGS, LegV2("LGA", 0.5, ["late"]), migrated_leg),
+        ],
+        ids=["immutable", "mutable"],
+    )
+    def test_values_evolve_between_functions_by_record_and_by_batch(
+        self,
+        harness: BackendHarness,
+        handle_of: HandleOf,
+        was_bulk: bool,
+        ttl: StateTtlConfig | None,
+        canonical: bool,
+        old: Any,
+        new: Any,
+        values: Sequence[Any],
+        added: Any,
+        migrated: Callable[[Any], Any],
+    ) -> None:
+        former = harness.open(self.create_state_backend())
+        if was_bulk:
+            former.access_in_bulk()
+        state: Any = former.get_or_create_keyed_state(
+            VOID_NAMESPACE_SERIALIZER, ValueStateDescriptor("record", old, ttl=ttl)
+        )
+        state.put_many(batch_of(harness, former, range(4)), values)
+        harness.snapshot(former)
+        state.put_many(batch_of(harness, former, [1, 2]), [None, values[3]])
+        backend = self.reopen(harness, harness.export(former) if canonical else harness.snapshot(former).handle)
+        descriptor = ValueStateDescriptor("record", new, ttl=ttl)
+        state = handle_of(backend, descriptor)
+        assert backend.restore_reports[0].compatibility.kind is CompatibilityKind.AFTER_MIGRATION
+        expected = [migrated(values[0]), None, migrated(values[3]), migrated(values[3])]
+        assert state.get_many(batch_of(harness, backend, range(4))) == expected
+        state.put_many(batch_of(harness, backend, [0, 1]), [None, added])
+        again = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, again, descriptor) == {1: added, 2: expected[2], 3: expected[3]}
 
     def test_a_value_that_does_not_fit_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
