@@ -52,14 +52,14 @@ def run_chain(
     **options: Any,
 ) -> SparkJob:
     """Run the job that ``chain`` builds, one epoch per batch, and return the ended job."""
-    with travelling_by_value(__name__, chain.__module__):
+    with pickled_by_value(__name__, chain.__module__):
         job = _start(spark, directory, schema, batches, chain, options)
         job.await_termination()
     return job
 
 
 @contextlib.contextmanager
-def travelling_by_value(*modules: str) -> Iterator[None]:
+def pickled_by_value(*modules: str) -> Iterator[None]:
     """Pickle the functions of these modules by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 

@@ -170,7 +170,7 @@ class WordCount:
 
 
 @contextmanager
-def travelling_by_value(*modules: ModuleType) -> Iterator[None]:
+def pickled_by_value(*modules: ModuleType) -> Iterator[None]:
     """Pickle functions of these modules, and of this one, by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 
@@ -184,7 +184,7 @@ def travelling_by_value(*modules: ModuleType) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def dies_once(sink: Any, moment: str, epoch_id: int) -> Any:
+def crashing_once(sink: Any, moment: str, epoch_id: int) -> Any:
     """Wraps a sink and raises on the driver at one step of one epoch, like a crashed driver."""
     from statebackend.spark.frame_sinks import FrameSinkAdapter, stage_epoch
 
@@ -194,7 +194,7 @@ def dies_once(sink: Any, moment: str, epoch_id: int) -> Any:
         if (at, epoch.epoch_id) == (moment, epoch_id):
             raise KeyboardInterrupt(f"the driver dies at {at} of epoch {epoch_id}")
 
-    class Dying(FrameSinkAdapter):
+    class Crashing(FrameSinkAdapter):
         def stage_frame(self, frame: Any, epoch: SinkEpoch) -> list[bytes]:
             committables = stage_epoch(adapted, frame, epoch)
             die("stage", epoch)
@@ -210,7 +210,7 @@ def dies_once(sink: Any, moment: str, epoch_id: int) -> Any:
         def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
             adapted.recover(lineage, last_epoch_id)
 
-    return Dying(sink)
+    return Crashing(sink)
 
 
 def memory_sink() -> Any:

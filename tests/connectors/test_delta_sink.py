@@ -324,7 +324,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path) -> None:
-    from spark_job_fixture import WordCount, travelling_by_value
+    from spark_job_fixture import WordCount, pickled_by_value
 
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1), ("b", 2)])
@@ -333,13 +333,13 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path)
     commits = iter([False, True])
     commit = DeltaSink.commit
 
-    def dying(self: DeltaSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+    def crashing(self: DeltaSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         commit(self, epoch, committables)
         if next(commits, False):
             raise RuntimeError("the driver dies after the commit")
 
-    with travelling_by_value():
-        with mock.patch.object(DeltaSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
+    with pickled_by_value():
+        with mock.patch.object(DeltaSink, "commit", crashing), pytest.raises(Exception, match="the driver dies"):
             word_count.run(DeltaSink(table))
         word_count.add_batch([("b", 4)])
         word_count.run(DeltaSink(table))

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from spark_job_fixture import CountWords, WordCount, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, pickled_by_value
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
@@ -284,7 +284,7 @@ class Totals(CountWords):
 
 
 def on_spark(word_count: WordCount, sink: Sink) -> None:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         environment = word_count.environment(parallelism=1)
         words = environment.from_dataframe(word_count.stream()).key_by("word")
         counted = words.process(Totals(), uid="words", schema="k string, n bigint", order_by="number")

@@ -76,7 +76,7 @@ def test_a_crash_while_epochs_are_rolled_back_keeps_the_first_of_them_without_ga
         sink.commit(epoch(epoch_id), [stage_by_hand(tmp_path, epoch_id, "job.a")])
     rename, left = os.rename, 2
 
-    def dying(source: Any, target: Any, **directories: Any) -> None:
+    def crashing(source: Any, target: Any, **directories: Any) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -84,7 +84,7 @@ def test_a_crash_while_epochs_are_rolled_back_keeps_the_first_of_them_without_ga
         rename(source, target, **directories)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", dying)
+        patched.setattr(os, "rename", crashing)
         with pytest.raises(SinkError, match="dead"):
             sink.roll_back(JOB, 1)
     assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001", "epoch=000000000002"]

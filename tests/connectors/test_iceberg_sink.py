@@ -547,7 +547,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path, target: Path) -> No
 
 @pytest.mark.spark
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path, target: Path) -> None:
-    from spark_job_fixture import WordCount, travelling_by_value
+    from spark_job_fixture import WordCount, pickled_by_value
 
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1), ("b", 2)])
@@ -555,13 +555,13 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path,
     commits = iter([False, True])
     commit = IcebergSink.commit
 
-    def dying(self: IcebergSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+    def crashing(self: IcebergSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         commit(self, epoch, committables)
         if next(commits, False):
             raise RuntimeError("the driver dies after the commit")
 
-    with travelling_by_value():
-        with mock.patch.object(IcebergSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
+    with pickled_by_value():
+        with mock.patch.object(IcebergSink, "commit", crashing), pytest.raises(Exception, match="the driver dies"):
             word_count.run(sink_of(target))
         word_count.add_batch([("b", 4)])
         word_count.run(sink_of(target))

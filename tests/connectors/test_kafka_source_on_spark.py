@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import travelling_by_value
+from spark_job_fixture import pickled_by_value
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ValueStateDescriptor
 from statebackend.connectors import FileSink, KafkaRecord, KafkaSource
@@ -50,7 +50,7 @@ class Job:
             self.spark, job_dir=self.directory / job, local_state_directory=self.directory / "local", parallelism=2
         )
         source = KafkaSource({**self.server.settings, "sasl.password": "s3cret"}, topics, decode=decoded)
-        with travelling_by_value(sys.modules[__name__]):
+        with pickled_by_value(sys.modules[__name__]):
             records = environment.from_source(source, RECORD, uid="kafka", epoch_size=epoch_size)
             counted = records.key_by("key").process(Count(), uid="count", schema=f"{RECORD}, count bigint")
             counted.sink_to(FileSink(str(self.directory / "rows")), uid="rows")

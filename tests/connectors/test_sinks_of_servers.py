@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from attrs import frozen
-from spark_job_fixture import WordCount, travelling_by_value
+from spark_job_fixture import WordCount, pickled_by_value
 
 from statebackend.connectors.kafka_sink import KafkaSink
 from statebackend.connectors.postgres import PostgresSink
@@ -175,7 +175,7 @@ def test_a_spark_job_writes_each_epoch_to_postgres_and_to_kafka(
         directory.mkdir()
         word_count = WordCount(spark, directory)
         word_count.add_batch([("a", 1), ("b", 2), ("a", 3)])
-        with travelling_by_value():
+        with pickled_by_value():
             word_count.run(sink)
             word_count.add_batch([("a", 4)])
             word_count.run(sink)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_job_fixture import CountWords, WordCount, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, pickled_by_value
 
 from statebackend import JobDefinitionError
 from statebackend.connectors import Sink, SinkEpoch, SinkLineage
@@ -81,7 +81,7 @@ def test_a_spark_job_stages_in_its_tasks(spark: Any, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch(ROWS)
     word_count.add_batch([("d", 4)])
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         word_count.run(Lines(out))
     assert (out / "closed").exists()
     found = committed(out)

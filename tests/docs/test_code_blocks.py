@@ -34,7 +34,7 @@ PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md")
 PACKAGES = ("snapshots", "typeserializers", "migration", "statebackend", "examples", "verification")
 
 RUN_BY_TESTS = {
-    "changing-state.md": "tests/savepoint/writing/test_changing_state_document.py",
+    "changing-state.md": "tests/savepoint/rewrite/test_changing_state_document.py",
     "first-steps.md": "tests/docs/test_tutorials.py",
     "fraud-detector.md": "tests/docs/test_tutorials.py",
     "fraud-detector-deploy.md": "tests/docs/test_tutorials.py",

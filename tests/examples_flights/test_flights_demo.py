@@ -49,14 +49,14 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     ):
         assert printed.count(issue) == 2, issue
     assert ".worst.minutes: incompatible [field-type-changed]" in printed
-    for told_by_command in (
+    for line in (
         "$ statebackend inspect final-version-2-rocksdb",
         "aircraft  value  key str, value Aircraft",
         "$ statebackend show final-version-2-rocksdb aircraft aircraft --key",
         "added: aircraft.states.aircraft.types.value.records.AircraftState.fields.airport",
         "removed: aircraft.states.aircraft.types.value.records.AircraftState.fields.last_airport",
     ):
-        assert told_by_command in printed
+        assert line in printed
     assert "Done: nothing was lost" in printed
     assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", printed) == []
     assert list(tmp_path.glob("flights-demo-*")) == []

@@ -106,7 +106,7 @@ def start(spark: Any, directory: Path, sink: Any, version: int = 1, **execute: A
 
 
 @contextmanager
-def travelling_by_value() -> Iterator[None]:
+def pickled_by_value() -> Iterator[None]:
     """Pickle functions and records of these modules by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 

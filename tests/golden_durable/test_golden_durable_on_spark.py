@@ -47,7 +47,7 @@ def directory(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
     for index, rows in enumerate([*words.BATCHES, words.MORE]):
         words.add_file(tmp_path / "source", index, rows)
-    with configured(spark, words.mounted(tmp_path / "source")), words.travelling_by_value():
+    with configured(spark, words.mounted(tmp_path / "source")), words.pickled_by_value():
         yield tmp_path
 
 

@@ -68,14 +68,14 @@ def test_output_of_later_epochs_is_rolled_back(directory: Path) -> None:
     assert sink.committed() == [("a", 1), ("a", 2), ("a", 3)]
 
 
-@pytest.mark.parametrize("dying", ["sink", "store"])
+@pytest.mark.parametrize("crashing", ["sink", "store"])
 @pytest.mark.parametrize("again", [0, "previous"])
 def test_a_crash_while_rolling_back_is_finished_before_any_other_start(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, dying: str, again: int | str
+    directory: Path, monkeypatch: pytest.MonkeyPatch, crashing: str, again: int | str
 ) -> None:
-    sink = Hiding(directory / "out", StorageError("dead") if dying == "sink" else None)
+    sink = Hiding(directory / "out", StorageError("dead") if crashing == "sink" else None)
     with monkeypatch.context() as patched:
-        if dying == "store":
+        if crashing == "store":
             recover = mock.Mock(side_effect=StorageError("dead"))
             patched.setattr(default_checkpoint_store.CompletedCheckpointStore, "recover", recover)
         with pytest.raises(StorageError, match="dead"):

@@ -88,7 +88,7 @@ def play(run: LocalRun, keys: Iterable[str]) -> None:
     steps(run)
 
 
-class Dying(CheckpointFileSystem):
+class Crashing(CheckpointFileSystem):
     """Allows so many writes, then none: the process is dead."""
 
     def __init__(self, root: Path, writes: int | None) -> None:
@@ -125,7 +125,7 @@ def opened(
     retained: int = 3,
 ) -> Any:
     directory = JobDirectory.open(str(root), "job", 8)
-    file_system = Dying(root, writes)
+    file_system = Crashing(root, writes)
     directory.file_system = file_system
     store = DirectoryCheckpointStore(file_system, retained)
     store.recover()

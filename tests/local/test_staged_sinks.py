@@ -66,13 +66,13 @@ def environment_of(sink: Any, plain: list[Any], parallelism: int = 2) -> LocalSt
     return environment
 
 
-@pytest.mark.parametrize("dying", ["store", "sink"])
-def test_a_crash_at_any_write_or_commit_leaves_each_record_committed_once(tmp_path: Path, dying: str) -> None:
+@pytest.mark.parametrize("crashing", ["store", "sink"])
+def test_a_crash_at_any_write_or_commit_leaves_each_record_committed_once(tmp_path: Path, crashing: str) -> None:
     keys = ["ab", "bc", "aa"]
     for budget in range(100):
         root, target, has_died = tmp_path / str(budget), tmp_path / f"out-{budget}", False
-        sink = Files(target, budget if dying == "sink" else None)
-        writes = budget if dying == "store" else None
+        sink = Files(target, budget if crashing == "sink" else None)
+        writes = budget if crashing == "store" else None
         directory, opening = opened(root, environment_of(sink, []), budget, CheckpointSettings(), writes)
         with directory, opening as run:
             try:

@@ -14,7 +14,7 @@ import fastavro
 import pyarrow
 import pyarrow.parquet
 import pytest
-from spark_job_fixture import CountWords, WordCount, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, pickled_by_value
 
 from statebackend import ProcessContext, RuntimeContext, SplitListStateDescriptor
 from statebackend.local import LocalStreamEnvironment
@@ -143,7 +143,7 @@ def test_a_spark_job_and_its_savepoint_name_no_module(spark: SparkSession, tmp_p
     counts.sink_to(MemorySink(), uid="memory")
     counts.sink_to(NoopSink(), uid="noop")
     counts.sink_to(ForEachEpochSink(lambda frame, epoch_id: frame.count()), uid="function")
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         job = environment.execute("count words", trigger={"availableNow": True})
         job.await_termination()
         job.savepoint(tmp_path / "savepoint")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import EpochError
 from statebackend.streaming.async_functions import AsyncContext, AsyncFunction
@@ -27,7 +27,7 @@ GIVE_UP_S = 240
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from spark_job_fixture import BACKENDS, SEEN, Seen, WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import BACKENDS, SEEN, Seen, WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import (
     BatchContext,
@@ -33,7 +33,7 @@ LONG: OutputTag[Any] = OutputTag("long", "number int, word string")
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

@@ -12,7 +12,7 @@ import event_time_model
 import pytest
 from chain_runner import write_batches
 from event_time_model import SCHEMA, SIZE, SUMS, TIMERS, Record, SetsTimers, Summed, bounded, fired_timers, model
-from spark_job_fixture import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value, rows_of
 
 from statebackend import OutputTag, TumblingEventTimeWindows
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -78,7 +78,7 @@ def test_windows_timers_and_late_records_follow_the_watermarks_for_any_cut(
     epochs = cut(seed)
     sums, late = model(epochs)
     assert late, "this cut shows nothing of late records"
-    with travelling_by_value(event_time_model):
+    with pickled_by_value(event_time_model):
         job_over = Cut(spark, tmp_path, backend)
         job = job_over.start(epochs[:2])
         job.process_all_available()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import WordCount, travelling_by_value
+from spark_job_fixture import WordCount, pickled_by_value
 
 from statebackend.checkpoint import CheckpointError
 
@@ -23,7 +23,7 @@ NEWEST = 2
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

@@ -17,7 +17,7 @@ import pytest
 from attrs import define, field
 from golden_epochs import SCHEMA, Epochs, Given, epochs_of, expected_outputs, is_playable, ordered
 from json_source import add_file
-from spark_job_fixture import memory_sink, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value
 
 from statebackend import KeyedProcessFunction, WatermarkStrategy
 from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE
@@ -38,7 +38,7 @@ TOGETHER = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__], golden_epochs):
+    with pickled_by_value(sys.modules[__name__], golden_epochs):
         yield
 
 

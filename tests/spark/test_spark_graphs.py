@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chain_runner import travelling_by_value, write_batches
+from chain_runner import pickled_by_value, write_batches
 from persistent_rdds import persistent_rdds
-from spark_job_fixture import dies_once, memory_sink, rows_of
+from spark_job_fixture import crashing_once, memory_sink, rows_of
 
 from statebackend import (
     EpochError,
@@ -62,7 +62,7 @@ RETURNS_BATCHES = [returned([("a", -1)]), returned([("b", -2), ("d", -3)]), retu
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(__name__):
+    with pickled_by_value(__name__):
         yield
 
 
@@ -160,10 +160,10 @@ def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
 
     place = Place(spark, tmp_path)
     sinks = [ParquetSink(tmp_path / "totals"), ParquetSink(tmp_path / "large")]
-    dying: list[Any] = list(sinks)
-    dying[sink] = dies_once(sinks[sink], moment, 1)
+    crashing: list[Any] = list(sinks)
+    crashing[sink] = crashing_once(sinks[sink], moment, 1)
     with pytest.raises((EpochError, KeyboardInterrupt), match="the driver dies"):
-        place.run(*dying)
+        place.run(*crashing)
     epochs = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/epoch=*"))
     between_the_two = ["totals/epoch=000000000001"] if (moment, sink) == ("commit", 1) else []
     assert epochs == ["large/epoch=000000000000", "totals/epoch=000000000000", *between_the_two]

@@ -20,10 +20,10 @@ from spark_job_fixture import (
     CountWordsIncompatible,
     CountWordsUpgraded,
     WordCount,
-    dies_once,
+    crashing_once,
     memory_sink,
+    pickled_by_value,
     rows_of,
-    travelling_by_value,
 )
 
 from statebackend import (
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 
@@ -119,7 +119,7 @@ def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
 
     output = ParquetSink(word_count_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        word_count_of_three.run(dies_once(output, moment, 1), backend=backend)
+        word_count_of_three.run(crashing_once(output, moment, 1), backend=backend)
     job = word_count_of_three.run(output, backend=backend)
     assert job.last_completed_epoch == 2
     # Before the checkpoint the epoch is processed again, after it the replay is recognised and skipped.
@@ -446,7 +446,7 @@ def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(word_co
     from statebackend.spark import ParquetSink
 
     output = ParquetSink(word_count.directory / "out")
-    job = word_count.start(dies_once(output, "commit", 0))
+    job = word_count.start(crashing_once(output, "commit", 0))
     with pytest.raises((EpochError, KeyboardInterrupt)):
         job.await_termination()
     with pytest.raises(EpochError, match="output of epoch 0 is not committed"):
@@ -593,7 +593,7 @@ def test_operator_state_is_judged_migrated_and_counted_once(word_count_of_three:
 
     output = ParquetSink(word_count_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        word_count_of_three.run(dies_once(output, moment, 1), CountWordsPerSubtask())
+        word_count_of_three.run(crashing_once(output, moment, 1), CountWordsPerSubtask())
     job = word_count_of_three.run(output, CountWordsPerSubtask())
     savepoint = word_count_of_three.directory / "savepoint"
     report = job.savepoint(savepoint)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import (
     EpochError,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

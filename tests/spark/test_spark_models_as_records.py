@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
-from spark_job_fixture import SEEN, CountWords, Seen, WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, CountWords, Seen, WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
@@ -89,6 +89,6 @@ def test_models_restore_the_state_of_an_attrs_class(
     word_count.add_batch([("a", 10)])
     record_class = SeenModel if family == "pydantic" else struct_class
     start = {"from_savepoint": tmp_path / "begin", "restore_source_progress": False}
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         word_count.run(sink, CountRecords(record_class), execute=start)
     assert rows_of(sink) == [("a", 8, 71), ("a", 9, 81), ("c", 1, 3)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from json_source import add_file
-from spark_job_fixture import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value, rows_of
 
 from statebackend import (
     EventTimeSessionWindows,
@@ -45,7 +45,7 @@ Row = tuple[str, int]
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import event_time_model
 import pytest
 from event_time_model import SCHEMA, SIZE, SUMS, Summed, bounded
-from spark_job_fixture import rows_of, travelling_by_value
+from spark_job_fixture import pickled_by_value, rows_of
 
 from statebackend import (
     EpochError,
@@ -122,7 +122,7 @@ class Place:
 
 @pytest.fixture
 def place(spark: SparkSession, tmp_path: Path) -> Iterator[Place]:
-    with travelling_by_value(sys.modules[__name__], event_time_model):
+    with pickled_by_value(sys.modules[__name__], event_time_model):
         yield Place(spark, tmp_path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import CountWords, WordCount, dies_once, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, crashing_once, memory_sink, pickled_by_value, rows_of
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
 from statebackend.checkpoint import (
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
 
 def test_a_replayed_epoch_has_its_former_time(word_count: WordCount) -> None:
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        word_count.run(dies_once(memory_sink(), "stage", 1))
+        word_count.run(crashing_once(memory_sink(), "stage", 1))
     first = newest(word_count).processing_time_ms
     offsets = (word_count.directory / "job" / "spark" / "offsets" / "1").read_text()
     planned = json.loads(offsets.split("\n")[1])["batchTimestampMs"]
@@ -104,7 +104,7 @@ def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(word_
 
     former, latter = ParquetSink(word_count.directory / "former"), ParquetSink(word_count.directory / "latter")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        word_count.run(dies_once(former, "commit", 1))
+        word_count.run(crashing_once(former, "commit", 1))
     for sink in (latter, NoopSink()):
         with pytest.raises(JobRestoreError, match=r"staged by another sink: ParquetSink\(.*former'\)"):
             word_count.run(sink)

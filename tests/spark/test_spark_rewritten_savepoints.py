@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_job_fixture import SEEN, Seen, WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import SEEN, Seen, WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import Savepoint, ValueStateDescriptor
 from statebackend.savepoint.errors import PlanError
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module", autouse=True)
 def _functions_travel_by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 import several_inputs
 from json_source import add_file
 from several_inputs import LEFT, RIGHT, RULES, EpochInputs, InRow, Merge, as_left, as_right, as_rule, build, modelled
-from spark_job_fixture import dies_once, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import crashing_once, memory_sink, pickled_by_value, rows_of
 
 from statebackend import JobDefinitionError
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, SourceNode, StreamEdge
@@ -38,7 +38,7 @@ EPOCHS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(several_inputs):
+    with pickled_by_value(several_inputs):
         yield
 
 
@@ -91,7 +91,7 @@ def test_inputs_are_joined_by_key_and_rules_reach_every_subtask_across_a_kill_an
     job = Job(spark, tmp_path)
     job.add(EPOCHS[:3])
     whole = job.sinks[1]
-    job.sinks[1] = dies_once(whole, "stage", 1)
+    job.sinks[1] = crashing_once(whole, "stage", 1)
     with pytest.raises(BaseException, match="the driver dies at stage of epoch 1"):
         job.run("first", 2)
     job.sinks[1] = whole

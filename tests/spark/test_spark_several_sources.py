@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chain_runner import travelling_by_value
+from chain_runner import pickled_by_value
 from json_source import add_file
-from spark_job_fixture import dies_once, memory_sink
+from spark_job_fixture import crashing_once, memory_sink
 
 from statebackend import (
     EpochError,
@@ -40,7 +40,7 @@ class Count(KeyedProcessFunction[str, Any, Any]):
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(__name__):
+    with pickled_by_value(__name__):
         yield
 
 
@@ -151,9 +151,9 @@ def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place)
 @pytest.mark.parametrize("moment", ["stage", "commit"])
 def test_a_failed_epoch_is_replayed_by_a_job_with_other_sources(place: Place, moment: str) -> None:
     place.grow(a=2, b=2, c=1)
-    dying = dies_once(memory_sink(), moment, 1)
+    crashing = crashing_once(memory_sink(), moment, 1)
     with pytest.raises((EpochError, KeyboardInterrupt), match="the driver dies"):
-        place.run(["a", "b"], sink=dying)
+        place.run(["a", "b"], sink=crashing)
     planned = (place.directory / "job" / "spark" / "offsets" / "1").read_text().split("\n")
     place.grow(a=3)
     replayed = [(1, 2)] if moment == "stage" else []

@@ -23,9 +23,9 @@ ROCKSDB_OF_SPARK = "org.apache.spark.sql.execution.streaming.state.RocksDBStateS
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
     import stateful_programs
-    from spark_job_fixture import travelling_by_value
+    from spark_job_fixture import pickled_by_value
 
-    with travelling_by_value(stateful_programs):
+    with pickled_by_value(stateful_programs):
         yield
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import CountWords, WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend import EpochTimeoutError, JobDefinitionError
 from statebackend.checkpoint import JobDirectory, JobDirectoryLockedError
@@ -28,7 +28,7 @@ HANGS = b"hangs"
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

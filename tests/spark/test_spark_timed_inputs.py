@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import timed_inputs
 from json_source import add_file, padded
-from spark_job_fixture import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value, rows_of
 from test_spark_processes import GIVE_UP_S
 from timed_inputs import NAMES, SCHEMA, build
 
@@ -46,7 +46,7 @@ PARTS = [epochs(0, 2), epochs(2, 2), epochs(4, 1)]
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(timed_inputs, text_rules):
+    with pickled_by_value(timed_inputs, text_rules):
         yield
 
 

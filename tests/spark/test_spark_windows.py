@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chain_runner import travelling_by_value, write_batches
+from chain_runner import pickled_by_value, write_batches
 from spark_job_fixture import memory_sink, rows_of
 
 from statebackend.local import LocalStreamEnvironment
@@ -33,7 +33,7 @@ def build(sales: Any, sink: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(__name__):
+    with pickled_by_value(__name__):
         yield
 
 

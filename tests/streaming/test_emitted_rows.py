@@ -20,7 +20,7 @@ from reused_rows import (
     Yields,
     are_as_emitted,
 )
-from spark_job_fixture import memory_sink, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value
 
 from statebackend import DataStream, KeyedProcessFunction, UserFunctionError, WatermarkStrategy
 from statebackend.local import LocalStreamEnvironment
@@ -134,7 +134,7 @@ def test_rows_on_spark_keep_their_values_at_emission(spark: SparkSession, tmp_pa
         for way, sink in zip(ways, sinks, strict=True):
             WAYS[way](stream, REUSED["dict"]()).sink_to(sink, uid=way)
 
-    with travelling_by_value(reused_rows):
+    with pickled_by_value(reused_rows):
         run_chain(spark, tmp_path, SOURCE, [[{"k": k, "at": at} for k, at in RECORDS]], chain, parallelism=1)
     for sink in sinks:
         assert are_as_emitted(sink.rows, len(RECORDS))

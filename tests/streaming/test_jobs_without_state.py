@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from chain_runner import travelling_by_value, write_batches
+from chain_runner import pickled_by_value, write_batches
 
 from statebackend import DataStream, EpochError
 from statebackend.connectors import FileSink
@@ -90,7 +90,7 @@ def test_a_spark_job_without_state_writes_each_batch_once(spark: SparkSession, t
         return job
 
     batches = [[{"shop": "a", "amount": number}] for number in range(1, 6)]
-    with travelling_by_value(__name__):
+    with pickled_by_value(__name__):
         assert [one.epoch_id for one in run(batches[:3], "job").epochs] == [0, 1, 2]
         assert written(tmp_path / "files") == [4, 6]
         job = run(batches[:4], "job")

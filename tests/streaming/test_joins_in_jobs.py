@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_source import add_file
-from spark_job_fixture import memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value, rows_of
 
 from statebackend import (
     JoinContext,
@@ -203,7 +203,7 @@ def test_joins_and_timers_of_a_spark_job_survive_a_restart(spark: SparkSession, 
             ),
             sinks,
         )
-        with travelling_by_value(sys.modules[__name__]):
+        with pickled_by_value(sys.modules[__name__]):
             job = env.execute("joins", trigger={"availableNow": True})
             job.await_termination()
         return job

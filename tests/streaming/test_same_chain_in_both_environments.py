@@ -223,11 +223,11 @@ def test_errors_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: st
     from statebackend.spark import MemorySink
 
     build = WRONG[name]
-    with pytest.raises(Exception) as told_in_process:  # noqa: PT011
+    with pytest.raises(Exception) as local_error:  # noqa: PT011
         in_process(build)
-    with pytest.raises(Exception) as told_on_spark:  # noqa: PT011
+    with pytest.raises(Exception) as spark_error:  # noqa: PT011
         run_chain(spark, tmp_path, SOURCE, [records(build)], _ended_by(build, MemorySink()))
-    assert str(told_in_process.value) in str(told_on_spark.value)
+    assert str(local_error.value) in str(spark_error.value)
 
 
 @pytest.mark.parametrize("name", WRONG_TIMES)
@@ -245,11 +245,11 @@ def test_errors_of_time_columns_are_equal_on_spark(spark: SparkSession, tmp_path
     from statebackend.spark import MemorySink
 
     build = WRONG_TIMES[name]
-    with pytest.raises(JobDefinitionError) as told_in_process:
+    with pytest.raises(JobDefinitionError) as local_error:
         in_process(build)
-    with pytest.raises(JobDefinitionError) as told_on_spark:
+    with pytest.raises(JobDefinitionError) as spark_error:
         run_chain(spark, tmp_path, SOURCE, [records(build)], _ended_by(build, MemorySink()))
-    assert str(told_in_process.value) == str(told_on_spark.value)
+    assert str(local_error.value) == str(spark_error.value)
 
 
 def _ended_by(build: Any, sink: Any) -> Callable[[DataStream], None]:

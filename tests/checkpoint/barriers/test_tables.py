@@ -141,12 +141,12 @@ def test_a_savepoint_is_never_unaligned() -> None:
 
 
 def _rejected(played: Played, event: str, message: str) -> None:
-    before = _told(played.handler)
+    before = _pickled(played.handler)
     with pytest.raises(IllegalTransitionError, match=message):
         played.play(event)
-    assert _told(played.handler) == before
+    assert _pickled(played.handler) == before
 
 
-def _told(handler: BarrierHandler) -> bytes:
+def _pickled(handler: BarrierHandler) -> bytes:
     # All that the handler holds, and not only what it shows.
     return pickle.dumps(handler)

@@ -18,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "golden_durable"))
 
-from golden_durable_spark import BATCHES, add_file, mounted, start, travelling_by_value  # noqa: E402
+from golden_durable_spark import BATCHES, add_file, mounted, pickled_by_value, start  # noqa: E402
 
 
 def main(version: str, *names: str) -> None:
@@ -45,7 +45,7 @@ def _run(directory: Path) -> None:
     try:
         for key, value in mounted(directory / "source").items():
             spark.conf.set(key, value)
-        with travelling_by_value():
+        with pickled_by_value():
             job = start(spark, directory, MemorySink())
             job.await_termination()
             job.savepoint(directory / "savepoint")

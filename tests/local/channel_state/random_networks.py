@@ -126,7 +126,7 @@ class Source:
 
 @define
 class Work:
-    """Stores records by key and forwards them; ``told`` has the watermarks, ``at`` the watermark of each record."""
+    """Stores records by key and forwards them."""
 
     uid: str
     index: int

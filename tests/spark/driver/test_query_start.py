@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import WordCount, memory_sink, rows_of, travelling_by_value
+from spark_job_fixture import WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend.spark import query as query_start
 from statebackend.spark.query import start_query
@@ -28,7 +28,7 @@ OF_SPARK = f"{ROOM}.FileContextBasedCheckpointFileManager"
 def word_count(spark: SparkSession, tmp_path: Path) -> Iterator[WordCount]:
     place = WordCount(spark, tmp_path)
     place.add_batch([("a", 1), ("b", 2)])
-    with travelling_by_value():
+    with pickled_by_value():
         yield place
 
 

@@ -179,11 +179,11 @@ class Died(BaseException):
 
 
 @contextmanager
-def dying_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+def crash_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
     """Die before the n-th change of the disk; returns whether that was reached."""
     left = step
 
-    def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+    def crashing(change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(*arguments: Any, **options: Any) -> Any:
             nonlocal left
             left -= 1
@@ -195,7 +195,7 @@ def dying_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     with monkeypatch.context() as patched:
         for name in ("write_file", "move_directory", "delete_directory", "delete"):
-            patched.setattr(CheckpointFileSystem, name, dying(getattr(CheckpointFileSystem, name)))
+            patched.setattr(CheckpointFileSystem, name, crashing(getattr(CheckpointFileSystem, name)))
         yield lambda: left < 0
 
 
@@ -205,7 +205,7 @@ def test_a_crash_at_any_step_leaves_one_intact_log_and_the_next_start_continues(
     step, died, left = 0, True, []
     while died:
         job = Job(tmp_path / str(step))
-        with dying_before_step(step, monkeypatch) as has_died, suppress(Died):
+        with crash_before_step(step, monkeypatch) as has_died, suppress(Died):
             job.begin(BCA)
         died = has_died()
         left.append(source_log_directory(job.fs))
@@ -332,7 +332,7 @@ def test_a_crash_at_any_step_leaves_no_old_log_in_a_directory_started_from_a_sav
     while died:
         job = Job(tmp_path / f"job {step}")
         job.point = from_savepoint(tmp_path / f"savepoint {step}", is_new_origin=True)
-        with dying_before_step(step, monkeypatch) as has_died, suppress(Died):
+        with crash_before_step(step, monkeypatch) as has_died, suppress(Died):
             job.begin(AB)
         died = has_died()
         has_origin.add(read_origin(job.fs) is not None)

@@ -24,10 +24,10 @@ def channel() -> Iterator[AcknowledgementChannel]:
 
 def of_a_task(channel: AcknowledgementChannel, *sent: tuple[int, bytes]) -> list[tuple[int, bytes]]:
     """The accumulator updates of a task that sends this."""
-    travelling = pickle.dumps(channel.sender)
+    pickled = pickle.dumps(channel.sender)
     on_the_driver = _accumulatorRegistry.pop(ID)
     try:
-        sender = pickle.loads(travelling)
+        sender = pickle.loads(pickled)
         for epoch_id, encoded in sent:
             sender.send(epoch_id, encoded)
         added: list[tuple[int, bytes]] = _accumulatorRegistry[ID]._value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import cloudpickle
-from spark_job_fixture import CountWords, WordCount, memory_sink, travelling_by_value
+from spark_job_fixture import CountWords, WordCount, memory_sink, pickled_by_value
 
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot, snapshot_class_for
 from statebackend.spark.tasks import epoch_task as run_broadcast
@@ -42,7 +42,7 @@ class FatCountWords(CountWords):
 
 @pytest.fixture(scope="module")
 def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
+    with pickled_by_value(sys.modules[__name__]):
         yield
 
 

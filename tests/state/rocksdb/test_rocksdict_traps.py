@@ -204,12 +204,12 @@ def test_another_process_is_rejected_by_name_while_a_store_is_open(tmp_path):
     path = str(tmp_path / "db")
     store = RocksDBEngine(path)
 
-    def told_by_another_process():
+    def outcome_in_another_process():
         return subprocess.run([sys.executable, "-c", OPEN, path], capture_output=True, text=True, cwd=ROOT).stdout
 
-    assert told_by_another_process().startswith(f"rejected RocksDB could not open at {path}")
+    assert outcome_in_another_process().startswith(f"rejected RocksDB could not open at {path}")
     store.close()
-    assert told_by_another_process() == "opened\n"
+    assert outcome_in_another_process() == "opened\n"
 
 
 # Bounds that are mixed up, batches that can be used once, snapshots whose iterators see later writes, entries that

@@ -9,7 +9,7 @@ import event_time_model
 import pytest
 from chain_runner import write_batches
 from event_time_model import SCHEMA, SIZE, SUMS, Record, Summed, bounded, model
-from spark_job_fixture import memory_sink, travelling_by_value
+from spark_job_fixture import memory_sink, pickled_by_value
 
 from statebackend import OutputTag, TumblingEventTimeWindows
 from statebackend.local import LocalStreamEnvironment
@@ -85,7 +85,7 @@ def test_records_are_counted_by_operator_output_and_sink_on_spark(
     )
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
     sinks = [memory_sink(), memory_sink()]
-    with travelling_by_value(event_time_model):
+    with pickled_by_value(event_time_model):
         add_windows(environment.from_dataframe(frame), sinks, reads_late=reads_late)
         job = environment.execute("counted")
         job.process_all_available()
@@ -106,7 +106,7 @@ def test_a_sink_after_a_step_has_no_count_on_spark(spark: SparkSession, tmp_path
     source = write_batches(tmp_path, [[{"k": "a", "t": 1, "v": 1}]])
     environment = SparkStreamEnvironment(spark, job_dir=tmp_path / "job", parallelism=1, max_parallelism=4)
     frame = spark.readStream.schema(SCHEMA).json(str(source))
-    with travelling_by_value(event_time_model):
+    with pickled_by_value(event_time_model):
         timers = (
             environment.from_dataframe(frame)
             .key_by("k")

@@ -79,9 +79,9 @@ class Wider:
 def test_another_state_than_on_the_driver_is_rejected_by_name(driver: Any, worker: Any, reported: str) -> None:
     with pytest.raises(
         StateRegistrationError, match=rf"operator 'op': subtask 0 registers state 's' .*{reported}"
-    ) as told_:
+    ) as raised:
         run(driver, worker)
-    assert "addPyFile" in str(told_.value)
+    assert "addPyFile" in str(raised.value)
 
 
 @attrs.define

@@ -33,11 +33,11 @@ class Noting(Sink):
 
     def __init__(self, name: str, reported: list[tuple[Any, ...]]) -> None:
         self.identity = name  # type: ignore[misc]
-        self._told = reported
+        self._reported = reported
         self.failure: Exception | None = None
 
     def _note(self, *what: Any) -> None:
-        self._told.append((self.identity, *what))
+        self._reported.append((self.identity, *what))
         if self.failure is not None:
             raise self.failure
 

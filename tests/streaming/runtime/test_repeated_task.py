@@ -108,7 +108,7 @@ def test_a_repeated_task_emits_the_same_and_creates_the_same_state(tmp_path: Pat
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 def test_expiry_depends_on_the_time_of_the_epoch_only(tmp_path: Path, backend: str) -> None:
     world = World(tmp_path, backend)
-    anew, first = world.attempt(0, 5000, SubtaskRestore())
+    first_rows, first = world.attempt(0, 5000, SubtaskRestore())
     for time_ms, is_expired in ((5000, False), (5000 + TTL_MS - 1, False), (5000 + TTL_MS, True), (1 << 50, True)):
         rows, _ = world.attempt(1, time_ms, world.behind(first))
-        assert (rows == anew) is is_expired
+        assert (rows == first_rows) is is_expired

@@ -23,14 +23,14 @@ class BarrierMode(enum.Enum):
     ALTERNATING = "exactly once, unaligned after a time to align"
     AT_LEAST_ONCE = "at least once"
 
-    def travelling(self, alignment_timeout_ms: int | None) -> CheckpointingMode:
+    def checkpointing_mode(self, alignment_timeout_ms: int | None) -> CheckpointingMode:
         """The checkpointing mode; an alignment timeout is in milliseconds."""
         if self is BarrierMode.ALTERNATING:
             return CheckpointingMode(alignment_timeout_ms=alignment_timeout_ms)
-        return _TRAVELLING[self]
+        return _MODES[self]
 
 
-_TRAVELLING: Final = {
+_MODES: Final = {
     BarrierMode.ALIGNED: CheckpointingMode.ALIGNED,
     BarrierMode.UNALIGNED: CheckpointingMode.UNALIGNED,
     BarrierMode.AT_LEAST_ONCE: CheckpointingMode.AT_LEAST_ONCE,
@@ -162,7 +162,7 @@ class ClusterPlan:
     @property
     def checkpointing_mode(self) -> CheckpointingMode:
         """The mode of the barriers."""
-        return self.mode.travelling(self.alignment_timeout_ms)
+        return self.mode.checkpointing_mode(self.alignment_timeout_ms)
 
     def without_node(self, node: int) -> Iterable[Edge]:
         """Return the edges that remain without a node."""

@@ -217,7 +217,7 @@ class JobRun:
         )
         build(plan, environment, Observer(self._step_of_task), [self._sink(index) for index in range(sinks)])
         settings = CheckpointSettings(
-            mode=plan.mode.travelling(plan.alignment_timeout_ms),
+            mode=plan.mode.checkpointing_mode(plan.alignment_timeout_ms),
             timeout_ms=plan.timeout_ms,
             limits=CheckpointLimits(max_concurrent_checkpoints=plan.max_concurrent),
             tolerable_failures=1000,

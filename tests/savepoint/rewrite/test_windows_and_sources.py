@@ -137,9 +137,9 @@ def test_a_source_continues_at_its_position_or_from_its_start(tmp_path: Path) ->
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "on").write(Plan().change_max_parallelism(1))
     whole = sum(range(20))
     assert summed(20, start=tmp_path / "on", max_parallelism=1, parallelism=1) == {"even": whole, "odd": whole}
-    SavepointWriter.copy_of(tmp_path / "first", tmp_path / "anew").write(Plan().remove_operator("numbers"))
+    SavepointWriter.copy_of(tmp_path / "first", tmp_path / "rewritten").write(Plan().remove_operator("numbers"))
     twice = whole + sum(range(10))
-    assert summed(20, start=tmp_path / "anew") == {"even": twice, "odd": twice}
+    assert summed(20, start=tmp_path / "rewritten") == {"even": twice, "odd": twice}
 
 
 def run_two(into: Path, *, until: Mapping[str, int]) -> None:
