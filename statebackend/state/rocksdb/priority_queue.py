@@ -52,7 +52,10 @@ LARGEST_PAGE: Final = 1024
 _GROWTH: Final = 4
 
 _MIN_HEAPIFIED: Final = 1024
-"""Fewer elements are added and polled one by one. For more, the heap is rebuilt."""
+"""Fewer elements are added one by one. For more, the heap is rebuilt."""
+
+_POLLED_SINGLY: Final = 64
+"""The elements that are polled one by one, and of a large heap an eighth. After that, the heap is rebuilt."""
 
 _MIN_DEAD: Final = 1024
 """The heap is rebuilt only if at least this many entries are dead."""
@@ -164,8 +167,10 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         heapify(heap)
 
     def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
-        polled = super().poll_entries(is_due, min(most, _MIN_HEAPIFIED))
-        while _MIN_HEAPIFIED <= len(polled) < most and (head := self.head()) is not None:
+        polled = super().poll_entries(is_due, min(most, _POLLED_SINGLY))
+        if len(polled) == _POLLED_SINGLY:
+            polled += super().poll_entries(is_due, min(most, len(self._readied_heap()) // 8) - len(polled))
+        while _POLLED_SINGLY <= len(polled) < most and (head := self.head()) is not None:
             if not is_due(self.element_of(head)):
                 break
             polled += self._polled_together(self._readied_heap(), is_due, most - len(polled))
@@ -177,8 +182,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         behind = [frontier for frontier in frontiers.values() if is_due(self.element_of(frontier))]
         for frontier in behind:
             # All pages together hold about the wanted elements.
-            self._page_sizes[frontier[-2:]] = max(FIRST_PAGE, most // len(behind) // _GROWTH)
-            self._read_on(heap, frontier)
+            self._read_page(frontier, max(FIRST_PAGE, most // len(behind)))
         # Unread elements are larger than every frontier of their key group.
         bound = min(frontiers.values(), default=b"")
         read = sorted(entry for entry in members if entry <= bound) if bound else sorted(members)
@@ -265,7 +269,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         if heap is None:
             heap = []
             for key_group, page in self.stored_heads(FIRST_PAGE):
-                self._take_page(heap, KEY_GROUP_SUFFIX.pack(key_group), page, FIRST_PAGE)
+                heap += self._take_page(KEY_GROUP_SUFFIX.pack(key_group), page, FIRST_PAGE)
+            heapify(heap)
             self._heap = heap
         return heap
 
@@ -278,28 +283,27 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
                 self._read_on(heap, entry)
 
     def _read_on(self, heap: list[bytes], frontier: bytes) -> None:
+        """Add the page after a frontier to the heap. It is larger than the page before."""
+        for entry in self._read_page(frontier, self._page_sizes.get(frontier[-2:], FIRST_PAGE) * _GROWTH):
+            heappush(heap, entry)
+
+    def _read_page(self, frontier: bytes, limit: int) -> list[bytes]:
         suffix = frontier[-2:]
         del self._frontiers[suffix]
-        limit = min(self._page_sizes.get(suffix, FIRST_PAGE) * _GROWTH, LARGEST_PAGE)
-        self._page_sizes[suffix] = limit
-        self._take_page(heap, suffix, self.stored_page(suffix[0] << 8 | suffix[1], frontier[:-2], limit), limit)
+        self._page_sizes[suffix] = limit = min(limit, LARGEST_PAGE)
+        return self._take_page(suffix, self.stored_page(suffix[0] << 8 | suffix[1], frontier[:-2], limit), limit)
 
-    def _take_page(self, heap: list[bytes], suffix: bytes, page: list[bytes], limit: int) -> None:
-        changes = self._changes
+    def _take_page(self, suffix: bytes, page: list[bytes], limit: int) -> list[bytes]:
+        """Add a page to the members, and return the entries to add to the heap."""
+        changes, members = self._changes, self._members
         # Changes are newer than the store.
         entries = [entry for element in page if (entry := element + suffix) not in changes]
-        members = self._members
         members.update(entries)
-        if len(entries) < _MIN_HEAPIFIED:
-            for entry in entries:
-                heappush(heap, entry)
-        else:
-            heap += entries
-            heapify(heap)
         if len(page) == limit:
             frontier = self._frontiers[suffix] = page[-1] + suffix
             if frontier not in members:
-                heappush(heap, frontier)
+                entries.append(frontier)
+        return entries
 
     def _forget(self) -> None:
         self._changes, self.in_store = {}, {}
