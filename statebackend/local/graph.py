@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
-from itertools import compress
+from itertools import compress, repeat
 from numbers import Real
 from operator import attrgetter, itemgetter
 from typing import Any, Final
@@ -786,8 +786,9 @@ def _objects(kind: RecordType, given: KnownStream) -> Recast:
     places = list(map(given.row_schema.names.index, names))
     is_of_rows = given.row_schema.record_class is None
     if is_of_rows and _same_scales([given.row_schema.columns[place] for place in places], kind.schema.columns):
-        # Values of rows are those of the class, whatever the widths of numbers.
-        return lambda records: reader.records([list(map(itemgetter(place), records)) for place in places])
+        # Values of rows are those of the class, whatever the widths of numbers. `row[place]` would call Python.
+        item = tuple.__getitem__
+        return lambda records: reader.records([list(map(item, records, repeat(place))) for place in places])
     read = [itemgetter(place) if is_of_rows else attrgetter(name) for place, name in zip(places, names, strict=True)]
 
     def objects(records: Sequence[Any]) -> list[Any]:
