@@ -27,7 +27,7 @@ import pyarrow.fs
 from attrs import asdict, evolve
 
 from statebackend.checkpoint.fs.store_uri import without_secrets
-from statebackend.connectors.sink_errors import check_parent, reported, retry_conflicts
+from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     StagedFile,
     convert_rows,
@@ -130,6 +130,7 @@ class DeltaSink(Sink):
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
+        check_names(self.identity, rows.schema)
         schema = self._stored_schema(rows.schema)
         for one in schema:
             if not self._is_known(one):

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlparse
@@ -25,7 +24,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark, staging_of
-from statebackend.connectors.sink_errors import reported
+from statebackend.connectors.sink_errors import check_names, reported
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -94,9 +93,7 @@ class FileSink(Sink):
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         if EPOCH_COLUMN in map(str.lower, rows.schema.names):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
-        doubled = [name for name, count in Counter(rows.schema.names).items() if count > 1]
-        if doubled:
-            raise SinkError(f"{self}: the rows have two columns {doubled[0]!r}; rename one of them")
+        check_names(self.identity, rows.schema)
         missing = [name for name in self._partition_by if name not in rows.schema.names]
         if missing:
             raise SinkError(f"{self}: the rows have no column {missing[0]!r} to partition by")

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.fs
 from attrs import frozen
 
-from statebackend.connectors.sink_errors import check_parent, reported, retry_conflicts
+from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     convert_rows,
     decode_committable,
@@ -165,6 +165,7 @@ class IcebergSink(Sink):
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         # This method runs in the task.
+        check_names(self.identity, rows.schema)
         stored = pa.schema([pa.field(one.name, _iceberg_type(one.type)) for one in rows.schema])
         with self._reported("the table cannot be prepared"):
             layout = self._prepared(stored)

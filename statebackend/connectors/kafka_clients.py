@@ -70,8 +70,10 @@ def fix_of(error: Any) -> str:
     return _FIXES.get(error.name(), "")
 
 
-def partition_ids(client: Any, topic: str, where: str, timeout_s: float, settings: Mapping[str, Any]) -> list[int]:
-    """Return the sorted partitions of a topic.
+def partition_ids(
+    client: Any, topic: str, where: str, timeout_s: float, settings: Mapping[str, Any], advice: str
+) -> list[int]:
+    """Return the sorted partitions of a topic. ``advice`` follows the error of a topic that does not exist.
 
     Raises `StreamJobError` if the topic does not exist or no broker answers.
     """
@@ -88,7 +90,4 @@ def partition_ids(client: Any, topic: str, where: str, timeout_s: float, setting
     problem = None if found is None else found.error
     if problem is not None and problem.name() not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         raise StreamJobError(f"{where}: topic {topic!r}: {problem.str()}. {fix_of(problem)}")
-    raise StreamJobError(
-        f"{where}: topic {topic!r} does not exist. Create it, or correct its name. If it was deleted, its records that "
-        f"were not read are lost; create it again only with another uid of the source, because old positions are wrong"
-    )
+    raise StreamJobError(f"{where}: topic {topic!r} does not exist. Create it, or correct its name{advice}")

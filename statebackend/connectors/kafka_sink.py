@@ -32,6 +32,7 @@ from attrs import frozen
 from typing_extensions import override
 
 from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
+from statebackend.connectors.sink_errors import check_names
 from statebackend.connectors.staged_content import StagingArea, json_text
 from statebackend.streaming.errors import StreamJobError, describe_exception
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
@@ -189,6 +190,7 @@ class KafkaSink(Sink):
         self._producer, self._newest = None, None
 
     def _check_fields(self, schema: pa.Schema) -> None:
+        check_names(self._identity, schema)
         value = "value" if self._format == "bytes" else None
         for name in (self._key, self._headers, self._timestamp, self._delete_field, value):
             if name is not None and name not in schema.names:
@@ -261,7 +263,7 @@ class KafkaSink(Sink):
         # Use a consumer: metadata requests of a producer would create the topic.
         consumer = self._consumer("read_committed")
         try:
-            partition_ids(consumer, self._topic, self._identity, self._timeout_s, self._known_settings())
+            partition_ids(consumer, self._topic, self._identity, self._timeout_s, self._known_settings(), "")
         except StreamJobError as error:
             raise SinkError(str(error)) from None
         finally:

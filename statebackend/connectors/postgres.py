@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ import pyarrow.csv
 from typing_extensions import override
 
 from snapshots.errors import format_value
+from statebackend.connectors.sink_errors import check_names
 from statebackend.connectors.staged_content import StagedContent, StagingArea, json_text
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -183,15 +183,13 @@ class PostgresSink(Sink):
         self._staging.recover(lineage, last_epoch_id, committed)
 
     def _check_fields(self, schema: pa.Schema) -> None:
+        check_names(self._identity, schema)
         missing = [name for name in (*self._key, self._delete_field) if name is not None and name not in schema.names]
         if missing:
             raise SinkError(
                 f"{self._identity}: the rows have no field {missing[0]!r}, only {', '.join(schema.names)}. Add it to "
                 f"the rows, or correct key and delete_field"
             )
-        doubled = [name for name, count in Counter(schema.names).items() if count > 1]
-        if doubled:
-            raise SinkError(f"{self._identity}: the rows have two fields {doubled[0]!r}. Rename one of them")
         for name in self._key:
             if pa.types.is_nested(schema.field(name).type):
                 raise SinkError(

@@ -1,8 +1,9 @@
-"""Errors of sinks that write to files and tables: they name the target, the cause and the fix, and no secret."""
+"""Errors of sinks: they name the target, the cause and the fix, and no secret."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from statebackend.checkpoint.errors import fix_of
 from statebackend.streaming.sink import SinkError, SinkLineage
 
-__all__ = ["check_parent", "reported", "retry_conflicts"]
+__all__ = ["check_names", "check_parent", "reported", "retry_conflicts"]
 
 _VALUE_ERRORS: Final = (pa.ArrowInvalid, NotImplementedError, TypeError)
 """What pyarrow and encoders raise for a value or a type that the target cannot store."""
@@ -56,6 +57,13 @@ def retry_conflicts(
             return act()
         forget()
     return act()
+
+
+def check_names(target: str, schema: pa.Schema) -> None:
+    """Raise `SinkError` for two columns of one name. SQL can select such rows, but no target stores them."""
+    doubled = [name for name, count in Counter(schema.names).items() if count > 1]
+    if doubled:
+        raise SinkError(f"{target}: the rows have two columns {doubled[0]!r}. Rename one of them")
 
 
 def check_parent(target: str, lineage: SinkLineage, newest_of: Callable[[SinkLineage], int], fix: str) -> None:

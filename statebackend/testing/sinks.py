@@ -427,6 +427,35 @@ class SinkContract:
         else:
             assert self.visible(target) == sorted([*rows_of_epochs(0, 1), *rows])
 
+    def test_two_jobs_that_write_at_the_same_time_lose_and_duplicate_no_rows(self, target: Any) -> None:
+        barrier = threading.Barrier(2)
+        written: list[Row] = []
+        errors: list[Exception] = []
+
+        def run(job_id: str) -> None:
+            driver = self.driver(target, job_id=job_id)
+            barrier.wait()
+            try:
+                driver.start()
+                for epoch_id in range(5):
+                    rows = rows_of_epoch(epoch_id, job_id)
+                    driver.run(epoch_id, rows)
+                    written.extend(rows)
+            except SinkError:
+                # A target with one place per epoch must raise an error.
+                pass
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=(job_id,)) for job_id in ("one", "other")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(written) >= 20, "neither job could write its five epochs"
+        assert self.visible(target) == sorted(written)
+
     def test_a_start_leaves_what_other_jobs_have_staged(self, target: Any) -> None:
         one = self.driver(target, job_id="one")
         one.start()
@@ -479,6 +508,19 @@ class SinkContract:
         driver.start()
         driver.run(0, rows)
         assert self.visible(target) == sorted(rows)
+
+    def test_two_columns_of_one_name_are_stored_or_a_sink_error(self, target: Any) -> None:
+        """SQL can select two columns of one name. The error must come before the epoch is in a checkpoint."""
+        driver = self.driver(target)
+        driver.start()
+        schema = pa.schema([*SCHEMA, SCHEMA.field("n")])
+        batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], schema=schema)
+        staged = None
+        with contextlib.suppress(SinkError):
+            staged = driver.sink.stage(driver.epoch(0), 0, pa.RecordBatchReader.from_batches(schema, iter([batch])))
+        if staged is not None:
+            driver.store(0, [staged])
+            driver.commit()
 
     def test_a_closed_sink_is_used_by_the_next_run(self, target: Any) -> None:
         first = self.driver(target)

@@ -223,7 +223,7 @@ def test_spark_reads_partitions_and_nulls(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
 def test_two_columns_with_one_name_are_an_error(tmp_path: Path, file_format: Any) -> None:
     rows = pa.table([["a"], ["b"]], names=["k", "k"])
-    with pytest.raises(SinkError, match=r"the rows have two columns 'k'; rename one of them"):
+    with pytest.raises(SinkError, match=r"the rows have two columns 'k'\. Rename one of them"):
         FileSink(tmp_path, file_format).stage(SinkEpoch(SinkLineage("out", "job"), 0, "run"), 0, rows.to_reader())
 
 

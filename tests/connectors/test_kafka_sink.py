@@ -348,7 +348,7 @@ def test_errors_name_target_and_fix(target: Target) -> None:
     nowhere = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, "t", timeout_s=0.2)
     with pytest.raises(SinkError, match=r"KafkaSink\('127.0.0.1:1', 't'\).*Start the broker"):
         nowhere.recover(target.lineage, None)
-    with pytest.raises(SinkError, match=r"topic 'nothing' does not exist\. Create it"):
+    with pytest.raises(SinkError, match=r"topic 'nothing' does not exist\. Create it, or correct its name$"):
         KafkaSink(target.server.settings, "nothing").recover(target.lineage, None)
     with pytest.raises(SinkError, match=r"No such configuration property.*Correct the settings of librdkafka"):
         KafkaSink({**target.server.settings, "no.such": "x"}, target.topic).recover(target.lineage, None)

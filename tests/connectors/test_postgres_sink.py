@@ -299,7 +299,7 @@ def test_keys_may_be_dictionaries_and_not_lists() -> None:
     assert content.content == b'"a","2"\n"b","3"\n'
     with pytest.raises(SinkError, match=r"field 'account' is list<item: int64>, which cannot be part of a key"):
         sink.stage(epoch, 0, pa.table({"account": [[1]], "balance": [1]}).to_reader())
-    with pytest.raises(SinkError, match=r"the rows have two fields 'account'\. Rename one of them"):
+    with pytest.raises(SinkError, match=r"the rows have two columns 'account'\. Rename one of them"):
         sink.stage(epoch, 0, pa.table([["a"], ["b"]], names=["account", "account"]).to_reader())
 
 
