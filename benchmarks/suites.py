@@ -29,6 +29,7 @@ class Suite(Protocol):
 
 SUITE_MODULES = {
     "backends": "benchmarks.backends.suite",
+    "connectors": "benchmarks.connectors.suite",
     "inprocess": "benchmarks.inprocess.suite",
     "payments": "benchmarks.payments.suite",
     "savepoints": "benchmarks.savepoints.suite",
