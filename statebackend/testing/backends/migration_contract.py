@@ -156,7 +156,7 @@ class MigrationContract(ContractBase):
         self, harness: BackendHarness, name: str, canonical: bool
     ) -> None:
         other = "flight" if name != "flight" else "leg"
-        handle = self.old_state(harness, canonical, (name, other))
+        handle = self.old_state(harness, canonical, (other, name))
         old = content(harness, self.reopen(harness, handle), VALUE_OLD[name])
         expected = {key: _migrated(value) for key, value in old.items()}
         assert len(expected) == 11
@@ -221,6 +221,7 @@ class MigrationContract(ContractBase):
             name: {key: _migrated(value) for key, value in content(harness, old, descriptor).items()}
             for name, descriptor in VALUE_OLD.items()
         }
+        assert {name: len(values) for name, values in expected.items()} == dict.fromkeys(VALUE_OLD, 11)
         backend = self.reopen(harness, handle)
         found = {name: content(harness, backend, descriptor) for name, descriptor in VALUE_NEW.items()}
         assert found == expected

@@ -93,17 +93,20 @@ class UnionContract(ContractBase):
                 write(state, wrapped(value))
                 expected[name][key] = held(wrapped(value))
         handle = harness.export(backend) if canonical else harness.snapshot(backend).handle
-        for key, value in enumerate(after, len(before)):
+        added = list(enumerate(after, len(before)))
+        # The second restore reads files that have values from before and after the change.
+        for part in (added[:1], added[1:]):
             restored = self.reopen(harness, handle)
             for name, (describe, write, held) in _kinds().items():
                 descriptor = describe(name, new_serializer)
                 state = restored.get_state(descriptor)
-                if key == len(before):
+                if part == added[:1]:
                     assert restored.restore_reports[-1].compatibility.kind is kind
                 assert _typed(content(harness, restored, descriptor)) == _typed(expected[name])
-                harness.at(restored, key)
-                write(state, wrapped(value))
-                expected[name][key] = held(wrapped(value))
+                for key, value in part:
+                    harness.at(restored, key)
+                    write(state, wrapped(value))
+                    expected[name][key] = held(wrapped(value))
             handle = harness.snapshot(restored).handle
         restored = self.reopen(harness, handle)
         for name, (describe, _, _) in _kinds().items():
