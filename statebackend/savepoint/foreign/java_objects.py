@@ -1,4 +1,4 @@
-"""Reads an object of Java's serialization as data. No class is loaded, and no code of an object runs.
+"""Reads a serialized object of Java as data. No class is loaded, and no code of an object runs.
 
 The layout is the "Object Serialization Stream Protocol" of Java, version 5:
 
@@ -50,7 +50,10 @@ _PRIMITIVES: Final[Mapping[str, Callable[[DataInputView], Any]]] = {
 
 @define(eq=False)
 class JavaObject:
-    """The fields of an object by name, and what its class wrote in addition: objects, and blocks as bytes."""
+    """An object of Java, with its ``fields`` by name.
+
+    ``annotation`` holds what the class wrote in addition to its fields: objects, and blocks as bytes.
+    """
 
     class_name: str
     fields: dict[str, Any] = field(factory=dict, repr=False)
@@ -92,7 +95,7 @@ def java_list(found: Any) -> list[Any]:
             return [one for one in found.annotation if not isinstance(one, bytes)]
         if found.class_name == "java.util.Collections$EmptyList":
             return []
-        if found.class_name == "java.util.Collections$SingletonList":
+        if found.class_name == "java.util.Collections$SingletonList" and "element" in found.fields:
             return [found.fields["element"]]
         # An unmodifiable list, or the view of an array.
         found = found.fields.get("list", found.fields.get("a"))

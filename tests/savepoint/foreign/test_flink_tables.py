@@ -432,6 +432,11 @@ def test_nulls_of_an_array_are_read() -> None:
     assert flink_tables.TableArraySerializer(ts.IntSerializer()).from_bytes(sized(data)) == wanted
 
 
+def test_a_list_without_its_element_is_an_error() -> None:
+    with pytest.raises(MalformedDataError, match="not a known list"):
+        java_list(read_java(b"\x73" + described("java.util.Collections$SingletonList")))
+
+
 def test_a_type_that_is_unknown_is_named() -> None:
     name = "org.apache.flink.table.runtime.typeutils.ArrayDataSerializer$ArrayDataSerializerSnapshot"
     start = utf(name) + (3).to_bytes(4, "big")
