@@ -92,7 +92,7 @@ def export_state(
 ) -> ExportedState:
     """Write the entries to a local file in one of `EXPORT_FORMATS`. ``escape_formulas`` is for CSV.
 
-    Raises errors of `atomic_file` and of reading. On an error the former file is unchanged.
+    Raises errors of `atomic_file` and of reading. On an error an existing file is unchanged.
     """
     csv = _CsvWriter(escape_formulas)
     write = csv.write if file_format == "csv" else _WRITERS[file_format]
@@ -201,16 +201,16 @@ def export(
     operator: OperatorUid,
     state: StateName,
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file to write.")],
-    to: Annotated[FileFormat, typer.Option("--to", help="What the file is to be.")],
+    to: Annotated[FileFormat, typer.Option("--to", help="The format of the file.")],
     key: Annotated[
-        list[str] | None, typer.Option("--key", help="Only this key; once for each column of a key of several.")
+        list[str] | None, typer.Option("--key", help="Only this key; for a key of several columns, once for each.")
     ] = None,
     as_text: Annotated[
         bool, typer.Option("--as-text", help="Decimals, unbounded numbers and Java's times as text, so that all fit.")
     ] = False,
     escape_formulas: Annotated[
         bool,
-        typer.Option("--escape-formulas", help="Of CSV: texts that a spreadsheet would run begin with an apostrophe."),
+        typer.Option("--escape-formulas", help="For CSV: put an apostrophe before texts that a spreadsheet would run."),
     ] = False,
     overwrite: Overwrite = False,
     checkpoint: CheckpointId = None,

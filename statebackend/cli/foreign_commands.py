@@ -1,7 +1,7 @@
 """The commands for the state of other engines.
 
-`import` writes a savepoint of ours from one of Flink, or from the checkpoint of a query of Spark. `export-flink` writes
-a canonical Flink savepoint from stored state.
+`import` converts a Flink savepoint, or the checkpoint of a Spark query, to a Statebackend savepoint. `export-flink`
+writes a canonical Flink savepoint from stored state.
 """
 
 from __future__ import annotations
@@ -60,31 +60,38 @@ __all__ = ["export_flink", "import_"]
 
 def import_(
     path: Place,
-    new: Annotated[str, typer.Argument(metavar="DEST", help="Where the savepoint is to be: absent or empty.")],
+    new: Annotated[str, typer.Argument(metavar="DEST", help="The directory of the new savepoint, absent or empty.")],
     job: Annotated[
         str | None,
-        typer.Option("--job", metavar="MODULE:FACTORY", help="What builds the job that continues from the state."),
+        typer.Option(
+            "--job", metavar="MODULE:FACTORY", help="The function that builds the job, such as flights.job:build."
+        ),
     ] = None,
     plan: Annotated[
         str | None,
         typer.Option("--plan", metavar="FILE", help="A Python file with a function plan(savepoint) -> Plan."),
     ] = None,
     moved: Moved = None,
-    allow_loss: Annotated[bool, typer.Option("--allow-loss", help="Leave out what the job does not have.")] = False,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Accept the loss of fields, states or operators.")
+    ] = False,
     scratch: Annotated[
-        str | None, typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries.")
+        str | None,
+        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a savepoint of ours from one of Flink, or from a checkpoint of Spark.
+    """Convert a Flink savepoint, or the checkpoint of a Spark query, to a Statebackend savepoint.
 
-    Pass --job, --plan, or both; for Spark, --plan.
+    For Flink, pass --job, --plan or both. For Spark, pass --plan.
     """
     if job is None and plan is None:
-        raise typer.BadParameter("pass --job MODULE:FACTORY or --plan FILE, which say what becomes of each operator")
+        raise typer.BadParameter("pass --job MODULE:FACTORY or --plan FILE, which define how each operator is imported")
     if is_spark_checkpoint(CheckpointFileSystem.from_uri(path)):
-        if plan is None or job is not None:
-            raise typer.BadParameter(f"{path} is a checkpoint of Spark: pass --plan FILE, and no --job")
+        if plan is None or job is not None or moved or allow_loss or scratch is not None:
+            raise typer.BadParameter(
+                f"{path} is a checkpoint of Spark: pass --plan FILE, and no --job, --moved, --allow-loss or --scratch"
+            )
         _import_from_spark(path, new, plan, as_json)
         return
     described = None if job is None else load_job(job)
@@ -92,7 +99,7 @@ def import_(
     found = find_state(path, moved=moved_directories(moved))
     if not isinstance(found.file_system, FlinkFiles):
         raise PlanError(
-            f"{path} is not a savepoint or checkpoint of Flink. For those of Statebackend, use rewrite or migrate"
+            f"{path} is not a savepoint or checkpoint of Flink. For state of Statebackend, use rewrite or migrate"
         )
     # Output of the plan and of the program's converters is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr), scratch_space(scratch) as directory, show_progress() as progress:
@@ -121,7 +128,7 @@ def import_(
 
 
 def _import_from_spark(path: str, new: str, plan: str, as_json: bool) -> None:
-    """Write what the plan makes of a checkpoint of Spark, which Spark reads."""
+    """Write the state that the plan adds. Spark reads its own checkpoint."""
     check_savepoint_directory(new)
     with contextlib.redirect_stdout(sys.stderr), show_progress() as progress:
         module = load_plan(plan)
@@ -133,7 +140,7 @@ def _import_from_spark(path: str, new: str, plan: str, as_json: bool) -> None:
 
 @frozen
 class _Import:
-    """One import. Its methods return the comparison with the job instead if that is not accepted."""
+    """One import. A method returns the comparison with the job, and writes nothing, if the outcome is not accepted."""
 
     restored: RestoredState
     known: Sequence[TypeSerializer[Any]]
@@ -147,7 +154,7 @@ class _Import:
         return writer.write(self.plan, self.progress)
 
     def write_for(self, job: DescribedJob, new: str) -> WrittenSavepoint | Comparison:
-        """Write what the job has. It is checked before anything is read."""
+        """Write the operators and states that the job has. They are checked before anything is read."""
         comparison = _comparison(job, self.restored)
         if not comparison.outcome.is_accepted(self.allow_loss):
             return comparison
@@ -162,7 +169,7 @@ class _Import:
         return self.write_planned_for(job, new)
 
     def write_planned_for(self, job: DescribedJob, new: str) -> WrittenSavepoint | Comparison:
-        """Write what the plan leaves, migrated to the types of the job."""
+        """Carry out the plan, then migrate the result to the types of the job."""
         self.plan.change_max_parallelism(job.max_parallelism)
         written = self.write(f"{self.scratch_directory}/imported")
         imported = find_state(written.uri)
@@ -210,15 +217,16 @@ def _print_imported(printer: Printer, answer: dict[str, Any]) -> None:
 
 def export_flink(
     path: Place,
-    new: Annotated[str, typer.Argument(metavar="DEST", help="Where the savepoint is to be: absent or empty.")],
+    new: Annotated[str, typer.Argument(metavar="DEST", help="The directory of the new savepoint, absent or empty.")],
     checkpoint: CheckpointId = None,
     scratch: Annotated[
-        str | None, typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries.")
+        str | None,
+        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
     ] = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a canonical Flink savepoint. Operators get the ids of their uids, keys the key groups of Flink."""
+    """Write a canonical Flink savepoint. Operator ids and key groups are computed as Flink computes them."""
     restored = find_state(path, checkpoint, services_of(zookeeper))
     with show_progress() as progress:
         rows = write_flink_savepoint(restored, new, scratch_directory=scratch, progress=progress)

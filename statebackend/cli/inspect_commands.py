@@ -191,15 +191,16 @@ def show(
     operator: OperatorUid,
     state: StateName,
     key: Annotated[
-        list[str] | None, typer.Option("--key", help="Only this key; once for each column of a key of several.")
+        list[str] | None, typer.Option("--key", help="Only this key; for a key of several columns, once for each.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option("--where", help="Only entries like this, as value.n>3 or namespace.start=0.")
+        list[str] | None, typer.Option("--where", help="Only entries that fit, such as value.n>3 or namespace.start=0.")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", help='Only this namespace: text, or JSON as {"start": 0} of a window.')
+        str | None,
+        typer.Option("--namespace", help='Only this namespace: text, or JSON such as {"start": 0} for a window.'),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many entries.")] = None,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
     moved: Moved = None,
@@ -207,11 +208,11 @@ def show(
 ) -> None:
     """Print the entries of a state, decoded without the program's classes.
 
-    Of a query of Spark, OPERATOR is its number, and STATE the name of a variable, ``timers``, or ``default``.
+    For a Spark query, OPERATOR is the number of the operator, and STATE is a variable, ``timers`` or ``default``.
     """
     if is_spark_checkpoint(CheckpointFileSystem.from_uri(path)):
-        if key or where or namespace is not None:
-            raise typer.BadParameter("--key, --where and --namespace are not supported for a checkpoint of Spark")
+        if key or where or moved or any(one is not None for one in (namespace, checkpoint, zookeeper)):
+            raise typer.BadParameter(f"{path} is a checkpoint of Spark: of the options, only --limit and --json apply")
         _show_spark(path, operator, state, limit, as_json)
         return
     savepoint = open_savepoint(path, checkpoint, zookeeper, moved)
@@ -257,7 +258,7 @@ _SPARK_COLUMNS: Final = {
     "user_map_value": "value",
     "expiration_timestamp_ms": "value",
 }
-"""Columns of Spark's ``statestore`` source, and those of our entries."""
+"""Columns of Spark's ``statestore`` source, and the columns of entries here."""
 
 
 def schema(
@@ -275,7 +276,7 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="OLD")],
     new: Annotated[str, typer.Argument(metavar="NEW")],
     entries: Annotated[bool, typer.Option("--entries", help="Compare keys and values too.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many differing entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many differing entries.")] = None,
     zookeeper: ZooKeeper = None,
     moved: Moved = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""The commands `check` and `lock`, which need the program of a job, and how their answers are printed."""
+"""The commands `check` and `lock`, which load the program of a job, and the text form of their answers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def worst_outcome(comparisons: Sequence[Comparison]) -> Outcome:
 
 
 def print_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
-    """Print a single comparison completely; of several, each outcome and then the first of the worst."""
+    """Print a single comparison completely. Of several, print each outcome, and then the first of the worst ones."""
     if len(answers) == 1:
         print_comparison(printer, answers[0])
         return
@@ -164,7 +164,10 @@ def _state(compatibility: StateCompatibility) -> Answer:
 
 
 Job: TypeAlias = Annotated[
-    str, typer.Option("--job", metavar="MODULE:FACTORY", help="What builds the job, as flights.job:build.")
+    str,
+    typer.Option(
+        "--job", metavar="MODULE:FACTORY", help="The function that builds the job, such as flights.job:build."
+    ),
 ]
 
 STATUSES: Final = {
@@ -179,20 +182,19 @@ STATUSES: Final = {
 def check(
     job: Job,
     path: Annotated[
-        str | None, typer.Argument(metavar="[PATH]", help="A lock file, a savepoint, a checkpoint or a job directory.")
+        str | None, typer.Argument(metavar="[PATH]", help="A lockfile, a savepoint, a checkpoint or a job directory.")
     ] = None,
-    lock: Annotated[str | None, typer.Option("--lock", metavar="FILE", help="A lock file, as PATH may be.")] = None,
+    lock: Annotated[str | None, typer.Option("--lock", metavar="FILE", help="A lockfile, in addition to PATH.")] = None,
     history: Annotated[
-        str | None, typer.Option("--history", metavar="DIR", help="A history of lockfiles, the newest first.")
+        str | None,
+        typer.Option("--history", metavar="DIR", help="A directory of lockfiles, checked from the newest on."),
     ] = None,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
     moved: Moved = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", help="The backend to restore to, if it is another one.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="The backend to restore to, if it changes.")] = None,
     parallelism: Annotated[
-        int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, if it is another one.")
+        int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, if it changes.")
     ] = None,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Exit with 0 also if fields, states or operators are dropped.")
@@ -217,7 +219,7 @@ def check(
         else:
             stored = restored = find_state(path, checkpoint, services_of(zookeeper), moved_directories(moved))
             if isinstance(restored.file_system, FlinkFiles):
-                # The import leaves sources out, and gives the keys the key groups of the job.
+                # The import leaves sources out, and assigns the keys to the key groups of the job.
                 stored, _ = without_sources(restored, described.operators)
                 compared = evolve(described, max_parallelism=stored.max_parallelism)
         other = None if backend is None else state_backend(backend)
@@ -228,7 +230,7 @@ def check(
         comparisons.append(comparison)
     locks = [] if lock is None else [read_lock(lock)]
     if history is not None:
-        locks += [former for _, former in locks_of_history(history)]
+        locks += [one for _, one in locks_of_history(history)]
     comparisons += [CompatibilityChecker(described, one).compare() for one in locks]
     print_answer(as_json, [comparison_answer(one) for one in comparisons], print_comparisons)
     outcome = worst_outcome(comparisons)
@@ -238,9 +240,9 @@ def check(
 
 def lock(
     job: Job,
-    output: Annotated[str, typer.Option("--output", metavar="FILE", help="The lock file to write.")] = "state.lock",
+    output: Annotated[str, typer.Option("--output", metavar="FILE", help="The lockfile to write.")] = "state.lock",
     history: Annotated[
-        str | None, typer.Option("--history", metavar="DIR", help="The directory of all former lockfiles.")
+        str | None, typer.Option("--history", metavar="DIR", help="A directory that keeps all lockfiles of the job.")
     ] = None,
     only_check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit with 1 if the file is not the lockfile of the job.")
@@ -289,5 +291,5 @@ def _print_would_change(printer: Printer, answer: dict[str, Any]) -> None:
 
 def _print_former(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["changed"] and answer["former"] is not None:
-        printer.line("compatibility of the job with the former lockfile:")
+        printer.line("compatibility of the job with the previous lockfile:")
         print_comparison(printer, answer["former"])

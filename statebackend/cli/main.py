@@ -37,7 +37,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
     "ui": ("ui_command", "Serve a read-only page of jobs, savepoints and their state."),
     "migrate": ("rewrite_commands", "Write a savepoint in the types of a program."),
-    "import": ("foreign_commands", "Write a savepoint of ours from state of Flink or Spark."),
+    "import": ("foreign_commands", "Convert state of Flink or Spark to a savepoint."),
     "export-flink": ("foreign_commands", "Write a Flink savepoint from stored state."),
 }
 """For each command its module and its line in ``--help``."""
@@ -95,7 +95,7 @@ def _application(given: Sequence[str]) -> typer.Typer:
 
 
 def _not_loaded() -> None:
-    """Stand for a command that is only listed."""
+    """Represent a command in ``--help`` without importing it."""
 
 
 def _usage_message(error: Exception) -> str:
@@ -107,7 +107,7 @@ def _usage_message(error: Exception) -> str:
 
 
 def _command_of(error: Exception) -> str:
-    """Return the command that was used wrongly, as the user types it."""
+    """Return the command of a usage error, as the user types it."""
     context: Any = getattr(error, "ctx", None)
     names: list[str] = []
     while context is not None and context.parent is not None:

@@ -1,7 +1,7 @@
 """The commands `gc` and `roll-back`, which change the directory of a job that is not running, without its program.
 
 Both hold the job lease with the job's high-availability services, so no driver runs at the same time. If one does, the
-command fails with its name and changes nothing.
+command names it, fails and changes nothing.
 
 `gc` does what a start does before its first epoch. It deletes incomplete checkpoints, then files that no completed or
 abandoned checkpoint needs, then restore plans. While a checkpoint is unreadable, no file of state is deleted, because
@@ -9,7 +9,7 @@ its files look like unused ones.
 
 `roll-back` needs the program if sinks may have published output of the abandoned epochs: only they can revert it. Then
 the command only records the intent, as the first step of `execute(roll_back_to=...)` does. Only a start with the same
-argument is possible from then on, and it finishes the roll-back. A job of the local runtime without such sinks is
+argument is possible from then on, and it finishes the rollback. A job of the local runtime without such sinks is
 rolled back at once.
 """
 
@@ -101,20 +101,20 @@ def lease_job(
     identity = JobDirectory.inspect(job_dir) if file_system.exists(JOB_FILE_NAME) else None
     if identity is None:
         raise CheckpointNotFoundError(f"{file_system.uri} {_why_no_job(file_system)}. Nothing was changed")
-    led_by = _services_of(job_dir, file_system, services, identity.job_name)
+    job_services = _services_of(job_dir, file_system, services, identity.job_name)
     if driver_directory is not None:
-        led_by = led_by.with_driver_directory(driver_directory)
+        job_services = job_services.with_driver_directory(driver_directory)
     with (
         JobDirectory.open(
             job_dir,
             identity.job_name,
             identity.max_parallelism,
-            leadership=led_by,
-            stored_in=led_by.stored_in(identity.job_name),
+            leadership=job_services,
+            stored_in=job_services.stored_in(identity.job_name),
         ) as directory,
         raising_root_cause(directory.leadership),
     ):
-        records = led_by.take_over(directory)
+        records = job_services.take_over(directory)
         store = CompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
         yield LeasedJob(directory, records, store)
 
@@ -159,7 +159,7 @@ def delete_unused(job: LeasedJob) -> UnusedFiles:
 
 
 def roll_back_now(job: LeasedJob, found: FoundCheckpoints, checkpoint_id: int) -> Sequence[str]:
-    """Make an older checkpoint the newest. Return the places of the abandoned checkpoints.
+    """Make an older checkpoint the newest. Return the directories of the abandoned checkpoints.
 
     Only for a job of the local runtime whose sinks have published nothing.
     """
@@ -216,7 +216,7 @@ def _roll_back_locally(
     sinks = {name for one in known for name in found.retained[one].metadata.sink_committables}
     if sinks:
         raise SavepointError(
-            f"the sinks {', '.join(sorted(sinks))} have written output that the roll-back abandons, and only the "
+            f"the sinks {', '.join(sorted(sinks))} have written output that the rollback abandons, and only the "
             f"program of the job can revert it: start it with "
             f"execute(roll_back_to={target.checkpoint_id}). Nothing was changed"
         )
@@ -262,10 +262,13 @@ def _roll_back_on_spark(
     }
 
 
-JobDir: TypeAlias = Annotated[str, typer.Argument(metavar="JOB_DIR", help="The directory of a job that does not run.")]
+JobDir: TypeAlias = Annotated[
+    str, typer.Argument(metavar="JOB_DIR", help="The directory of a job that is not running.")
+]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 DriverDirectory: TypeAlias = Annotated[
-    str | None, typer.Option("--driver-directory", metavar="DIR", help="That of the job, if it has one.")
+    str | None,
+    typer.Option("--driver-directory", metavar="DIR", help="The driver directory of the job, if it has one."),
 ]
 
 
@@ -286,12 +289,12 @@ def gc(
         "unfinished_checkpoints": list(found.directories),
         "unreadable_checkpoints": list(found.unreadable),
     }
-    print_answer(as_json, answer, _print_cleared)
+    print_answer(as_json, answer, _print_unused)
 
 
 def roll_back(
     job_dir: JobDir,
-    to: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its id, or `previous`.")],
+    to: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The id of a checkpoint, or `previous`.")],
     dry_run: DryRun = False,
     zookeeper: ZooKeeper = None,
     driver_directory: DriverDirectory = None,
@@ -303,10 +306,10 @@ def roll_back(
     target = to if to == PREVIOUS else int(to)
     with lease_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
         answer = roll_back_job(job, target, dry_run=dry_run)
-    print_answer(as_json, answer, _print_gone_back)
+    print_answer(as_json, answer, _print_rolled_back)
 
 
-def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_unused(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["unreadable_checkpoints"]:
         unreadable = ", ".join(map(str, answer["unreadable_checkpoints"]))
         printer.line(f"no file of state is removed while checkpoints cannot be read: {unreadable}")
@@ -323,11 +326,11 @@ def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
         printer.line(f"  {file['path']} ({format_bytes(file['size_bytes'])})")
 
 
-def _print_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_rolled_back(printer: Printer, answer: dict[str, Any]) -> None:
     checkpoint_id = answer["checkpoint_id"]
     texts = {
         "planned": f"would roll back to checkpoint {checkpoint_id}",
-        "recorded": f"the roll-back to checkpoint {checkpoint_id} is recorded",
+        "recorded": f"the rollback to checkpoint {checkpoint_id} is recorded",
         "done": f"rolled back to checkpoint {checkpoint_id}",
     }
     printer.line(texts[answer["status"]])

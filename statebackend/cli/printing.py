@@ -27,8 +27,8 @@ class Printer(Protocol):
     def pairs(self, pairs: Mapping[str, Any]) -> None:
         """Print names and values; omit those without a value."""
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
-        """Print rows under their columns. With ``goes_on``, continue the former table."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, continues: bool = False) -> None:
+        """Print rows under their columns. With ``continues``, continue the previous table."""
 
     def line(self, text: str, style: str = "") -> None:
         """Print one line, in a colour if the output has colours."""
@@ -50,7 +50,7 @@ def format_cell(value: Any) -> str:
 
 
 def indented_lines(text: str) -> str:
-    """Indent all lines but the first, so that none looks like another message."""
+    """Indent all lines but the first, so that no line looks like a separate message."""
     return "\n  ".join(map(printable, text.split("\n")))
 
 
@@ -63,8 +63,8 @@ class _Lines:
             if value not in (None, ""):
                 print(f"{format_cell(name)}\t{format_cell(value)}", file=self._stream)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
-        for row in chain([] if goes_on else [columns], rows):
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, continues: bool = False) -> None:
+        for row in chain([] if continues else [columns], rows):
             print("\t".join(map(format_cell, row)), file=self._stream)
 
     def line(self, text: str, style: str = "") -> None:
@@ -84,7 +84,7 @@ class _Tables:
                 table.add_row(*_texts((name, value)))
         self._console.print(table)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, continues: bool = False) -> None:
         # A printed table has fixed widths, so further rows are another table.
         table = Table()
         for column in _texts(columns):

@@ -34,7 +34,7 @@ from statebackend.streaming.runtime.state_registration import keyed_descriptors
 __all__ = ["NewPlace", "known_of", "load_plan", "made_plan", "migration_plan", "print_written", "written_answer"]
 
 
-NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="Where the new savepoint is to be: nothing is there yet.")]
+NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="The directory of the new savepoint, absent or empty.")]
 
 _EXAMPLE: Final = "def plan(savepoint): return Plan().rename_operator('old', 'new')"
 
@@ -48,12 +48,12 @@ def rewrite(
     checkpoint: CheckpointId = None,
     scratch: Annotated[
         str | None,
-        typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries."),
+        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
     ] = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a changed copy of a savepoint. The plan is a Python program, which is run."""
+    """Write a changed copy of a savepoint. The plan is a Python file, and the command runs it."""
     services = services_of(zookeeper)
     # Output of the plan is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
@@ -126,7 +126,7 @@ def load_plan(path: str) -> ModuleType:
 
 
 def known_of(module: ModuleType, path: str) -> Sequence[Any]:
-    """Return the classes of the program that the plan names. Raises `PlanError` if they are not list."""
+    """Return the classes of the program that the plan names. Raises `PlanError` if they are not a list."""
     known = getattr(module, "known", ())
     if not isinstance(known, (list, tuple)):
         raise PlanError(

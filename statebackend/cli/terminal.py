@@ -45,37 +45,35 @@ __all__ = [
 
 
 Place: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PATH", help="A savepoint, a checkpoint, or the directory of a job (its newest one).")
+    str, typer.Argument(metavar="PATH", help="A savepoint, a checkpoint, or a job directory (its newest checkpoint).")
 ]
 OperatorUid: TypeAlias = Annotated[str, typer.Argument(metavar="OPERATOR", help="The uid of the operator.")]
 StateName: TypeAlias = Annotated[str, typer.Argument(metavar="STATE", help="The name of the state.")]
 CheckpointId: TypeAlias = Annotated[
-    int | None, typer.Option("--checkpoint", help="Which checkpoint of a job directory, by its id.")
+    int | None, typer.Option("--checkpoint", help="The id of a checkpoint of a job directory; default: the newest.")
 ]
-Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")]
+Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 ZooKeeper: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--zookeeper", metavar="HOSTS[/ROOT]", help="The ZooKeeper that the job is led by: host:port,host:port/root."
-    ),
+    typer.Option("--zookeeper", metavar="HOSTS[/ROOT]", help="The ZooKeeper of the job: host:port,host:port/root."),
 ]
 
 Moved: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--moved", metavar="OLD=NEW", help="A directory that a Flink checkpoint names, and where it is now."),
+    typer.Option("--moved", metavar="OLD=NEW", help="A directory that a Flink checkpoint names, and its new location."),
 ]
 
 
 def moved_directories(moved: Sequence[str] | None) -> dict[str, str]:
-    """Return the directories of ``--moved``: old place to new place.
+    """Return the directories of ``--moved``: the new location of each old one.
 
     Raises:
-        BadParameter: There is no "=" in it.
+        BadParameter: A value is not OLD=NEW.
     """
     pairs = [text.partition("=") for text in moved or ()]
     if not all(old and new for old, _, new in pairs):
-        raise typer.BadParameter("--moved is OLD=NEW, as --moved file:/old/checkpoints=/new/checkpoints")
+        raise typer.BadParameter("--moved is OLD=NEW, such as --moved file:/old/checkpoints=/new/checkpoints")
     return {old: new for old, _, new in pairs}
 
 
@@ -83,8 +81,8 @@ def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices
     """Return the high-availability services of ``--zookeeper``, or None for the default of the job.
 
     Args:
-        zookeeper: Hosts and root, as the option has them.
-        stands_by: Whether to wait for leadership. If not, opening fails at once while another process leads.
+        zookeeper: Hosts and root, in the form of the option.
+        stands_by: Whether to wait for leadership. Otherwise opening fails at once if another process leads the job.
     """
     if zookeeper is None:
         return None
@@ -104,7 +102,7 @@ class SpooledAnswers:
         self._count = 0
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Add an answer. Not during iteration."""
+        """Add an answer. Do not call this during an iteration."""
         self._file.write(json.dumps(answer).encode() + b"\n")
         self._count += 1
 
@@ -232,7 +230,7 @@ def _print_table(printer: Printer, pieces: Iterator[list[dict[str, Any]]], nothi
         known = len(columns)
         columns = [name for name in _ENTRY_COLUMNS if name in columns or any(name in one for one in piece)]
         rows = ([one.get(name) for name in columns] for one in piece)
-        printer.table(columns, rows, goes_on=known == len(columns))
+        printer.table(columns, rows, continues=known == len(columns))
     if not columns:
         printer.line(nothing)
 
@@ -285,11 +283,11 @@ def print_difference(
             if one[name] is not None:
                 printer.line(f"  {sign} {json.dumps(one[name], ensure_ascii=False)}")
     columns = ("operator", "state", "change", "key", "before", "after")
-    goes_on = False
+    continues = False
     for piece in pieces:
-        printer.table(columns, (_changed(one) for one in piece), goes_on=goes_on)
-        goes_on = True
-    if not of_schemas and not goes_on:
+        printer.table(columns, (_changed(one) for one in piece), continues=continues)
+        continues = True
+    if not of_schemas and not continues:
         compared = "" if of_entries is not None else " of schemas; --entries compares keys and values too"
         printer.line(f"no difference{compared}")
 

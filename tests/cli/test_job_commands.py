@@ -220,7 +220,7 @@ def test_writing_a_lock_reports_the_changes_from_the_former(capsys: pytest.Captu
     reported = run(capsys, "lock", "--job", "programs:without_a_field")
     assert reported[:3] == [
         "state.lock: written",
-        "compatibility of the job with the former lockfile:",
+        "compatibility of the job with the previous lockfile:",
         "state.lock: restores, and loses what is marked 'data loss'",
     ]
     run(capsys, "check", "state.lock", "--job", "programs:without_a_field")

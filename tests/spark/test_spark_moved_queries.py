@@ -436,4 +436,10 @@ def test_the_commands_reject_operations_that_a_spark_checkpoint_does_not_support
     assert "is the checkpoint directory of a query of Spark" in capsys.readouterr().err
     assert main(["import", str(tmp_path / "query"), str(tmp_path / "new"), "--job", "job:build"]) == MISUSED
     assert "is a checkpoint of Spark: pass --plan" in capsys.readouterr().err.replace("\n", " ")
-    assert main(["show", str(tmp_path / "query"), "0", "default", "--where", "value.n>3"]) == MISUSED
+    # Options that would have no effect are errors.
+    for option in (["--allow-loss"], ["--scratch", str(tmp_path)], ["--moved", "/old=/new"]):
+        assert main(["import", str(tmp_path / "query"), str(tmp_path / "new"), "--plan", "plan.py", *option]) == MISUSED
+        assert "--moved, --allow-loss or --scratch" in " ".join(capsys.readouterr().err.split())
+    for option in (["--where", "value.n>3"], ["--checkpoint", "7"], ["--zookeeper", "zoo:2181"], ["--moved", "/a=/b"]):
+        assert main(["show", str(tmp_path / "query"), "0", "default", *option]) == MISUSED
+        assert "only --limit and --json apply" in " ".join(capsys.readouterr().err.split())

@@ -1,16 +1,16 @@
 """The acknowledgement of a subtask at a barrier, and its bytes.
 
-An acknowledgement reports that an attempt of subtask s of operator o has durably stored its state for checkpoint c of
-run r of job j, and lists the parts. `digest` identifies the *content* of the state: two attempts that computed the same
-state have the same digest, although their files and `state_id` differ. It also contains what event time needs: the
-state have the same digest, although their files and `state_id` differ. It also contains data for event time: the
+An acknowledgement reports that an attempt of a subtask has durably stored its state for a checkpoint of a run, and lists
+the parts of the state. `digest` identifies the *content* of the state: two attempts that computed the same state have the
+same digest, although their files and `state_id` differ. It also contains data for event time: the largest timestamp of
+each channel, and the earliest timers.
 
 The bytes travel through the engine and are not trusted on arrival:
 
     acknowledgement := magic version checksum body
     magic           := "SBAC"
-    version         := one byte, 2
-    checksum        := 8 bytes, xxh3 with 64 bits of body, big-endian
+    version         := one byte, 1
+    checksum        := 8 bytes, XXH3 with 64 bits of body, big-endian
     body            := Avro binary encoding of the record in `_SCHEMA`, nothing after it
 
 They are exchanged within one epoch, between processes of one release, so any other version is rejected.
