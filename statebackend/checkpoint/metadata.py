@@ -1,6 +1,6 @@
 """The content of a `_metadata` file as objects: state by operator, time, timers, source positions, sinks.
 
-A checkpoint id only gives the order of checkpoints. The records that a checkpoint covers are in `source_positions`; a
+A checkpoint id only defines the order of checkpoints. The records that a checkpoint covers are in `source_positions`; a
 no-data epoch has the positions of the checkpoint before it. After a rollback ids continue from the older checkpoint,
 and checkpoints that had these ids before are set aside.
 
@@ -223,7 +223,7 @@ class TimersDue:
 class ReadSource:
     """The source of one of the engine's positions.
 
-    `name` is the engine's name of what is read. `uid` is that of the program's source, which may read several. `log` is
+    `name` is the name that the engine uses. `uid` is that of the program's source, which may read several. `log` is
     the name under which the engine keeps further data of it.
     """
 

@@ -11,7 +11,7 @@ states are sorted by name.
 
 - The operator lines are for people. Each describes one key, state, type, field or constant, so a diff lists the
   changes. Names are JSON texts and unprintable characters are escaped.
-- The bytes are the meta data of keyed state and operator state, as in a checkpoint's handles without entries. They hold
+- The bytes are the metadata of keyed state and operator state, as in a checkpoint's handles without entries. They hold
   the serializer snapshots, and a compatibility check needs nothing else.
 - The seal is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. It detects manual edits. Each
   operator has its own seal, so a git merge of changes to different operators is a valid lockfile.

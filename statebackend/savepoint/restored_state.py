@@ -1,4 +1,4 @@
-"""A checkpoint or savepoint to restore, with the meta data of its state, decoded once for check and restore."""
+"""A checkpoint or savepoint to restore, with the metadata of its state, decoded once for check and restore."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RestoredState:
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
     def keyed_handles(self, uid: str) -> tuple[RestoredHandle, ...]:
-        """Return the keyed state of an operator, one handle per subtask. Its meta data is decoded once."""
+        """Return the keyed state of an operator, one handle per subtask. Its metadata is decoded once."""
         if uid not in self._keyed:
             operator = self.operator(uid)
             handles = () if operator is None else operator.keyed_handles

@@ -95,7 +95,7 @@ class RawKeys:
         return [prefix(entry_key(key), key_group) for key, key_group in zip(keys, key_groups, strict=True)]
 
     def of_batch(self, keys: KeyBatch, entry_key: Callable[[Any], Any]) -> list[bytes]:
-        """As `prefixes`, for keys that may be encoded already."""
+        """Return the prefix of each key, like `prefixes`. Uses the encoded keys of the batch if it has them."""
         rows = keys.rows if self.takes_keys else None
         if not rows:
             return self.prefixes(keys.keys, keys.key_groups, entry_key)

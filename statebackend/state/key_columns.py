@@ -98,7 +98,7 @@ def _parsed_column(index: int, column_type: str, text: str) -> Any:
     try:
         return _PARSED.get(column_type, int)(text)
     except (ValueError, KeyError, OverflowError) as error:
-        raise ValueError(f"column {index} of the key is of type {column_type}, which {text!r} is not") from error
+        raise ValueError(f"column {index} of the key is {text!r}, which is not a {column_type}") from error
 
 
 def _timestamp(text: str) -> datetime.datetime:

@@ -602,7 +602,7 @@ class KeyedStateBackend:
         return batches_of(self._store.tables[name].rows())
 
     def declare_ttl(self, name: str, ttl: StateTtlConfig) -> None:
-        """Set the time-to-live of an unregistered state; what is written whole then omits expired entries."""
+        """Set the time-to-live of an unregistered state. Files with the whole state then omit expired entries."""
         table = self._store.tables.get(name)
         if table is not None:
             table.schema = table.schema.expiring(ttl, self.parameters.clock)

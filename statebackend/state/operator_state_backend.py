@@ -278,7 +278,7 @@ _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDiges
 
 
 @frozen
-class OperatorStateTakeover:
+class OperatorStateRestorePlan:
     """The compatibility result for the parts of a restored state, and the migration of each schema.
 
     ``plans`` are by role and by the envelope of the old serializer. They lead to the serializers of the compatibility
@@ -304,7 +304,7 @@ def plan_operator_state(
     parts: Sequence[StatePart],
     descriptor: OperatorStateDescriptor,
     rules: CompatibilityRules = RULES,
-) -> OperatorStateTakeover:
+) -> OperatorStateRestorePlan:
     """Resolve the compatibility of a descriptor with the parts of a restored state, and the serializers by role.
 
     Raises `StateRestoreError` if the snapshot of an old serializer cannot be read.
@@ -317,7 +317,7 @@ def plan_operator_state(
             f"the restored state is a {mode.value} state, the descriptor is of a {descriptor.mode.value} state",
             "Register the new mode under another name",
         )
-        return OperatorStateTakeover(
+        return OperatorStateRestorePlan(
             StateCompatibility(descriptor.name, CompatibilityKind.INCOMPATIBLE, (issue,), {}), {}
         )
     kinds: list[CompatibilityKind] = []
@@ -332,7 +332,7 @@ def plan_operator_state(
         issues += [issue.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for issue in found]
         plans.update({(role, envelope): plan for envelope, plan in migrating.items()})
     compatibility = StateCompatibility(descriptor.name, worst_kind(kinds), tuple(dict.fromkeys(issues)), serializers)
-    return OperatorStateTakeover(compatibility, plans)
+    return OperatorStateRestorePlan(compatibility, plans)
 
 
 def _resolve_role(
@@ -542,8 +542,8 @@ class OperatorStateBackend:
     def _decode_restored(self, held: _RegisteredState, descriptor: OperatorStateDescriptor) -> None:
         restored = held.restored
         assert restored is not None
-        takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
-        compatibility = takeover.compatibility
+        plan = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
+        compatibility = plan.compatibility
         if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
             message = incompatibility_message(self.parameters.operator_uid, [compatibility], RESTORED_STATE_UNCHANGED)
             raise StateMigrationException(message)
@@ -554,7 +554,7 @@ class OperatorStateBackend:
         progress = StateProgress(self.parameters.progress, operation, self.parameters.operator_uid, descriptor.name)
         migrated = 0
         for part in restored.content:
-            migrated += self._load(table, part, takeover.plans, progress)
+            migrated += self._load(table, part, plan.plans, progress)
         progress.done()
         # Later snapshots refer to files only if these equal what would be written now.
         schema = envelopes_of(compatibility.serializers)

@@ -161,7 +161,7 @@ def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle
     try:
         return _decode(DataInputView(part.meta), part)
     except StateFormatError as error:
-        raise StateRestoreError(f"the meta data of operator state cannot be read: {error}") from error
+        raise StateRestoreError(f"the metadata of operator state cannot be read: {error}") from error
 
 
 def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
@@ -241,7 +241,7 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
     files = dict(enumerate(part.files))
     states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
-        raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
+        raise StateRestoreError(f"{source.remaining} bytes follow the metadata of operator state")
     check_subtask_states(states)
     operator = OperatorStateHandle(states)
     if len(operator.files) != len(files) or not states:

@@ -41,8 +41,8 @@ def default_local_root() -> str:
 def make_private_directory(path: str) -> None:
     """Create a directory with the mode 0700, and missing parents; make an existing directory private.
 
-    Raises `PrivateDirectoryError` for a link, for what is not a directory, for a directory of another user, and for one
-    that others can write to: its content may be theirs.
+    Raises `PrivateDirectoryError` for a link, a file, a directory of another user, and one that others can write to,
+    because they may have written its content.
     """
     while True:
         status = _made_or_checked(path)

@@ -1,4 +1,4 @@
-"""Value state for bulk access: a handle over stored rows by raw key, which a store reads and writes many at once."""
+"""Value state for bulk access: a handle over rows by raw key. A store reads and writes many rows at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RowValueState(InternalValueState[T]):
-    """Values as bytes. A subclass declares the attributes as slots, and reads and writes rows."""
+    """Values as the bytes of their rows. A subclass reads and writes rows, and declares the attributes as slots."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class RowValueState(InternalValueState[T]):
     _serializer: TypeSerializer[T]
     _encoded_default: bytes | None
     _last_keys: list[Any]
-    """The last batch, its namespace and its raw keys, since what is read is written next; empty at first."""
+    """The last batch, its namespace and its raw keys: a caller usually writes the keys that it has just read."""
 
     @abstractmethod
     def read_rows(self, raw_keys: Sequence[bytes]) -> list[bytes | None]:

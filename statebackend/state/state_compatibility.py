@@ -4,7 +4,7 @@ The driver checks before anything changes; every backend checks when a state is 
 serializers may stay or be reconfigured, but not migrated, because their bytes are the address of an entry. The same
 holds for the user keys of a map, and for the elements of a priority queue, whose order is that of their bytes.
 
-One exception: namespaces and user keys of which some become equal (two constants of an enum were merged). All entries
+One exception: some namespaces or user keys become equal, because two constants of an enum were merged. All entries
 are then rewritten, and the migration fails if two entries get the same address.
 
 Everything else follows the serializers' compatibility results for the values that the user sees. A state that gets or

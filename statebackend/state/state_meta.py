@@ -253,7 +253,7 @@ def decode_meta(data: bytes, file_count: int) -> KeyedStateMeta:
     try:
         return _decode(DataInputView(data), file_count)
     except StateFormatError as error:
-        raise StateRestoreError(f"the meta data of a state handle cannot be read: {error}") from error
+        raise StateRestoreError(f"the metadata of a state handle cannot be read: {error}") from error
 
 
 def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
@@ -262,10 +262,10 @@ def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
     sequence = source.read_long()
     states = tuple(_decode_state(source, file_count) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
-        raise StateRestoreError(f"{source.remaining} bytes follow the meta data of a state handle")
+        raise StateRestoreError(f"{source.remaining} bytes follow the metadata of a state handle")
     names = [state.name for state in states]
     if len(set(names)) != len(names):
-        raise StateRestoreError(f"a state appears twice in the meta data of a handle: {', '.join(names)}")
+        raise StateRestoreError(f"a state appears twice in the metadata of a handle: {', '.join(names)}")
     return KeyedStateMeta(key_snapshot, sequence, states)
 
 
@@ -281,7 +281,7 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
             for _ in range(source.read_count(minimum_item_bytes=6))
         }
     except StateFormatError as error:
-        raise StateRestoreError(f"the meta data of state {name!r} cannot be read: {error}") from error
+        raise StateRestoreError(f"the metadata of state {name!r} cannot be read: {error}") from error
     files = tuple(
         StateFile(source.read_int(), source.read_utf()) for _ in range(source.read_count(minimum_item_bytes=6))
     )

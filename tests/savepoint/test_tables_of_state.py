@@ -93,7 +93,7 @@ def test_one_key_is_read_from_its_subtask_only(opened: Savepoint, monkeypatch: p
 
     monkeypatch.setattr(savepoint, "stored_columns", counting)
     parts = opened.operators["per shop"].parts
-    assert parts is opened.operators["per shop"].parts, "meta data is decoded once"
+    assert parts is opened.operators["per shop"].parts, "metadata is decoded once"
     for shop in ("shop 3", "shop 9"):
         [entry] = opened.read("per shop", "totals", key=shop)
         timers = list(opened.read("per shop", "_timer_state/processing_user-timers", key=shop))

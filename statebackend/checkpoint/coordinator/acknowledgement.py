@@ -1,9 +1,9 @@
 """The acknowledgement of a subtask at a barrier, and its bytes.
 
-An acknowledgement reports that an attempt of a subtask has durably stored its state for a checkpoint of a run, and lists
-the parts of the state. `digest` identifies the *content* of the state: two attempts that computed the same state have the
-same digest, although their files and `state_id` differ. It also contains data for event time: the largest timestamp of
-each channel, and the earliest timers.
+An acknowledgement reports that an attempt of a subtask has durably stored its state for a checkpoint of a run. It lists
+the parts of the state. `digest` identifies the *content*: two attempts that computed the same state have the same
+digest, although their files and `state_id` differ. An acknowledgement also contains data for event time: the largest
+timestamp of each channel, and the earliest timers.
 
 The bytes travel through the engine and are not trusted on arrival:
 

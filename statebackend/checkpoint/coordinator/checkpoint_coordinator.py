@@ -87,7 +87,7 @@ class CheckpointCoordinator:
     """Coordinates the checkpoints of one run of one job. Not thread-safe; one driver thread needs no lock.
 
     `timeout_ms` counts from the trigger; None means no limit. `last_checkpoint_id` is the newest id already
-    used in this job directory, None in a fresh one. `operator_names` gives operators their names in the
+    used in this job directory, None in a fresh one. `operator_names` are the names of operators in the
     result, by uid (default: the uid). `max_parallelism` is checked against the acknowledged key groups;
     when None, it is taken from them. `max_concurrent_checkpoints` is None if the caller enforces the limit.
     """
@@ -189,7 +189,7 @@ class CheckpointCoordinator:
             return _rejected(AcknowledgementOutcome.UNKNOWN, acknowledgement, "")
         known = pending.acknowledgements.get(acknowledgement.task)
         if known is not None:
-            return _judge_repetition(pending, known, acknowledgement)
+            return _classify_repetition(pending, known, acknowledgement)
         if pending.state is CheckpointState.CONFLICTED:
             return _rejected(AcknowledgementOutcome.DISCARDED, acknowledgement, "the checkpoint is in conflict")
         pending.record(acknowledgement)
@@ -338,7 +338,7 @@ def _check_tasks(tasks: Collection[TaskId]) -> None:
         )
 
 
-def _judge_repetition(
+def _classify_repetition(
     pending: PendingCheckpoint, known: Acknowledgement, acknowledgement: Acknowledgement
 ) -> AcknowledgementResult:
     """Classify a repeated acknowledgement: harmless with the same content, otherwise fatal for the epoch."""

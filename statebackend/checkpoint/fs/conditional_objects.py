@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from attrs import frozen
 
 from statebackend.checkpoint.errors import StorageError
-from statebackend.checkpoint.fs.retries import BoundedRetries, is_passing_status
+from statebackend.checkpoint.fs.retries import BoundedRetries, is_temporary_status
 
 __all__ = ["ConditionalObjects", "S3ConditionalObjects", "VersionedObject"]
 
@@ -26,7 +26,7 @@ _CONDITION_FAILED = 412
 _CONFLICT = 409
 _MISSING = 404
 _MAX_BYTES = 16 << 20
-_PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
+_TEMPORARY_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
 
 
 @frozen
@@ -137,7 +137,7 @@ class S3ConditionalObjects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return self._retries.run(attempt, _is_passing)
+            return self._retries.run(attempt, _is_temporary)
         except (BotoCoreError, ClientError) as error:
             raise StorageError(
                 f"cannot {action} s3://{self._bucket}/{self._key(path)}: {error}. Check that the store can be "
@@ -145,15 +145,15 @@ class S3ConditionalObjects:
             ) from error
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     from botocore import exceptions as botocore_errors
 
     if isinstance(error, botocore_errors.ClientError):
-        is_passing = is_passing_status(_status(error)) or _status(error) == _CONFLICT
-        return is_passing or error.response["Error"].get("Code") in _PASSING_CODES
+        is_temporary = is_temporary_status(_status(error)) or _status(error) == _CONFLICT
+        return is_temporary or error.response["Error"].get("Code") in _TEMPORARY_CODES
     # No connection, no answer in time, or a broken connection. A rejected certificate is a permanent error.
-    passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
-    return isinstance(error, passing) and not isinstance(error, botocore_errors.SSLError)
+    temporary = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
+    return isinstance(error, temporary) and not isinstance(error, botocore_errors.SSLError)
 
 
 def _status(error: Any) -> int:

@@ -1,7 +1,7 @@
 """The permissions of files with state: by default, only the user who runs the job reads and writes them.
 
-State holds keys and values of the user's data. The environment variable ``STATEBACKEND_FILE_MODE``, in octal, gives
-files other permissions: ``640`` lets the group read them, ``660`` also lets it write. A directory can be entered by
+State holds keys and values of the user's data. The environment variable ``STATEBACKEND_FILE_MODE``, in octal, sets
+other permissions of files: ``640`` lets the group read them, ``660`` also lets it write. A directory can be entered by
 those who may read the files in it. The umask of the process does not restrict the configured permissions.
 """
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from attrs import field, frozen, validators
 
-__all__ = ["BoundedRetries", "is_passing_status", "monotonic_ms", "monotonic_s"]
+__all__ = ["BoundedRetries", "is_temporary_status", "monotonic_ms", "monotonic_s"]
 
 
 def monotonic_s() -> float:
@@ -44,20 +44,20 @@ class BoundedRetries:
     longest_pause_s: float = field(default=5.0, validator=validators.ge(0))
     sleep: Callable[[float], object] = time.sleep
 
-    def run(self, action: Callable[[], T], is_passing: Callable[[Exception], bool]) -> T:
+    def run(self, action: Callable[[], T], is_temporary: Callable[[Exception], bool]) -> T:
         """Run the action until it succeeds. Raises its last error, or the first one that is not temporary."""
         pause_s = self.first_pause_s
         for _ in range(self.attempts - 1):
             try:
                 return action()
             except Exception as error:
-                if not is_passing(error):
+                if not is_temporary(error):
                     raise
             self.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, self.longest_pause_s)
         return action()
 
 
-def is_passing_status(status: int) -> bool:
+def is_temporary_status(status: int) -> bool:
     """Whether an HTTP status means a temporary failure: the store failed, or has too many requests."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS

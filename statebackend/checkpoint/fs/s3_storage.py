@@ -48,7 +48,7 @@ from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.arrow_storage import ArrowStorage
 from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects, S3ConditionalObjects
 from statebackend.checkpoint.fs.local_storage import Accept
-from statebackend.checkpoint.fs.retries import BoundedRetries, is_passing_status
+from statebackend.checkpoint.fs.retries import BoundedRetries, is_temporary_status
 from statebackend.checkpoint.fs.store_uri import without_secrets
 
 __all__ = ["S3Location", "S3Storage"]
@@ -202,7 +202,7 @@ def _authority(netloc: str) -> tuple[str, str, str]:
 T = TypeVar("T")
 
 _AWS_ERROR = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?")
-_PASSING: Final = frozenset(
+_TEMPORARY: Final = frozenset(
     {
         "INTERNAL_FAILURE",
         "NETWORK_CONNECTION",
@@ -215,7 +215,7 @@ _PASSING: Final = frozenset(
         "NO_SUCH_UPLOAD",
     }
 )
-"""Temporary errors; for a multipart upload also that it is unknown, since the upload then restarts."""
+"""Names of temporary errors. An unknown multipart upload is one too, because the upload restarts."""
 
 _READ_AT_ONCE_BYTES: Final = 16 << 20
 
@@ -328,14 +328,14 @@ class S3Storage:
             self.delete(file, durable=True)
 
     def _try(self, action: Callable[[], T]) -> T:
-        return self.retries.run(action, _is_passing)
+        return self.retries.run(action, _is_temporary)
 
 
-def _is_passing(error: Any) -> bool:
+def _is_temporary(error: Any) -> bool:
     if isinstance(error, FileNotFoundError) or not isinstance(error, (OSError, pyarrow.ArrowException)):
         return False
     found = _AWS_ERROR.search(str(error))
     if found is None:
         return False
     status = int(found[2] or 0)
-    return is_passing_status(status) or (not status and found[1] in _PASSING)
+    return is_temporary_status(status) or (not status and found[1] in _TEMPORARY)

@@ -1,6 +1,6 @@
 """Leadership of a job: at most one driver leads it, and one that lost the leadership completes no checkpoint.
 
-On a file system with locks the lock file is leadership (`driver_lock`): the process holds it as long as it lives. A
+On a file system with locks, the lock of a file is the leadership (`driver_lock`). A process holds it while it lives. A
 session of ZooKeeper or a lease can be lost while the process lives, so two drivers may both believe that they lead.
 Therefore:
 
@@ -50,7 +50,7 @@ class LeadershipProvider(Protocol):
     """The way in which a driver becomes the leader of a job."""
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> Leadership:
-        """Lead the job whose directory is the root of `file_system`; may wait for it, as a stand-by does.
+        """Lead the job whose directory is the root of `file_system`; may wait for it, as a standby does.
 
         Raises `JobDirectoryLockedError` with the leader if it does not wait any longer, `JobDirectoryError` if the job
         cannot be led in this way, and `StorageError` if the leader cannot be determined.

@@ -4,7 +4,7 @@
     ObjectStoreHighAvailability     see `object_store`
     ZooKeeperHighAvailability       see `zookeeper`
 
-A start first reads without leading, then leads, perhaps after waiting as a stand-by, and then takes over. *Driver
+A start first reads without leading, then leads, perhaps after waiting as a standby, and then takes over. *Driver
 files* are files that a driver changes in place without a check of its leadership: Spark's source log, the open no-data
 epoch, a started rollback. If a driver may outlive its leadership, each driver has its own files (`driver_files`). They
 are in the job directory, or in a `driver_directory` on a disk.

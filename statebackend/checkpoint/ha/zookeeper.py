@@ -210,7 +210,7 @@ class ZooKeeperSession:
                 return Rejected(index, result)
         return None
 
-    def may_pass(self, error: Exception) -> bool:
+    def is_connection_error(self, error: Exception) -> bool:
         """Whether an error of kazoo only concerns the connection."""
         errors = self._errors
         return isinstance(
@@ -262,7 +262,7 @@ class ZooKeeperSession:
                 raise
             except (self._errors.KazooException, self.client.handler.timeout_exception) as raised:
                 error = raised
-            if not self.may_pass(error) or not self._may_ask_again(deadline_s):
+            if not self.is_connection_error(error) or not self._may_ask_again(deadline_s):
                 raise StorageError(
                     f"cannot {what} in ZooKeeper at {self.hosts}: {_named(error)}. Check that the servers run and "
                     f"have a quorum, and that this program may read and write there"
@@ -412,7 +412,7 @@ def decode_text(data: bytes, where: str, kind: type) -> Any:
 
 
 _TURN_S = 30.0
-"""Seconds after which a stand-by whose watch was lost checks again."""
+"""Seconds after which a standby checks again if it has lost its watch."""
 
 _ONE_LOOK_S = 0.01
 _CONTENDER = re.compile("[0-9a-f]{32}__lock__[0-9]{10}")
@@ -530,7 +530,7 @@ class ZooKeeperLeadership:
             try:
                 leader = self._leader() or "a driver that has just ended"
             except StorageError:
-                # A stand-by also waits for servers that do not answer.
+                # A standby also waits for servers that do not answer.
                 if is_over:
                     raise
                 continue
@@ -551,7 +551,7 @@ class ZooKeeperLeadership:
         except LockTimeout:
             return False
         except KazooException as error:
-            if not self.session.may_pass(error):
+            if not self.session.is_connection_error(error):
                 raise StorageError(
                     f"cannot stand by for job {self.nodes.job_name!r} below {self.nodes.leaders}: {error!r}"
                 ) from error

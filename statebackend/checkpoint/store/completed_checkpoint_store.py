@@ -230,7 +230,7 @@ class CompletedCheckpointStore:
         return self._pointers.set_aside_places()
 
     def next_checkpoint_id(self) -> int:
-        """Return a new checkpoint id, greater than all former ones.
+        """Return a new checkpoint id, greater than all earlier ones.
 
         The next run may return ids again under which no checkpoint was stored.
         """
@@ -442,7 +442,7 @@ _NEVER_NOTIFIED = -1
 class PinnedCheckpoints:
     """Pins the complete checkpoints that snapshots may refer to, beyond the number to retain.
 
-    A task of ``tasks`` builds each snapshot upon files of the newest checkpoint that it knew to be complete:
+    A task of ``tasks`` builds each snapshot on files of the newest checkpoint that it knows to be complete:
 
         0 is complete, and tasks are notified     1 was frozen before, and has its own files
         2 is frozen                               it refers to files of 0

@@ -7,11 +7,11 @@ They are in the job directory. If the job directory is not on a disk, Spark need
 the program names, below the id of the job.
 
 A driver that was paused while another one became the leader may continue in the middle of a write, and a file system
-does not ask who leads. So each leader copies the files of the former driver into a new directory and uses the copy.
-Later writes of the former driver change files that are no longer read. The store of the leadership records which
+does not ask who leads. So each leader copies the files of the previous driver into a new directory and uses the copy.
+Later writes of the previous driver change files that are no longer read. The store of the leadership records which
 directory is valid.
 
-The former driver may still write while its files are copied. Spark writes each file of its log once, under a unique
+The previous driver may still write while its files are copied. Spark writes each file of its log once, under a unique
 name, in an order in which every prefix is valid: offsets of a source, plan of the batch, commit. So a copy that equals
 a second listing is a valid state of the log, as after a crash. A driver that lost the leadership finishes at most one
 batch, so two listings soon agree.
@@ -70,8 +70,8 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
     Files are linked where possible, because they are never changed in place.
 
     Raises:
-        JobDirectoryMismatchError: The former files are on a disk and missing. The job would read its sources again.
-        StorageError: The former files change all the time.
+        JobDirectoryMismatchError: The previous files are on a disk and missing. The job would read its sources again.
+        StorageError: The previous files change all the time.
     """
     if file_system.local_path() is not None:
         check_driver_files(file_system, source_directory)
@@ -101,7 +101,7 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
 
 
 def check_driver_files(file_system: CheckpointFileSystem, directory: str) -> None:
-    """Raise `JobDirectoryMismatchError` if the driver files of a former driver are not on this disk.
+    """Raise `JobDirectoryMismatchError` if the driver files of a previous driver are not on this disk.
 
     ``directory`` is "" for a job that never had a driver directory.
     """
@@ -110,7 +110,7 @@ def check_driver_files(file_system: CheckpointFileSystem, directory: str) -> Non
     local_path = file_system.local_path(directory)
     if local_path is None or not os.path.isdir(local_path):
         raise JobDirectoryMismatchError(
-            f"the files of the former driver (Spark's log of the sources, the open epoch) are not in "
+            f"the files of the previous driver (Spark's log of the sources, the open epoch) are not in "
             f"{file_system.location(directory)}: pass the directory that the job used before "
             f"(spark_log_directory; on the command line --driver-directory), or start from a savepoint in a new job "
             f"directory"
@@ -118,7 +118,7 @@ def check_driver_files(file_system: CheckpointFileSystem, directory: str) -> Non
 
 
 def delete_driver_files(file_system: CheckpointFileSystem, names: Iterable[str]) -> None:
-    """Delete the directories of former drivers. A driver that still writes may leave files for the next call."""
+    """Delete the directories of previous drivers. A driver that still writes may leave files for the next call."""
     for name in names:
         with contextlib.suppress(CheckpointError):
             file_system.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")

@@ -19,7 +19,7 @@ renew in time keeps the lease if no other driver has acquired it.
 |---|---|
 | ends, and releases the lease | immediately |
 | is killed, paused, or disconnected from the store | one duration after it started to watch |
-| is alive | never; its error names the leader after a third of the duration, or it waits as a stand-by |
+| is alive | never; its error names the leader after a third of the duration, or it waits as a standby |
 
 `driver-lease.json` is a checksummed JSON file (see `checksummed_json`) with the fields of `LeaseRecord`.
 """
@@ -136,7 +136,7 @@ class ObjectStoreLease:
     """Leadership by a lease in the job directory, on a store with conditional writes; a `LeadershipProvider`.
 
     Attributes:
-        lease_ms: Duration of the lease. After a leader was killed, the next one waits so long.
+        lease_ms: Duration of the lease. After a leader was killed, the next one waits for this time.
         is_stand_by: Whether a driver waits while another one leads, instead of raising an error.
         monotonic_ms: A monotonic clock.
         sleep: Waits for a number of seconds.

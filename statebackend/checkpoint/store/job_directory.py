@@ -243,7 +243,7 @@ def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system:
     if found.job_name != wanted.job_name:
         raise JobDirectoryMismatchError(
             f"{file_system.uri} belongs to job {found.job_name!r}, not to {wanted.job_name!r}. Use another "
-            "job directory, or the job's former name."
+            "job directory, or the job's previous name."
         )
     if found.max_parallelism != wanted.max_parallelism:
         raise JobDirectoryMismatchError(

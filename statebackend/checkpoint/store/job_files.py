@@ -174,6 +174,6 @@ def check_stored_in(file_system: CheckpointFileSystem, stored_in: str | None) ->
         searched = "in the directory only" if stored_in is None else f"in {stored_in}"
         raise JobDirectoryMismatchError(
             f"the completed checkpoints of {file_system.uri} are recorded in {recorded}, but this driver would look "
-            f"{searched}. Start the job with its former high availability, or start a new job directory from a "
+            f"{searched}. Start the job with its previous high availability, or start a new job directory from a "
             f"savepoint"
         )

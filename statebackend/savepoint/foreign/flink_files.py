@@ -373,7 +373,7 @@ class FlinkFiles(CheckpointFileSystem):
     def _header(self, region: _Region, stop: int, read_header: Callable[[DataInputView], _Header]) -> _Header:
         if not 0 <= stop <= min(region.size_bytes, MAX_HEADER_BYTES):
             raise ForeignFormatError(
-                f"{region.location}: the meta data ends at byte {region.start + stop}, which is not in the state"
+                f"{region.location}: the metadata ends at byte {region.start + stop}, which is not in the state"
             )
         with region.opened() as read:
             source = DataInputView(read(0, stop))

@@ -228,7 +228,7 @@ class _Header:
             except UnknownSnapshotError as error:
                 return self._after_unknown(start, rest, tokens, unknown + 1, error)
         if source.remaining:
-            raise MalformedDataError(f"{source.remaining} bytes follow the meta data at byte {source.position}")
+            raise MalformedDataError(f"{source.remaining} bytes follow the metadata at byte {source.position}")
         return tokens
 
     def _role(self) -> str:

@@ -13,7 +13,7 @@ All integers are big-endian. ``UTF`` is Java's modified UTF-8 with an unsigned 1
     operator state := u8(4) i32(n) (UTF(state name) u8(mode) i32(n) i64(offset)*)* stream
     keyed      := u8(0)
                 | u8(3 | 7 | 12) range i64(offset of a key group)* stream [12: UTF(id)]
-                | u8(5 | 11) i64(checkpoint id) UTF(backend id) range [11: i64(size)] stream(meta data)
+                | u8(5 | 11) i64(checkpoint id) UTF(backend id) range [11: i64(size)] stream(metadata)
                   twice, shared and private: i32(n) (UTF(file name) stream)*  [11: UTF(id)]
     range      := i32(first key group) i32(number of key groups)
     stream     := u8(0)
@@ -92,7 +92,7 @@ class KeyGroupsHandle:
 
 @frozen
 class IncrementalHandle:
-    """The files of a RocksDB database, by name, and the file with the meta data of its states."""
+    """The files of a RocksDB database, by name, and the file with the metadata of its states."""
 
     first_key_group: int
     key_group_count: int

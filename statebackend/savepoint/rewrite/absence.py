@@ -140,7 +140,7 @@ def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainde
         for index, subtask in enumerate(operator.subtasks):
             if any(marker in part.meta for part in subtask.parts for marker in markers):
                 yield Remainder(
-                    f"operator {operator.uid!r}, subtask {index}", "the marker, in the meta data of its state"
+                    f"operator {operator.uid!r}, subtask {index}", "the marker, in the metadata of its state"
                 )
     for attribute in fields(CheckpointMetadata):
         texts = _texts_in(getattr(savepoint.metadata, attribute.name))

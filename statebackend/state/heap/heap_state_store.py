@@ -154,7 +154,7 @@ class HeapStateStore(StateStore):
         self.tables.clear()
 
     def release_states(self) -> None:
-        """End the epoch of a store that is kept: invalidate its handles, and await new registrations of descriptors.
+        """End the epoch of a kept store: invalidate its handles. The next epoch registers its descriptors again.
 
         A descriptor with the same serializers reuses the entries. One with other serializers is checked for
         compatibility, as after a restore.
@@ -165,7 +165,7 @@ class HeapStateStore(StateStore):
             table.schema = table.schema.unregistered()
 
     def catch_up(self, restored: RestoredHandle, parameters: KeyedStateBackendParameters | None = None) -> bool:
-        """Apply the increments that a newer handle has more than this store, as a cheaper restore.
+        """Apply the increments of a newer handle that this store does not have. This is a cheaper restore.
 
         Returns False and changes nothing if this is impossible: the handle is of another subtask, file system or
         backend, a state has another schema, files were merged, or another attempt won an epoch. The caller then

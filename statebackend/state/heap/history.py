@@ -2,9 +2,9 @@
 
 One dict maps entry keys to what is stored, the *live* entries. Every read and write goes to it. In addition there is a
 chain of *epochs*, one from each snapshot to the next. An epoch records what it changed and what was stored before. A
-freeze starts a new epoch, whatever the size of the state. A frozen value is what the first later epoch that changed its
-key recorded; without such an epoch it is the live entry. This is Flink's copy-on-write per entry, with the old version
-next to the table instead of in it.
+freeze starts a new epoch, whatever the size of the state. The frozen value of a key is the value that the first later
+epoch recorded for it. If no later epoch changed the key, the frozen value is the live entry. This is Flink's
+copy-on-write per entry, with the old version next to the table instead of in it.
 
 The recorded values also serve the digest of an epoch: an entry that is rewritten with its old value is not a change.
 
@@ -13,12 +13,12 @@ Another thread reads a snapshot while the owner writes. It needs no lock:
 1. The owner records the old value before it changes an entry.
 2. The reader reads the live entry first, and then looks for a change in the later epochs.
 
-If the epochs contain no change, it had not started when the live entry was read. Single operations of dicts and lists
-are atomic in CPython. Only `copy_now` iterates over a dict that may change.
+If the epochs contain no change of the entry, then no change had started when it was read. Single operations of dicts
+and lists are atomic in CPython. Only `copy_now` iterates over a dict that may change.
 
 The keys of a key group are listed apart, in *members*, at eight bytes a key. The owner's hot path does not touch these
-lists: the epoch records that a key is new, and a reader of the state adds it. Members may be removed or listed twice;
-the lists are rebuilt when there are too many of those.
+lists: the epoch records that a key is new, and a reader of the state adds it. The lists may contain removed keys, and
+keys twice. They are rebuilt when they contain too many removed keys.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class EntryHistory:
     def _renew_members(self, written: EpochChanges) -> None:
         """Drop removed members, if there are many.
 
-        Keys that epochs after ``written`` changed stay: a snapshot that is prepared meanwhile may need them.
+        Keys that epochs after ``written`` changed are kept: a snapshot that is prepared meanwhile may need them.
         """
         if self._removed_count <= max(_MIN_REMOVED, len(self.live) // 2):
             return
@@ -256,7 +256,7 @@ class FrozenEntries:
         self._history.release(self, is_written)
 
     def tidy(self, new_keys: NewKeys, fold: Fold) -> None:
-        """Drop what is no longer needed, if it is much. Call it after `release`."""
+        """Drop removed members and merge the epochs of failed snapshots, if there are many. Call it after `release`."""
         self._history.tidy(self.last, new_keys, fold)
 
 

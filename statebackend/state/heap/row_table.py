@@ -1,7 +1,7 @@
 """Value state on the heap for bulk access: stored bytes by raw key, so that a snapshot encodes nothing.
 
-An epoch records the row of each changed key before its first change, None for a new key. A snapshot passes on whole
-columns: a key costs about a microsecond, while encoding it would cost several.
+An epoch records, for each changed key, its row before the first change; None for a new key. A snapshot writes whole
+columns of rows, which takes about a microsecond per key. Encoding a key and its value would take several.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY_START: Final = KEY_GROUP.size
 
 
 class RowKeys:
-    """Splits raw keys. The bytes of the namespace have a fixed length, so no serializer is needed."""
+    """Splits raw keys into key and namespace. All namespaces have the same length, so no serializer is needed."""
 
     __slots__ = ("from_bytes", "namespace_bytes", "to_bytes")
 
@@ -88,7 +88,7 @@ class RowTable(HeapTable):
             has_row = [older is not None or row is not None for older, row in zip(olders, rows, strict=True)]
             raw_keys, olders, rows = (list(compress(column, has_row)) for column in (raw_keys, olders, rows))
             if len(entries.epochs) == 1:
-                # A key that came and went in one epoch was never a member.
+                # A key that was added and removed in one epoch was never a member.
                 entries.removed_count = rows.count(None)
         for start in range(0, len(raw_keys), BATCH_ROWS):
             part = slice(start, start + BATCH_ROWS)
@@ -125,7 +125,7 @@ class RowTable(HeapTable):
 
 
 class HeapRowValueState(HeapStateHandle, RowValueState[T]):
-    """Values for bulk access."""
+    """The handle of a `RowTable`: values as the bytes of their rows, read and written many at once."""
 
     __slots__ = ("_encoded_default", "_last_keys", "_serializer", "name", "raw_keys")
 

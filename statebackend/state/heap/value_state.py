@@ -101,7 +101,7 @@ class ValueTable(HeapTable):
         changes, to_bytes, write, is_unchanged = first.changes, self.keys.to_bytes, self.form.write, self.is_unchanged
         changed: list[tuple[int, bytes, bytes, Any, Any]] = []
         columns = changes.items(), self.olders(first), self.stored_at(entries, list(changes))
-        # A key that came and went in one epoch was never a member.
+        # A key that was added and removed in one epoch was never a member.
         was_member = len(entries.epochs) > 1
         for (key, change), older, stored in zip(*columns, strict=True):
             if stored is None:

@@ -86,7 +86,7 @@ MAX_UNMERGED_FILES: Final = 64
 """A local database is deleted if RocksDB did not merge this many files of one state."""
 
 MAX_SMALL_FILES: Final = 4 * MAX_FILES
-"""It is also deleted at this many files, plus the number that its bytes would fill. A restore makes `MAX_FILES`."""
+"""It is also deleted if it has this many files more than its size explains. A restore makes `MAX_FILES`."""
 
 FULL_FILE_BYTES: Final = 1 << 20
 """RocksDB merges only the files of level zero. A file whose keys sort after all others is put at the last level. New

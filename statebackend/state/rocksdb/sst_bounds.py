@@ -2,7 +2,7 @@
 
 RocksDB trusts a file. A block of 30 KB that is compressed with zstd can hold a value of 1 GB. So a file must be as this
 backend writes it: LZ4 blocks or uncompressed ones, a partitioned index, and data blocks that do not overlap. The check
-follows the index as RocksDB does. It decompresses the index, but of data blocks it reads only the headers.
+follows the index as RocksDB does. It decompresses the index, and reads only the headers of data blocks.
 
     file      := data and filter blocks, index partitions, filter index, index, properties, metaindex, footer
     block     := content  u8 compression  u32 checksum       an LZ4 block begins with its decompressed size
@@ -24,14 +24,14 @@ from statebackend.state.errors import StateRestoreError
 __all__ = ["TABLE_FORMAT_VERSION", "check_sst_file"]
 
 TABLE_FORMAT_VERSION: Final = 6
-"""The version of RocksDB's table format that this backend writes, whatever a release of RocksDB writes by default."""
+"""The version of RocksDB's table format that this backend writes. It does not depend on RocksDB's default."""
 
 _MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 _FOOTER_BYTES: Final = 53
 _TRAILER_BYTES: Final = 5
 _UNCOMPRESSED, _LZ4 = 0, 4
 _MAX_RATIO: Final = 256
-"""A byte of an LZ4 block never describes more bytes."""
+"""The limit of decompressed bytes per byte of an LZ4 block; LZ4 itself has a smaller limit."""
 
 _FILTER: Final = b"partitionedfilter.rocksdb.BuiltinBloomFilter"
 _INDEX, _PROPERTIES = b"rocksdb.index", b"rocksdb.properties"
@@ -46,7 +46,11 @@ Handle = tuple[int, int]
 
 
 def check_sst_file(path: str) -> None:
-    """Raises `StateRestoreError` if a block claims too many bytes, or the file has another form."""
+    """Check a downloaded file.
+
+    Raises:
+        StateRestoreError: A block claims more bytes than LZ4 can store in it, or the file has another form.
+    """
     with open(path, "rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -59,7 +63,7 @@ def check_sst_file(path: str) -> None:
 
 
 class _FormError(Exception):
-    """The file has another form. The caller adds its path."""
+    """The file does not have the form that this backend writes. The caller adds the path."""
 
 
 def _check(data: Any) -> None:
@@ -90,7 +94,7 @@ def _check(data: Any) -> None:
 
 
 def _check_block(data: Any, handle: Handle) -> tuple[int, int]:
-    """Return the place of the content of a block, and its size: 0 if it is not compressed."""
+    """Return the position of the content of a block, and its decompressed size; 0 if it is not compressed."""
     offset, size = handle
     if not 0 <= offset <= offset + size <= len(data) - _TRAILER_BYTES:
         raise _FormError(f"it has no block of {size} bytes at {offset}")
@@ -115,7 +119,7 @@ def _content(data: Any, handle: Handle) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block of names. Raises `_FormError` for a name that is not greater than the last."""
+    """Yield the keys and values of a block of names. Raises `_FormError` if the names do not ascend."""
     key, place, end = b"", 0, _end_of_entries(block)
     while place < end:
         shared, place = _varint(block, place)
@@ -129,7 +133,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _index_entries(block: bytes) -> Iterator[Handle]:
-    """The blocks in a block of the index. Raises `_FormError` if RocksDB could find others."""
+    """Yield the blocks that a block of the index names. Raises `_FormError` if RocksDB could find other ones."""
     end = _end_of_entries(block)
     place = 0
     for (restart,) in struct.iter_unpack("<I", block[end:-4]):

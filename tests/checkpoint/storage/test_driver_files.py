@@ -39,7 +39,7 @@ def test_driver_files_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: p
     names = ["commits/1", "offsets/0", "offsets/1", "sources/0/0", "sources/0/1"]
     assert own.list_files() == ("no-data-epoch.json", *(f"spark/{name}" for name in names))
     assert own.read_file("no-data-epoch.json") == b"two"
-    # What the former driver writes now is its own business.
+    # What the previous driver writes now is its own business.
     fs.write_file("drivers/former/spark/offsets/2", b"of a driver that woke up")
     fs.write_file("drivers/former/no-data-epoch.json", b"three")
     assert own.read_file("no-data-epoch.json") == b"two"
@@ -63,7 +63,7 @@ def test_driver_files_that_keep_changing_are_an_error(tmp_path: Path, monkeypatc
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, changes: list[Callable[[], object]]) -> None:
-    """Makes one change after each read of the files of the former driver, until none is left."""
+    """Makes one change after each read of the files of the previous driver, until none is left."""
     list_files = CheckpointFileSystem.list_files
 
     def look_and_change(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:

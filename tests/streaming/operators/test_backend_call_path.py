@@ -37,7 +37,7 @@ class Watching(KeyedProcessFunction[Any, Any, Any]):
         if event != "call" or not frame.f_code.co_filename.startswith(str(REPOSITORY)):
             return
         module = frame.f_globals["__name__"]
-        # What a context asks on the way, of the plan or of meta data, is not a part of it.
+        # What a context asks on the way, of the plan or of metadata, is not a part of it.
         if frame.f_code.co_name in ("get_state", "_register", "register") and module not in passed:
             passed.append(module)
 

@@ -158,8 +158,8 @@ def _doubled_counts_twice() -> Patch:
 
     from statebackend.checkpoint.coordinator import checkpoint_coordinator
 
-    wrapped = acknowledge_again(checkpoint_coordinator._judge_repetition)
-    return lambda: mock.patch.object(checkpoint_coordinator, "_judge_repetition", wrapped)
+    wrapped = acknowledge_again(checkpoint_coordinator._classify_repetition)
+    return lambda: mock.patch.object(checkpoint_coordinator, "_classify_repetition", wrapped)
 
 
 def _state_not_synced() -> Patch:
