@@ -1,8 +1,8 @@
 """The content of a `_metadata` file as objects: state by operator, time, timers, source positions, sinks.
 
 A checkpoint id only defines the order of checkpoints. The records that a checkpoint covers are in `source_positions`; a
-no-data epoch has the positions of the checkpoint before it. After a rollback ids continue from the older checkpoint,
-and checkpoints that had these ids before are set aside.
+no-data epoch has the positions of the checkpoint before it. After a rollback on Spark, ids continue from the
+older checkpoint, and checkpoints that had these ids before are set aside. The local runtime never uses an id again.
 
 Constructors check the invariants, so they hold before a write and after a read. `parent_digest` is the checksum of the
 parent's whole `_metadata` file: the history is a hash chain, as in TigerBeetle's superblock.
