@@ -99,7 +99,7 @@ def report_generated(name: str, count: int, seed: int, processes: int) -> int:
             results = pool.imap_unordered(_run_group, groups)
         for done, found in enumerate(results, 1):
             failures |= found
-            # A run that is stopped has said what it found.
+            # A stopped run has already printed its failures.
             failing = f": {', '.join(map(str, sorted(found)))} failed" if found else ""
             print(f"group {done} of {len(groups)}{failing}", file=sys.stderr, flush=True)
     took_s = time.monotonic() - started_s

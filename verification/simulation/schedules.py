@@ -31,11 +31,11 @@ class Plan(Protocol):
 
     @property
     def seed(self) -> int:
-        """What chance begins with."""
+        """The seed of the random generators."""
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What goes wrong."""
+        """The faults that are injected."""
 
     def description(self) -> str:
         """The plan in a few lines."""
@@ -64,7 +64,7 @@ def run_schedule(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
     """Run a schedule once. An error that no fault explains is a failure."""
     machine = Machine.of_seed(plan.seed, plan.faults, keeps_lines)
     failure = None
-    # What the product logs when storage fails is what the schedule wants to happen.
+    # The product logs failures of the storage, which the schedule causes on purpose.
     logging.disable(logging.WARNING)
     began_s = time.process_time()
     try:

@@ -12,7 +12,7 @@ from statebackend.checkpoint.barriers.elements import CheckpointBarrier
 __all__ = ["Cancellation", "Channel", "Origin", "Record"]
 
 Origin = tuple[int, int, int]
-"""Where a record comes from: a source, its subtask, and the place there."""
+"""The origin of a record: a source, its subtask, and the position there."""
 
 
 @frozen
@@ -45,11 +45,11 @@ class Channel:
     stands_still: bool = False
     elements: deque[Element] = field(factory=deque)
     unannounced: list[CheckpointBarrier] = field(factory=list)
-    """Barriers that lie in it, and of which the reader has not heard."""
+    """Barriers in the channel that were not announced to the reader yet."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the sender may send. Barriers take no room."""
+        """Whether the sender may send. Barriers do not count towards the capacity."""
         return sum(isinstance(one, Record) for one in self.elements) < self.capacity
 
     @property

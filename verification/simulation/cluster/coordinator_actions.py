@@ -77,9 +77,9 @@ class CoordinatorActions:
     tasks: RunTasks
     run_id: str
     is_settled: bool = False
-    """Whether a checkpoint is complete that has everything; it is forgotten when something is processed again."""
+    """Whether a complete checkpoint covers everything; reset when something is processed again."""
     timers: dict[tuple[str, int], int] = field(factory=dict)
-    """When each is due, in milliseconds."""
+    """The due time of each timer, in milliseconds."""
     _chores: list[tuple[str, Callable[[], None]]] = field(factory=list)
     _requests: int = 0
     _kinds: dict[int, CheckpointRequestKind] = field(factory=dict)
@@ -196,7 +196,7 @@ class CoordinatorActions:
         try:
             root = self.storage.add(metadata)
         except (LeadershipLostError, UncertainCheckpointError) as error:
-            # Nothing can be stored by this driver any more.
+            # This driver can store nothing from here on.
             raise JobFailed(str(error)) from error
         except MissingFileError as error:
             # The next leader has deleted unreferenced files. No current leader needs them.

@@ -2,7 +2,7 @@
 
 * A holder that renews the lease keeps it. Another one writes it only after the lease has expired, by a monotonic clock,
   or after the holder has released it.
-* A former holder does not regain the lease by a renewal.
+* An earlier holder does not regain the lease by a renewal.
 """
 
 from __future__ import annotations

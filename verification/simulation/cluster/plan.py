@@ -92,13 +92,13 @@ class ClusterPlan:
     savepoints: tuple[int, ...]
     faults: tuple[Fault, ...]
     is_on_objects: bool = False
-    """Whether the job is on an object store, and its driver leads by a lease that another may take."""
+    """Whether the job is on an object store, where another driver may take the lease of its driver."""
     lease_ms: int | None = None
-    """How long that lease is."""
+    """The duration of the lease, in milliseconds."""
     is_stand_by: bool = False
-    """Whether a driver that finds another one alive waits for it, and is not rejected."""
+    """Whether a driver waits while another one leads, instead of being rejected."""
     is_led_by_zookeeper: bool = False
-    """Whether it is on a disk, and its checkpoints and its leader are noted in ZooKeeper."""
+    """Whether the job is on a disk, and ZooKeeper records its leader and its checkpoints."""
 
     @classmethod
     def of_seed(cls, seed: int) -> ClusterPlan:

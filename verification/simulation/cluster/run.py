@@ -28,7 +28,7 @@ __all__ = ["ClusterRun"]
 
 _MOST_MOVES: Final = 8_000
 _MOST_HEARD: Final = 8
-"""So many messages may arrive next, the oldest ones."""
+"""How many of the oldest messages may arrive next."""
 _SETTLING_MOVES: Final = 400
 
 
@@ -59,7 +59,7 @@ class ClusterRun:
 
     @property
     def has_lease(self) -> bool:
-        """Whether its lease, if it has one, is still its own."""
+        """Whether it still holds its lease; True without a lease."""
         held, known = self._storage.lease.held, self._storage.history.lease
         return held is not None and known is not None and known.is_held_by(held.token)
 

@@ -22,7 +22,7 @@ from verification.simulation.host.machine import Machine
 __all__ = ["RunLease"]
 
 _MOST_LOOKS: Final = 35
-"""Behind so many, three lengths and more, who stands by for a driver that lives is ended."""
+"""After this many looks, more than three durations, a driver that waits for a live leader is ended."""
 
 
 @define(eq=False)
@@ -35,7 +35,7 @@ class RunLease:
     is_stand_by: bool
     beside: RunLease | None = None
     lost: LeadershipLostError | None = None
-    """Set when a renewal has found that another driver has it."""
+    """Set when a renewal finds that another driver holds the lease."""
     held: DriverLease | None = None
     _keep: Callable[[], bool] | None = None
     _interval_ms: int = 0
@@ -106,7 +106,7 @@ class RunLease:
             try:
                 self.beside.renew_if_due()
             except ProcessDied:
-                # It was not this one that died; the other notices when it moves on.
+                # The other driver died, not this one. It notices at its next move.
                 self.beside = None
 
 

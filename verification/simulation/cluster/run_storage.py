@@ -41,7 +41,7 @@ __all__ = ["RunStorage", "StoredTask"]
 _JOB_ROOT: Final = "job"
 
 StoredTask = tuple[TaskState, tuple[tuple[FileHandle, int], ...]]
-"""What a checkpoint has of a task, and in which files, each with the place up to which it has what was seen."""
+"""The state of a task in a checkpoint, and its files, each with the number of origins up to its end."""
 
 
 @define(eq=False)

@@ -44,7 +44,7 @@ class RunTasks:
     tasks: dict[TaskId, Task] = field(factory=dict)
     channels: list[Channel] = field(factory=list)
     ends: dict[int, tuple[TaskId, TaskId]] = field(factory=dict)
-    """Who sends on each channel, and who reads it."""
+    """The sender and the reader of each channel."""
 
     def build(self) -> None:
         """Create all tasks and channels, empty."""
@@ -170,7 +170,7 @@ class RunTasks:
 
     def _upload(self, task: Task, snapshot: Snapshot) -> None:
         del task.snapshots[snapshot.checkpoint_id]
-        # Each is built upon the one before, whatever became of that; now and then a new one is whole.
+        # Each snapshot builds on the previous one, complete or not. Now and then a snapshot is whole.
         files = [] if snapshot.is_savepoint or len(task.files) > 3 else list(task.files)
         stored_upto = files[-1][1] if files else 0
         data = snapshot.state.encode(stored_upto)

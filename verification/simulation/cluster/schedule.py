@@ -66,7 +66,7 @@ class _ClusterSchedule:
             else:
                 raise Violation("the job comes to its end: it fails again and again")
             _check_seen(self.plan, run)
-            # Whatever is left to strike does not: the last start shows what all runs have left.
+            # The remaining faults are dropped: the last start shows the state that all runs have left.
             machine.faults.end()
             machine.disk.lists_late = False
             machine.zookeeper.silent_until_s = 0.0
@@ -100,13 +100,13 @@ class _ClusterSchedule:
             require_that(is_renewed, f"who is rejected has seen another one alive: {error}")
             self.machine.trace.add(f"--- over: {error}")
         except StorageError as error:
-            # Only a start lets a failure of the storage through, and comes again. All else is not a fault's doing.
+            # A failure of the storage may end a start, which is then repeated. No fault causes any other error.
             self.machine.trace.add(f"--- over: {error}")
         except CheckpointError as error:
-            # Who does not lead any more finds what is there in any state: it only must complete nothing.
+            # A driver that lost the leadership may find files in any state. It must only complete nothing.
             require_that(not run.leads, f"a job goes on from what it has stored: {error}")
             self.machine.trace.add(f"--- over: {error}")
-        # A driver whose job has failed gives back what it has; it may die of that.
+        # A driver whose job has failed releases its resources, and may die while it does.
         with contextlib.suppress(ProcessDied):
             run.close()
 

@@ -108,7 +108,7 @@ class Task:
     decline: Callable[[int], None]
     state: TaskState = field(factory=TaskState)
     files: tuple[tuple[FileHandle, int], ...] = ()
-    """What a completed checkpoint has stored already, each file with the place up to which it has what was seen."""
+    """The files of the last completed checkpoint, each with the number of origins up to its end."""
     snapshots: dict[int, Snapshot] = field(factory=dict)
     newest_id: int = -1
     captured: set[int] = field(factory=set)
@@ -221,7 +221,7 @@ class Task:
     def _trigger(self, action: Trigger) -> None:
         assert self.handler is not None
         self._snapshot(action.barrier)
-        # The handler has captured nothing so far if it says no more: it is whole then.
+        # Without further actions the handler captures nothing, so the snapshot is whole.
         self.snapshots[action.barrier.checkpoint_id].is_whole = True
 
     def _start_capture(self, action: StartCapture) -> None:

@@ -37,7 +37,7 @@ class GraphModel:
         return self._taken()
 
     def watermark(self, source: int, time: int) -> list[Output]:
-        """A source sends a watermark; `END` is its end."""
+        """A source sends a watermark; `END` ends the source."""
         self._advance(source, 0, time)
         return self._taken()
 

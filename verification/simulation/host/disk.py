@@ -42,16 +42,16 @@ class SimulatedDisk:
     files: dict[str, bytes] = field(factory=dict)
     synced: dict[str, bytes] = field(factory=dict)
     solid: set[str] = field(factory=set)
-    """Files whose bytes are synced, whatever becomes of their names."""
+    """Files whose bytes are synced, even if their names are not."""
     on_other_driver: Callable[[FaultKind, Process], None] | None = None
-    """What another driver does, when it is time for one, beside the process that it comes to."""
+    """Runs another driver beside the given process, when a fault starts one."""
     on_written: Callable[[str, bytes], None] = lambda path, content: None
     """Called with every object that is written under a condition."""
     changed: dict[str, int] = field(factory=dict)
-    """Of an object store, the step at which an object was put or deleted last."""
+    """On an object store: the step of the last put or delete of each object."""
     lists_late: bool = True
     points: set[tuple[str, str]] = field(factory=set)
-    """Faults that struck, and at which step of which kind of file."""
+    """The faults that happened, with their step and the kind of file."""
 
     def lose_power(self) -> None:
         """Lose, keep or tear what was not synced."""
@@ -60,7 +60,7 @@ class SimulatedDisk:
             now, before = self.files.get(path), self.synced.get(path)
             left = [now, before]
             if now is not None and path not in self.solid:
-                # The name is on the disk before the bytes are: what is in between is nothing, or zeros.
+                # The name reaches the disk before the bytes, which are then missing or zeros.
                 cut = self.chance.randrange(len(now) + 1)
                 left += [now[:cut], now[:cut] + bytes(len(now) - cut)]
             kept = self.chance.choice(left)
@@ -139,7 +139,7 @@ class SimulatedStorage:
                 disk.solid.add(temporary)
             late_fault = self._step("rename", path)
             if disk.files.pop(temporary, None) is None:
-                # Another driver has removed it: to that one it is what an unfinished checkpoint has left.
+                # Another driver has removed it as a remnant of an unfinished checkpoint.
                 raise FileNotFoundError(errno.ENOENT, "no such file", temporary)
             disk.files[full] = data
             disk.solid.discard(full)

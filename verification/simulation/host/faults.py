@@ -90,9 +90,9 @@ class Faults:
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._by_step = {(one.place, one.at): one for one in faults}
         self.steps: Counter[FaultPlace] = Counter()
-        """How many of each kind there were."""
+        """The number of steps of each kind so far."""
         self.struck: list[tuple[Fault, str]] = []
-        """Those that did, and at what."""
+        """The faults that happened, with their steps."""
 
     def end(self) -> None:
         """Drop the remaining faults."""

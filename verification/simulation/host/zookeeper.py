@@ -44,7 +44,7 @@ __all__ = ["SimulatedZooKeeper"]
 _SILENT_S: Final = 30.0
 _MOST_UNAWARE_REQUESTS: Final = 6
 _MOST_TURNS: Final = 12
-"""Behind so many looks, a driver that waits to lead in vain is ended."""
+"""After this many looks, a driver that waits in vain to lead is ended."""
 
 
 @define
@@ -64,9 +64,9 @@ class SimulatedZooKeeper:
     now_s: float = 0.0
     silent_until_s: float = 0.0
     sessions: dict[int, Process] = field(factory=dict)
-    """Those that have not ended, and whose they are."""
+    """The live sessions, with their processes."""
     heard_of: Process | None = None
-    """Who gives signs of life though another driver waits to lead."""
+    """The process whose session stays alive while another driver waits to lead."""
     _last_session: int = 0
     _last_number: int = 0
 
@@ -250,7 +250,7 @@ class SimulatedKazooClient:
             self._unaware = 1 + self.servers.disk.chance.randrange(_MOST_UNAWARE_REQUESTS)
 
     def abandon(self) -> None:
-        """Its process is ended, which has waited for long enough."""
+        """End its process, which has waited long enough."""
         self._process.die()
         self._process.check()
 

@@ -68,7 +68,7 @@ _STEPS: Final = {
 """About as many as there are in a schedule."""
 
 _ROCKSDB_SHARE: Final = 0.04
-"""Its files are real ones first, which takes many times as long."""
+"""RocksDB writes real files first, which takes many times as long."""
 
 
 @frozen(kw_only=True)
@@ -92,7 +92,7 @@ class JobPlan:
     """Whether sinks have two phases."""
     backend: str = "heap"
     stops: tuple[int, ...] = ()
-    """The move of each of the first lives at which it is asked to stop with a savepoint, and goes on in the next."""
+    """For each of the first runs, the move at which it must stop with a savepoint. The next run continues."""
 
     @classmethod
     def of_seed(cls, seed: int) -> JobPlan:

@@ -34,7 +34,7 @@ _END_MS: Final = 1 << 60
 _RULES: Final = BroadcastStateDescriptor("rules", int, int)
 
 Row = tuple[int, int, int]
-"""A key, an id, a number: of a record its place in its key. The id of a timer is its time, made negative."""
+"""Key, id and number, which is the position of a record within its key. The id of a timer is its negated time."""
 
 
 @define(eq=False)
@@ -204,7 +204,7 @@ def _build_broadcast(sources: Sequence[DataStream], observer: Observer, sinks: S
 
 
 def _numbered(events: Sequence[Event]) -> list[Row]:
-    """What `Numbered` gives of a source, in the order in which the events come."""
+    """Return the rows that `Numbered` emits for a source, in the order of the events."""
     rows: list[Row] = []
     counts: Counter[int] = Counter()
     timers: dict[int, set[int]] = defaultdict(set)

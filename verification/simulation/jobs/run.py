@@ -57,7 +57,7 @@ _SLOW_ONE_IN: Final = 5
 
 
 _backend: Final = functools.cache(state_backend)
-"""What is installed is looked for once, and not for each life of each job."""
+"""Cached, because it reads the entry points of all installed packages."""
 
 
 class DriverDied(Exception):
@@ -75,13 +75,13 @@ class JobHistory:
     positions: dict[tuple[str, int], dict[str, int]] = field(factory=dict)
     outputs: dict[tuple[str, int], list[list[Row]]] = field(factory=dict)
     written_by: dict[int, str] = field(factory=dict)
-    """The run that has stored each checkpoint, or was about to."""
+    """The run that stored each checkpoint, or was about to store it."""
     stored: set[int] = field(factory=set)
     acknowledged: set[tuple[str, int, TaskId]] = field(factory=set)
     given: dict[int, list[Row]] = field(factory=dict)
-    """What each sink was given, which no restart takes back."""
+    """The records that each sink received. A restart does not revert them."""
     systems: dict[int, OtherSystem] = field(factory=dict)
-    """What sinks with two phases write to."""
+    """The external system of two-phase sinks."""
 
 
 class _WatchedStore(DirectoryCheckpointStore):
@@ -96,7 +96,7 @@ class _WatchedStore(DirectoryCheckpointStore):
         try:
             handle = super().add(metadata)
         except MissingFileError as error:
-            # No fault takes a file away: somebody dropped what a snapshot was built upon.
+            # No fault deletes a file, so the product deleted a file that a snapshot builds on.
             self._run.broken = f"no file is missing that a checkpoint needs: {error}"
             raise
         self._run.has_stored(metadata)
@@ -256,7 +256,7 @@ class JobRun:
         for index, source in enumerate(run.job_network.sources.values()):
             name = f"source-{index}"
             events = self.plan.events[index]
-            # The end is not a place in what is read: who comes to it again says it again.
+            # The end is not a position of the source: a run that reaches it again reports it again.
             self._positions[name] = min(self._positions.get(name, 0), len(events) - 1)
             for event in events[self._positions[name] :]:
                 if event.time is None:

@@ -50,7 +50,7 @@ class Version:
 
 @frozen
 class UpgradePlan:
-    """A chain of versions; ``seed`` draws what is written under each."""
+    """A chain of versions; ``seed`` decides the values written under each version."""
 
     seed: int
     versions: tuple[Version, ...]
@@ -110,7 +110,7 @@ class _Drawn:
         self._count = 0
 
     def versions(self) -> Iterator[Version]:
-        # Imported here because the model needs the types of this package, and the plan its opinion.
+        # Imported here, because the model imports the types of this package, and the plan uses the model.
         random = self._random
         key: Type = Scalar("str") if random.random() < 0.4 else self._enum()
         current = Version(self._record(0), key, random.random() < 0.3)
