@@ -144,13 +144,19 @@ ABSENT: Final = _Absent()
 
 @frozen
 class DeclaredField:
-    """A field as its class declares it; ``hint`` is its type, including ``Annotated``.
+    """A field as its class declares it.
 
-    ``argument`` is how it is passed to what makes a record, by place unless ``keyword_only``. ``metadata`` is what the
-    class says of the field (`typeserializers.kernel.record_families`), and ``former_names`` are names that the class
-    itself knows the field by beside its own. A ``default_factory`` takes no argument; a default ``needs_other_fields``
-    if the class computes it from them. A field that ``is_given`` is one that a constructor takes; any other is
-    rejected, because it could not be restored.
+    Attributes:
+        name: The name of the field.
+        hint: Its type hint, including ``Annotated``.
+        default: Its default value.
+        default_factory: A function without arguments that creates its default.
+        argument: The name of its argument in the constructor of records.
+        keyword_only: Whether this argument is passed by keyword; otherwise it is passed by position.
+        metadata: The metadata of the field, which may declare its evolution.
+        former_names: Other names of the field that the class defines, such as aliases.
+        is_given: Whether the constructor takes the field. Any other field is rejected: it could not be restored.
+        needs_other_fields: Whether the class computes the default from other fields.
     """
 
     name: str

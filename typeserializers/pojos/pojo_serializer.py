@@ -140,10 +140,17 @@ R = TypeVar("R")
 class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     """Writes the fields of a record class in the layout of Flink's POJOs.
 
-    ``name`` is the Java class, by default ``__pojo_class__``. ``field_serializers`` overrides the type hints, which
-    ``rules`` map to serializers. ``registered_subclasses`` are classes, or serializers of them, in the
-    order of Flink's registrations; a subclass that is not registered is written with its name. Raises
-    `UnknownTypeError` for a class or field that cannot be a POJO, `ValueError` for more than 256 registrations.
+    Args:
+        record_class: The class of the values.
+        name: The name of the Java class; by default ``__pojo_class__``.
+        field_serializers: Serializers by field name, which replace those of the type hints.
+        registered_subclasses: Subclasses, or their serializers, in the order of Flink's registrations. A subclass that
+            is not registered is written with its name.
+        rules: The rules from type hints to serializers.
+
+    Raises:
+        UnknownTypeError: The class or a field cannot be a POJO.
+        ValueError: There are more than 256 registrations.
     """
 
     def __init__(

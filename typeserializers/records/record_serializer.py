@@ -358,17 +358,25 @@ R = TypeVar("R")
 class AttrsSerializer(CompiledTypeSerializer[R]):
     """Writes the fields of a record class; evolves by name (see `typeserializers.evolution.record_evolution`).
 
-    ``field_serializers`` overrides what the type hints say. ``name`` is the stable name of the record, the class's
-    own by default; ``former_names`` are those it had before. ``schema_version`` counts the changes that need a
-    converter, and ``converters`` maps a version to the function that leads from it to the next: it gets the values of
-    the fields by name, in a dict, and returns those of the next version. What the last one returns is completed by the
-    rules: values that no converter touched are widened, and absent fields get their defaults. The last four may stand
-    on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``. ``source_serializers`` are
-    those of old values whose classes converters need: of pickles, and of records that are to be more than stand-ins.
-    ``rules`` say what the type hints mean.
+    The class may declare three of the arguments itself: ``__former_names__``, ``__schema_version__`` and
+    ``__converters__``.
 
-    Raises `UnknownTypeError` for a class or field that cannot be a record, `ValueError` for a converter that could
-    never be used.
+    Args:
+        record_class: The class of the values.
+        field_serializers: Serializers by field name, which replace those of the type hints.
+        name: The stable name of the record; by default the name of the class.
+        former_names: Earlier names of the record.
+        schema_version: The number of changes that needed a converter, plus 1.
+        converters: By version, the function from that version to the next one. It receives the values of the fields by
+            name in a dict, and returns those of the next version. The rules complete the result of the last one: they
+            widen values that no converter replaced, and absent fields get their defaults.
+        source_serializers: Serializers of old values whose classes the converters need. Without them, converters
+            receive stand-ins for records, and pickles are rejected.
+        rules: The rules from type hints to serializers.
+
+    Raises:
+        UnknownTypeError: The class or a field cannot be a record.
+        ValueError: A converter could never be used.
     """
 
     def __init__(

@@ -35,10 +35,16 @@ _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
 class EnumSerializer(CompiledTypeSerializer[C]):
     """A constant of an ``enum.Enum``.
 
-    ``name`` is the stable name of the enum, by default that of its class; give the name of Java's class to share state
-    with Flink. ``former_names``, or ``__former_names__`` on the class, are those it had before. ``constants`` is the
-    wire order of constant names, by default that of the class; a reconfigured serializer has another one, and a
-    restored one those of the snapshot alone. Raises `ValueError` if there are none, or the class does not have them.
+    Args:
+        enum_class: The class of the values.
+        constants: The names of the constants in the order of their ordinals; by default the order of the class. A
+            restored or reconfigured serializer has the order of the snapshot.
+        name: The stable name of the enum; by default the name of the class. To share state with Flink, pass the name of
+            the Java class.
+        former_names: Earlier names of the enum; by default ``__former_names__`` of the class.
+
+    Raises:
+        ValueError: There are no constants, or the class does not have them.
     """
 
     def __init__(

@@ -107,8 +107,8 @@ def encode_block(text: str, utf_8: bytes) -> tuple[int, bytes]:
     if size == 3 * count:
         units = int.from_bytes(utf_8, "little")
         if units & _LEADS == _exactly("0000e0", count):
-            # None has four bytes in UTF-8, and another fewer: 4, 6 and 6 bits, the highest ones first. What has a
-            # byte of its own here, flags the one before it.
+            # All characters have three bytes in UTF-8, which hold 4, 6 and 6 bits, the highest ones first. Each further
+            # byte of a number sets the continuation flag of the byte before it.
             units = (
                 units >> 16 & _BITS_0_TO_5_AND_FLAG
                 | units >> 2 & _BIT_6
@@ -157,7 +157,7 @@ def decode_block(data: bytes, count: int) -> str | None:
     if size - high.bit_count() != count or data[-1] >= 0x80:
         return None
     if size == 3 * count and units & _TRIPLE == _exactly("008080", count):
-        # Three bytes each, as the character has in UTF-8, unless it is half of one.
+        # Each number has three bytes, and so has its character in UTF-8, unless it is a surrogate.
         utf_8 = (
             units << 16 & _BITS_0_TO_5_BEHIND
             | units << 2 & _BIT_6_BEHIND
@@ -174,7 +174,7 @@ def decode_block(data: bytes, count: int) -> str | None:
     if (high | behind).bit_count() != size:
         # A byte that neither continues a number nor follows such a byte.
         return _decode_mixed(data)
-    # Two bytes each, or three: without the third ones, if there is no more in them than two bits, they are pairs.
+    # Each number has two or three bytes. Without the third bytes, which hold two bits, all numbers are pairs of bytes.
     third = (high & behind) << 8
     pairs = (
         (units ^ units & (third >> 7 | third >> 6)).to_bytes(size, "little").translate(None, b"\0") if third else data
@@ -182,11 +182,11 @@ def decode_block(data: bytes, count: int) -> str | None:
     if len(pairs) != 2 * count:
         return None
     units = int.from_bytes(pairs, "little")
-    goes_on = units & _NARROW_HIGH
+    continues = units & _NARROW_HIGH
     units = units & _LOW_BITS | units >> 1 & _MIDDLE_BITS
     if third:
         lasts = int.from_bytes(utf_16_le_encode(data.translate(None, HIGH_BYTES).decode("latin-1"))[0], "little")
-        units |= lasts << 14 & (goes_on | goes_on >> 1)
+        units |= lasts << 14 & (continues | continues >> 1)
     return utf_16_le_decode(units.to_bytes(2 * count, "little"), "surrogatepass", True)[0]
 
 
@@ -195,18 +195,18 @@ def _decode_mixed(data: bytes) -> str | None:
     wide = int.from_bytes(utf_16_le_encode(data.decode("latin-1"))[0], "little")
     high = wide & _HIGH_BIT
     # All bits of a lane are set where its byte is not the last one of its number.
-    goes_on = (high >> 7) * 0xFFFF
+    continues = (high >> 7) * 0xFFFF
     low = wide ^ high
-    # Of each byte the number that begins there, if it has one byte or two; then if it has three.
-    units = low | low >> 9 & goes_on
-    three = goes_on >> 16 & goes_on
+    # For each byte, the number that begins there: first as a number of one or two bytes, then of three.
+    units = low | low >> 9 & continues
+    three = continues >> 16 & continues
     if three:
         last = wide >> 32 & three
         if last & _NO_THIRD_BYTE:
             return None
         units |= last << 14
     # A position in the middle of a number starts no number.
-    units ^= units & goes_on << 16
+    units ^= units & continues << 16
     lanes = units.to_bytes(2 * len(data), "little")
     try:
         return utf_16_le_decode(lanes, "strict", True)[0].encode().translate(None, b"\0").decode()
