@@ -250,7 +250,9 @@ class LocalDatabase:
         assert self._read_only is not None
         name = schema.meta.name
         table = self.tables[name] = RocksDBTable(schema, self._sharing, self._read_only.rows[name], files)
-        table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
+        table.queue_ends = QueueEnds(
+            version.lower_bounds.get(name, b""), version.heads.get(name), version.upper_bounds.get(name)
+        )
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
         """Write entries to a new file, without other changes; None if there are no entries."""
@@ -315,6 +317,7 @@ class LocalDatabase:
         self._change()
         old_place, old_files = table.place, table.files
         table.move_to(family, files)
+        table.queue_ends = QueueEnds()
         old_files.discard()
         self.engine.drop(old_place)
 
@@ -324,6 +327,7 @@ class LocalDatabase:
         ends = {name: table.queue_ends for name, table in self.tables.items()}
         bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
         heads = {name: one.head for name, one in ends.items() if one.head is not None}
+        upper_bounds = {name: one.upper_bound for name, one in ends.items() if one.upper_bound is not None}
         try:
             ended = {} if self._read_only is None else self._read_only.end()
             kept = {name: rows for name, rows in ended.items() if rows}
@@ -331,7 +335,7 @@ class LocalDatabase:
                 self._engine.close()
             if snapshot_taken is not None and self._unopenable is None and not self._is_damaged:
                 self.directory.write_version(
-                    LocalVersion(snapshot_taken, families, bounds, heads, kept, self._changed_rows)
+                    LocalVersion(snapshot_taken, families, bounds, heads, upper_bounds, kept, self._changed_rows)
                 )
         finally:
             self.directory.close()

@@ -92,15 +92,17 @@ _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 class LocalVersion:
     """The content of a local database: the state id of the snapshot, and the column family of each state.
 
-    ``lower_bounds`` are bytes below which a priority queue has no element. ``heads`` are the known first entries of
-    queues, empty bytes for an empty queue. ``kept`` is the overlay: rows that are not yet in the database, None for a
-    row to delete. ``changed_rows`` is how many rows the last use changed, as an estimate for the next use.
+    ``lower_bounds`` are bytes below which a priority queue has no element, ``upper_bounds`` the known bytes above which
+    it has none. ``heads`` are the known first entries of queues, empty bytes for an empty queue. ``kept`` is the
+    overlay: rows that are not yet in the database, None for a row to delete. ``changed_rows`` is how many rows the last
+    use changed, as an estimate for the next use.
     """
 
     state_id: str
     column_families: Mapping[str, str]
     lower_bounds: Mapping[str, bytes] = field(factory=dict)
     heads: Mapping[str, bytes] = field(factory=dict)
+    upper_bounds: Mapping[str, bytes] = field(factory=dict)
     kept: Mapping[str, Mapping[bytes, bytes | None]] = field(factory=dict)
     changed_rows: int = 0
 
@@ -145,9 +147,9 @@ class LocalStateDirectory:
             content = json.loads(written)
             if content["boot_id"] != _boot_id():
                 return None
-            bounds, heads = (
+            bounds, heads, upper_bounds = (
                 {name: bytes.fromhex(known) for name, known in content[field_name].items()}
-                for field_name in ("lower_bounds", "heads")
+                for field_name in ("lower_bounds", "heads", "upper_bounds")
             )
             kept = {
                 name: {
@@ -156,7 +158,13 @@ class LocalStateDirectory:
                 for name, rows in content["kept"].items()
             }
             version = LocalVersion(
-                content["state_id"], content["column_families"], bounds, heads, kept, content["changed_rows"]
+                content["state_id"],
+                content["column_families"],
+                bounds,
+                heads,
+                upper_bounds,
+                kept,
+                content["changed_rows"],
             )
             return version if _is_sound(version) else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -175,6 +183,7 @@ class LocalStateDirectory:
             "column_families": dict(version.column_families),
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
             "heads": {name: head.hex() for name, head in version.heads.items()},
+            "upper_bounds": {name: bound.hex() for name, bound in version.upper_bounds.items()},
             "kept": {
                 name: {key.hex(): None if value is None else value.hex() for key, value in rows.items()}
                 for name, rows in version.kept.items()
@@ -241,7 +250,7 @@ def _is_sound(version: LocalVersion) -> bool:
         type(version.state_id) is str
         and type(version.changed_rows) is int
         and all(number.isdecimal() and of == name for name, (number, of) in numbers_and_names.items())
-        and places.keys() >= {*version.lower_bounds, *version.heads, *version.kept}
+        and places.keys() >= {*version.lower_bounds, *version.heads, *version.upper_bounds, *version.kept}
     )
 
 

@@ -15,6 +15,8 @@ queue. Memory is bounded by the pages and the changes; too many changes are writ
 * *Members* are the live entries of the heap. A removed entry stays until it is at the top, or more than half are dead.
 * An element beyond the frontier is changed without a read: the change is the same whether the store has it or not. An
   unchanged member is in the store. Before the frontier the store has nothing but members and changed elements.
+* The *upper bound* is not smaller than any stored element. Elements above it are not in the store, so the digest of a
+  snapshot needs no look-up for them. It is known for a queue that began empty in the local database.
 * The *lower bound* of a key group is the last polled head. Polled elements are deletions in the database until a
   compaction, and scans must step over them. So the first scan of an epoch starts there. The version of the local
   database holds the bound, and the first entry, which shows without a read that no timer is due.
@@ -78,6 +80,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         "in_store",
         "lower_bound",
         "stored_head",
+        "upper_bound",
     )
 
     def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, max_changes: int) -> None:
@@ -85,6 +88,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         self.lower_bound = b""
         self.stored_head: bytes | None = None
         """The first entry in the store; empty bytes if there is none, None if it is not known."""
+        self.upper_bound: bytes | None = None
+        """No element in the store is larger; None if it is not known."""
         self._max_changes = max_changes
         self._changes: dict[bytes, bool] = {}
         self.in_store: dict[bytes, bool] = {}
@@ -122,8 +127,10 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             self.stored_head = self._heap[0] if self._heap else b""
         if changes:
             # If nothing is left, all changed entries were removed.
-            first = self._heap[0] if self._heap else max(changes)
+            first, last = self._heap[0] if self._heap else max(changes), max(changes)
             self.lower_bound = first[:-2]
+            if self.upper_bound is not None:
+                self.upper_bound = max(self.upper_bound, last[:-2])
             self._forget()
         return changes
 
@@ -141,10 +148,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             return False
         self._members.add(entry)
         changes = self._changes
-        if entry not in changes:
-            frontier = self._frontiers.get(entry[-2:])
-            if frontier is None or entry < frontier:
-                self.in_store[entry] = False
+        if entry not in changes and self._is_absent(entry):
+            self.in_store[entry] = False
         changes[entry] = True
         heappush(heap, entry)
         return heap[0] is entry
@@ -154,17 +159,21 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             super().add_entries(entries)
             return
         heap = self._heap or self._readied_heap()
-        members, changes, frontiers, in_store = self._members, self._changes, self._frontiers, self.in_store
+        members, changes = self._members, self._changes
         new = [entry for entry in dict.fromkeys(entries) if entry not in members]
-        for entry in new:
-            if entry not in changes:
-                frontier = frontiers.get(entry[-2:])
-                if frontier is None or entry < frontier:
-                    in_store[entry] = False
+        absent = [entry for entry in new if entry not in changes and self._is_absent(entry)]
+        self.in_store.update(dict.fromkeys(absent, False))
         changes.update(dict.fromkeys(new, True))
         members.update(new)
         heap += new
         heapify(heap)
+
+    def _is_absent(self, entry: bytes) -> bool:
+        """Whether an entry that is neither a member nor changed is known not to be in the store."""
+        frontier = self._frontiers.get(entry[-2:])
+        if frontier is None or entry < frontier:
+            return True
+        return self.upper_bound is not None and entry[:-2] > self.upper_bound
 
     def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
         polled = super().poll_entries(is_due, min(most, _POLLED_SINGLY))
@@ -319,13 +328,14 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
 
 @frozen
 class QueueEnds:
-    """The start of a queue: bytes below which it has no element, and its first entry.
+    """The ends of a queue in the store: bytes below and above which it has no element, and its first entry.
 
-    The entry is empty if there are no elements, None if it is not known.
+    The entry is empty if there are no elements. None for what is not known.
     """
 
     lower_bound: bytes = b""
     head: bytes | None = None
+    upper_bound: bytes | None = None
 
 
 def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
@@ -357,6 +367,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         self.stored_rows = stored_rows
         self.lower_bound = ends.lower_bound
         self.stored_head = ends.head
+        self.upper_bound = ends.upper_bound
         self._bounds = bounds
         self._keep_ends = keep_ends
 
@@ -374,7 +385,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         """Return the changes since the last call, unordered."""
         in_store = self.in_store
         changes = self.take_changes()
-        self._keep_ends(QueueEnds(self.lower_bound, self.stored_head))
+        self._keep_ends(QueueEnds(self.lower_bound, self.stored_head, self.upper_bound))
         return Drained.from_changes(_rows_of(changes), _rows_of(in_store))
 
     def write_back(self) -> None:

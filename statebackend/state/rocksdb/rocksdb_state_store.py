@@ -35,6 +35,7 @@ from statebackend.state.backend_parameters import KeyedStateBackendParameters, K
 from statebackend.state.composite_key import KEY_GROUP
 from statebackend.state.entry_migration import EntryMigration
 from statebackend.state.errors import StateBackendError
+from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.progress import Operation, StateProgress
 from statebackend.state.rocksdb.cached_state import (
     DEFAULT_CACHE_BYTES,
@@ -48,6 +49,7 @@ from statebackend.state.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES, SstWr
 from statebackend.state.rocksdb.file_chain import ContentDigest, FrozenChain
 from statebackend.state.rocksdb.local_database import LocalDatabase, merge_increments
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory
+from statebackend.state.rocksdb.priority_queue import QueueEnds
 from statebackend.state.rocksdb.restore import ROCKSDB_BACKEND, RestoreTarget, open_or_restore
 from statebackend.state.rocksdb.table import RocksDBTable, TableSharing
 from statebackend.state.snapshot_task import SnapshotTask
@@ -312,7 +314,10 @@ class RocksDBStateStore(StateStore):
         self._first_new_chunk = self.sequence
 
     def create_table(self, schema: StateSchema) -> RocksDBTable:
-        return self.database.add_table(schema)
+        table = self.database.add_table(schema)
+        if schema.meta.kind is PRIORITY_QUEUE:
+            table.queue_ends = QueueEnds(upper_bound=b"")
+        return table
 
     def restore_as_is(self, table: RocksDBTable, schema: StateSchema) -> None:
         table.schema = schema

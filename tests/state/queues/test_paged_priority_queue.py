@@ -150,8 +150,10 @@ def test_many_elements_are_added_and_polled_together_as_one_by_one(max_changes, 
     monkeypatch.setattr(priority_queue, "_MIN_HEAPIFIED", 3)
     monkeypatch.setattr(priority_queue, "_POLLED_SINGLY", 3)
     generator = random.Random(max_changes)
-    for _ in range(15):
+    for round_number in range(16):
         queue = ListedQueue(max_changes)
+        # Whether a queue knows that it began empty does not change what it holds.
+        queue.upper_bound = b"" if round_number % 2 else None
         model = QueueModel(queue)
         for _ in range(12):
             spread = generator.choice([3, 50, 2_000])
@@ -181,6 +183,22 @@ def test_few_pages_are_read_for_many_due_elements():
     rest = queue.poll_many(lambda element: element.timestamp < 1_000, 2_000)
     assert len(rest) == 1_000
     assert queue.peek() == timer(1_000, 3)
+
+
+def test_elements_above_all_stored_ones_are_known_to_be_absent():
+    queue = ListedQueue()
+    queue.upper_bound = b""
+    queue.add_all([(timer(number), group) for number in range(100) for group in KEY_GROUPS])
+    queue.write_back()
+    late, early = timer(1_000), timer(98, 7)
+    queue.add_all([(late, 4), (early, 4)])
+    assert queue.in_store == {queue.entry_of(late, 4): False}
+    queue.write_back()
+    queue.poll()
+    queue.add(timer(999), 4)
+    queue.add(timer(1_001), 4)
+    assert queue.entry_of(timer(999), 4) not in queue.in_store
+    assert queue.in_store[queue.entry_of(timer(1_001), 4)] is False
 
 
 def test_flushed_changes_are_released():

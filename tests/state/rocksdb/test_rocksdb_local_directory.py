@@ -75,6 +75,20 @@ def test_the_scans_of_a_queue_start_at_its_first_element(harness):
     assert list(backend.get_priority_queue(TIMERS)) == [timer(5)]
 
 
+def test_the_largest_element_of_a_queue_is_known_only_for_its_own_database(harness):
+    backend = harness.open(ROCKSDB, local="local")
+    backend.get_priority_queue(TIMERS).add_all((timer(number), number % 10) for number in range(100))
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    largest = TIMERS.element_serializer.to_bytes(timer(99))
+    for local, expected in (("local", largest), ("another", None)):
+        backend = harness.open(ROCKSDB, handle, local=local)
+        assert backend._store.tables["timers"].queue_ends.upper_bound == expected
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all([(timer(99), 9), (timer(200), 0)])
+        assert sorted(element.timestamp for element in queue) == [*range(100), 200]
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_any_other_version_is_restored_from_its_handle(harness, offset):
     first, _ = epoch(harness, None, 0)
