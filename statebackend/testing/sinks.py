@@ -361,7 +361,8 @@ class SinkContract:
                 again.sink.roll_back(again.lineage, 0)
             assert self.visible(target) == rows_of_epochs(0, 1, 2)
             return
-        again.sink.roll_back(again.lineage, 0)
+        hidden = again.sink.roll_back(again.lineage, 0)
+        assert [one for one in hidden or () if type(one) is not str] == [], "roll_back() returns texts, for the report"
         assert self.visible(target) == rows_of_epochs(0)
         # A crash repeats the call.
         again.sink.roll_back(again.lineage, 0)

@@ -236,7 +236,8 @@ class JobSinks:
         hidden: dict[str, Sequence[str]] = {}
         try:
             for uid, sink in self.rollback_sinks.items():
-                hidden[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), planned.checkpoint_id))
+                # A custom sink may return nothing.
+                hidden[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), planned.checkpoint_id) or ())
         except SinkError:
             if is_first_attempt and not hidden:
                 # Nothing has changed.
