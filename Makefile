@@ -56,7 +56,7 @@ build/flink-%/.installed:
 # Flink 1.20 stores no uids of operators, so its state goes to ours and back by uids that the test passes.
 test-flink: environment build/flink-2.3.0/.installed build/flink-1.20.3/.installed
 	@FLINK_LIB=$$(echo build/flink-2.3.0/lib/python3*/site-packages/pyflink/lib) \
-		$(RUN) python -m pytest tests/savepoint/foreign/test_flink_engine.py
+		$(RUN) python -m pytest tests/savepoint/foreign/test_flink_engine.py tests/savepoint/foreign/test_flink_operators.py
 	@FLINK_LIB=$$(echo build/flink-1.20.3/lib/python3*/site-packages/pyflink/lib) \
 		$(RUN) python -m pytest tests/savepoint/foreign/test_flink_engine.py -k "restores or back"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
-from attrs import evolve
+from attrs import evolve, frozen
 
 from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.cli.job_loading import load_job
@@ -42,6 +42,7 @@ __all__ = [
     "STATUSES",
     "Job",
     "LinePrinter",
+    "LossAdvice",
     "comparison_answer",
     "print_comparison",
     "print_comparisons",
@@ -87,13 +88,31 @@ def worst_outcome(comparisons: Sequence[Comparison]) -> Outcome:
     return max((one.outcome for one in comparisons), key=list(Outcome).index, default=Outcome.RESTORES)
 
 
+@frozen
+class LossAdvice:
+    """What is printed for stored state that the job does not have: the outcome, and the end of the advice."""
+
+    outcome: str
+    rename: str
+    for_state: str
+    for_operator: str
+
+
+_AT_A_START: Final = LossAdvice(
+    Outcome.REJECTED_UNLESS_ALLOWED.value,
+    "in a rewritten savepoint (Plan().{}, docs/changing-state.md)",
+    "start with allow_non_restored_state=True, which keeps it as it is, unread",
+    "start with allow_non_restored_state=True, which drops its state",
+)
+
+
 def print_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
     """Print a single comparison completely. Of several, print each outcome, and then the first of the worst ones."""
     if len(answers) == 1:
         print_comparison(printer, answers[0])
         return
     for answer in answers:
-        _print_outcome(printer, answer)
+        _print_outcome(printer, answer, _AT_A_START)
     worst = max((Outcome[answer["outcome"].upper()] for answer in answers), key=list(Outcome).index)
     text = [answer for answer in answers if answer["outcome"] == worst.name.lower()]
     for answer in () if worst is Outcome.RESTORES else text[:1]:
@@ -102,9 +121,17 @@ def print_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
         print_comparison(printer, answer)
 
 
-def print_comparison(printer: LinePrinter, answer: Answer) -> None:
+def print_comparison(printer: LinePrinter, answer: Answer, advice: LossAdvice = _AT_A_START) -> None:
     """Print a comparison completely."""
-    _print_outcome(printer, answer)
+    unregistered = (
+        f"not registered by the job. Register it under its old name, or rename it "
+        f"{advice.rename.format('rename_state')}; or {advice.for_state}"
+    )
+    dropped = (
+        f"the job has no operator of this uid. Give an operator its old uid back, or the state the new one "
+        f"{advice.rename.format('rename_operator')}; or {advice.for_operator}"
+    )
+    _print_outcome(printer, answer, advice)
     if answer["rejection"] is not None:
         printer.line(f"  {answer['rejection']}", "red")
     for uid, operator in answer["operators"].items():
@@ -116,28 +143,17 @@ def print_comparison(printer: LinePrinter, answer: Answer) -> None:
         for name, state in operator["operator_states"].items():
             _print_state(printer, "operator state", name, state)
         for name in operator["unregistered"]:
-            printer.line(f"  state {name!r}: {_UNREGISTERED}", "yellow")
+            printer.line(f"  state {name!r}: {unregistered}", "yellow")
         for name in operator["unregistered_operator_states"]:
-            printer.line(f"  operator state {name!r}: {_UNREGISTERED}", "yellow")
+            printer.line(f"  operator state {name!r}: {unregistered}", "yellow")
     for uid in answer["dropped_operators"]:
-        printer.line(f"operator {uid!r}: {_DROPPED}", "yellow")
+        printer.line(f"operator {uid!r}: {dropped}", "yellow")
 
 
-_UNREGISTERED: Final = (
-    "not registered by the job. Register it under its old name, or rename it in a rewritten savepoint "
-    "(Plan().rename_state, docs/changing-state.md); or start with allow_non_restored_state=True, which keeps it as it "
-    "is, unread"
-)
-_DROPPED: Final = (
-    "the job has no operator of this uid. Give an operator its old uid back, or the state the new one "
-    "(Plan().rename_operator, docs/changing-state.md); or start with allow_non_restored_state=True, which drops its "
-    "state"
-)
-
-
-def _print_outcome(printer: LinePrinter, answer: Answer) -> None:
-    outcome = answer["outcome"]
-    printer.line(f"{answer['stored']}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
+def _print_outcome(printer: LinePrinter, answer: Answer, advice: LossAdvice) -> None:
+    outcome = Outcome[answer["outcome"].upper()]
+    text = advice.outcome if outcome is Outcome.REJECTED_UNLESS_ALLOWED else outcome.value
+    printer.line(f"{answer['stored']}: {text}", _OUTCOMES[answer["outcome"]])
 
 
 def _print_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:

@@ -166,7 +166,8 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     for operator in answer["operators"]:
         uid = operator["uid"]
         printer.line("")
-        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {format_bytes(operator['size_bytes'])}")
+        size = format_bytes(operator["size_bytes"]) if operator["size_bytes"] else "no state"
+        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {size}")
         timers = due.get(uid)
         if timers is not None:
             event, processing = (
@@ -192,7 +193,8 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
             (one["name"], one["mode"], "", one["elements"], None, None, None, None)
             for one in operator["operator_states"]
         ]
-        printer.table(_STATE_COLUMNS, rows)
+        if rows:
+            printer.table(_STATE_COLUMNS, rows)
 
 
 def print_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:

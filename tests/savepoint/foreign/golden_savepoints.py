@@ -1,10 +1,16 @@
-"""The savepoints that Flink wrote, and what they contain as plain data in the form of their ``expected.json``."""
+"""The savepoints that Flink wrote, and what they contain as plain data in the form of their ``expected.json``.
+
+If ``FLINK_LIB`` is the directory of Flink's jars, `written_by` lets the engine write an archive's savepoint again.
+"""
 
 from __future__ import annotations
 
 import enum
 import json
+import os
 import pathlib
+import subprocess
+import tarfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +23,35 @@ from statebackend.state.operator_state_descriptors import OperatorStateMode
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "flink_savepoints"
 NAMES = tuple(sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
 
+FLINK_LIBRARIES = os.environ.get("FLINK_LIB", "")
+
 _MODES = {
     OperatorStateMode.SPLIT: "SPLIT_DISTRIBUTE",
     OperatorStateMode.UNION: "UNION",
     OperatorStateMode.BROADCAST: "BROADCAST",
 }
+
+
+def run_engine(source: pathlib.Path, *arguments: object, classes: pathlib.Path) -> str:
+    """Run the program with the engine, and return what it prints."""
+    names = ("flink-dist-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j-impl-*.jar")
+    jars = ":".join(str(jar) for name in names for jar in pathlib.Path(FLINK_LIBRARIES).glob(name))
+    subprocess.run(["javac", "-encoding", "UTF-8", "-cp", jars, "-d", classes, source], check=True)
+    opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
+    command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", *opens, "-cp", f"{jars}:{classes}"]
+    command += [source.stem, *map(str, arguments)]
+    return subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE, encoding="utf-8").stdout
+
+
+def written_by(program: str, archive: str, directory: pathlib.Path, *options: str) -> pathlib.Path:
+    """Return a canonical savepoint of the program: of the archive, or with ``FLINK_LIB`` a new one."""
+    if not FLINK_LIBRARIES:
+        with tarfile.open(GOLDEN / archive) as stored:
+            stored.extractall(directory, filter="data")
+        return directory
+    run_engine(pathlib.Path(__file__).with_name(program), directory / "state", 128, *options, classes=directory)
+    [savepoint] = (directory / "state" / "CANONICAL").iterdir()
+    return savepoint
 
 
 def expected_of(name: str) -> dict[str, Any]:

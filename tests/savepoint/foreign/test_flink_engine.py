@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 
 import pytest
+from golden_savepoints import FLINK_LIBRARIES, run_engine
 
 from snapshots.errors import UnresolvableSerializerError
 from statebackend import (
@@ -36,8 +35,7 @@ from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.clock import wall_clock
 from typeserializers import TimeWindow, TimeWindowSerializer
 
-LIBRARIES = os.environ.get("FLINK_LIB", "")
-pytestmark = pytest.mark.skipif(not LIBRARIES, reason="FLINK_LIB is not set")
+pytestmark = pytest.mark.skipif(not FLINK_LIBRARIES, reason="FLINK_LIB is not set")
 
 RESTORING = pathlib.Path(__file__).with_name("RestoreCase.java")
 SOURCE = pathlib.Path(__file__).with_name("SavepointCase.java")
@@ -74,17 +72,6 @@ def test_state_of_the_engine_is_the_state_of_the_model(case: str, tmp_path: path
     # The engine may leave parts of the checkpoint that it was writing when the job was cancelled.
     complete = pathlib.Path(moved).glob("*/chk-*/_metadata")
     check(Savepoint.open(max((one.parent for one in complete), key=lambda one: int(one.name.removeprefix("chk-")))))
-
-
-def run_engine(source: pathlib.Path, *arguments: object, classes: pathlib.Path) -> str:
-    """Run the program with the engine, and return what it prints."""
-    names = ("flink-dist-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j-impl-*.jar")
-    jars = ":".join(str(jar) for name in names for jar in pathlib.Path(LIBRARIES).glob(name))
-    subprocess.run(["javac", "-encoding", "UTF-8", "-cp", jars, "-d", classes, source], check=True)
-    opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
-    command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", *opens, "-cp", f"{jars}:{classes}"]
-    command += [source.stem, *map(str, arguments)]
-    return subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
 def check(savepoint: Savepoint, *, has_timers: bool = True) -> None:

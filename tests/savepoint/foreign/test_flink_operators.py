@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import collections
 import pathlib
-import tarfile
 from typing import Annotated, Any
 
 import attrs
 import pytest
-from golden_savepoints import GOLDEN
+from golden_savepoints import written_by
 
 import typeserializers as ts
 from snapshots import snapshot_from_bytes, snapshot_to_bytes
@@ -53,10 +52,8 @@ def by_key(key_count: int) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    place: pathlib.Path = tmp_path_factory.mktemp("operators")
-    with tarfile.open(GOLDEN / "operators.tar.gz") as archive:
-        archive.extractall(place, filter="data")
-    return place
+    options = ("forms=CANONICAL,async", "execution.checkpointing.snapshot-compression=true")
+    return written_by("OpsCase.java", "operators.tar.gz", tmp_path_factory.mktemp("operators"), *options)
 
 
 @pytest.fixture(scope="module")
