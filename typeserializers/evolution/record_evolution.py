@@ -464,7 +464,9 @@ def _left_to_converters(
             reason = f"{issue.reason} unless a converter reads them"
             issue = evolve(issue, reason=reason, fix=". ".join(filter(None, fixes)))
         elif issue.path and issue.compatibility in (FieldCompatibility.REJECT, FieldCompatibility.LOSSY):
-            reason = f"{issue.reason}: left to the converters"
+            is_lost = issue.compatibility is FieldCompatibility.LOSSY
+            left_to = ", except to the converter that reads them" if is_lost else ": left to the converters"
+            reason = f"{issue.reason}{left_to}"
             issue = evolve(issue, compatibility=FieldCompatibility.MIGRATE, reason=reason, fix="")
         left.append(issue)
     return left

@@ -377,6 +377,7 @@ def test_a_removed_field_is_lost_unless_a_converter_declares_to_read_it() -> Non
     new = third(converters=declared)
     assert lossy_fields(judged(old, new)) == []
     assert "1 -> 2 by seconds_to_minutes, 2 -> 3 by split_route" in str(judged(old, new))
+    assert "its values are lost, except to the converter that reads them" in str(judged(old, new))
     assert migrated(old, new, old.record_class(90, "JFK-LAX", "é")).origin == "JFK"
     assert lossy_fields(judged(old, third(converters={1: declared[1], 2: split_route}))) == [".route"]
     # A converter of an earlier version does not run, so that what it declares does not count.
