@@ -16,7 +16,7 @@ import decimal
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
@@ -534,6 +534,33 @@ def _field_name(name: str, one: Aggregate) -> str:
     return full_name if is_plain else attribute_of_column(full_name)
 
 
+_FUNCTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "count": ("count", ""),
+    "sum": ("sum_", ""),
+    "avg": ("avg", ""),
+    "min": ("min_", ""),
+    "max": ("max_", ""),
+    "first": ("first_value", "ignore_nulls"),
+    "last": ("last_value", "ignore_nulls"),
+    "distinct": ("approx_count_distinct", ""),
+    "top": ("top_k", "k"),
+    "percentile": ("approx_percentile", "percentage"),
+}
+"""The function that makes an aggregate of a kind, and the name of its argument."""
+
+
+def _declared_rename(name: str, one: Aggregate, former_field: str) -> str:
+    """Return the argument of ``aggregate()`` that continues from a former field; empty if it has another kind."""
+    former = former_field.removesuffix(f"_{one.kind}")
+    if former == former_field or _field_name(former, one) != former_field:
+        return ""
+    column = "" if one.column is None else f'"{one.column}", '
+    names = ", ".join(f'"{known}"' for known in (*one.former_names, former))
+    function, parameter = _FUNCTIONS[one.kind]
+    argument = f"{parameter}={one.argument!r}, " if parameter else ""
+    return f"{name}={function}({column}{argument}former_names=[{names}])"
+
+
 class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
     """Aggregates over records of a known schema.
 
@@ -574,6 +601,7 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
                 kind.serializer,
                 tuple(_field_name(former, one) for former in one.former_names),
                 default=kind.default,
+                declared_rename=partial(_declared_rename, name, one),
             )
             for (name, one), kind in zip(aggregates, kinds, strict=True)
         ]

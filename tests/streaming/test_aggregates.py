@@ -311,9 +311,11 @@ def test_a_renamed_aggregate_continues(tmp_path: Path) -> None:
 def test_a_rename_without_the_former_name_is_reported(tmp_path: Path) -> None:
     job = Upgrades(tmp_path)
     job.run(n=count(), total=sum_("n"))
-    assert 'It looks like a rename to totals_sum: declare former_names("total_sum")' in job.report(
+    assert 'looks like a rename to totals_sum: declare totals=sum_("n", former_names=["total"])' in job.report(
         n=count(), totals=sum_("n")
     )
+    assert 'declare m=count(former_names=["n"])' in job.report(m=count(), total=sum_("n"))
+    assert "rename" not in job.report(n=count(), total=max_("n"))
 
 
 def test_a_removed_aggregate_is_reported_as_data_loss(tmp_path: Path) -> None:

@@ -543,8 +543,10 @@ def _declared_fields(record: RecordShape) -> dict[str, DeclaredField]:
 def _declared_rename(record: RecordShape, name: str, former: str) -> str:
     """Return the declaration of a field with a former name, as code for the class."""
     declared = _declared_fields(record).get(name)
-    [known] = [part.former_names for part in record.fields if part.name == name]
-    names = ", ".join(f'"{one}"' for one in (*known, former))
+    [new] = [part for part in record.fields if part.name == name]
+    if new.declared_rename is not None:
+        return new.declared_rename(former)
+    names = ", ".join(f'"{one}"' for one in (*new.former_names, former))
     annotated = f"former_names({names})"
     hint = ABSENT if declared is None else declared.hint
     return annotated if hint is ABSENT else f"{name}: Annotated[{described(hint)}, {annotated}]"
@@ -606,9 +608,8 @@ def _removed(
             )
             continue
         target = _similar_name(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
-        fix = ""
-        if target:
-            fix = f"It looks like a rename to {target}: declare {_declared_rename(record, target, part.name)}"
+        rename = _declared_rename(record, target, part.name) if target else ""
+        fix = f"It looks like a rename to {target}: declare {rename}" if rename else ""
         issues += _skip_issues(part)
         issues.append(
             CompatibilityIssue(

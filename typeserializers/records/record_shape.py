@@ -54,6 +54,8 @@ class RecordField:
     argument: str = field(default="", eq=False)
     keyword_only: bool = field(default=False, eq=False)
     converter: FieldConverter | None = field(default=None, eq=False)
+    declared_rename: Callable[[str], str] | None = field(default=None, eq=False)
+    """Returns the code that declares a former name, for fields that no class declares; empty if there is none."""
     has_default: bool = field(init=False, eq=False, repr=False)
     """Whether a record written without this field can be completed."""
 
