@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from attrs import evolve, frozen
@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from snapshots.compatibility import CompatibilityKind
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.savepoint_directory import check_savepoint_directory
-from statebackend.cli.job_commands import STATUSES, LossAdvice, comparison_answer, print_comparison
+from statebackend.cli.job_commands import AT_AN_IMPORT, STATUSES, comparison_answer, print_comparison
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.opening import show_progress, spark_checkpoint
 from statebackend.cli.printing import Printer
@@ -197,17 +197,9 @@ def _source_answer(source: FlinkSource) -> dict[str, Any]:
 
 
 def _print_rejected(printer: Printer, answers: Sequence[dict[str, Any]]) -> None:
-    print_comparison(printer, answers[0], _AT_AN_IMPORT)
+    print_comparison(printer, answers[0], AT_AN_IMPORT)
     if answers[0]["outcome"] != Outcome.REJECTED.name.lower():
         printer.line("nothing was written. To accept this loss, pass --allow-loss", "red")
-
-
-_AT_AN_IMPORT: Final = LossAdvice(
-    "is not imported, unless --allow-loss leaves the listed state out",
-    "with a plan (--plan FILE, Plan().{}, docs/changing-state.md)",
-    "pass --allow-loss, which leaves it out",
-    "pass --allow-loss, which leaves its state out",
-)
 
 
 def _print_imported(printer: Printer, answer: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
@@ -39,10 +40,10 @@ from statebackend.state.state_compatibility import SchemaReport, StateCompatibil
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
 
 __all__ = [
+    "AT_AN_IMPORT",
     "STATUSES",
     "Job",
     "LinePrinter",
-    "LossAdvice",
     "comparison_answer",
     "print_comparison",
     "print_comparisons",
@@ -104,21 +105,27 @@ _AT_A_START: Final = LossAdvice(
     "start with allow_non_restored_state=True, which keeps it as it is, unread",
     "start with allow_non_restored_state=True, which drops its state",
 )
+AT_AN_IMPORT: Final = LossAdvice(
+    "is not imported, unless --allow-loss leaves the listed state out",
+    "with a plan (--plan FILE, Plan().{}, docs/changing-state.md)",
+    "pass --allow-loss, which leaves it out",
+    "pass --allow-loss, which leaves its state out",
+)
 
 
-def print_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
+def print_comparisons(printer: LinePrinter, answers: Sequence[Answer], advice: LossAdvice = _AT_A_START) -> None:
     """Print a single comparison completely. Of several, print each outcome, and then the first of the worst ones."""
     if len(answers) == 1:
-        print_comparison(printer, answers[0])
+        print_comparison(printer, answers[0], advice)
         return
     for answer in answers:
-        _print_outcome(printer, answer, _AT_A_START)
+        _print_outcome(printer, answer, advice)
     worst = max((Outcome[answer["outcome"].upper()] for answer in answers), key=list(Outcome).index)
     text = [answer for answer in answers if answer["outcome"] == worst.name.lower()]
     for answer in () if worst is Outcome.RESTORES else text[:1]:
         printer.line("")
         printer.line("the first of them:")
-        print_comparison(printer, answer)
+        print_comparison(printer, answer, advice)
 
 
 def print_comparison(printer: LinePrinter, answer: Answer, advice: LossAdvice = _AT_A_START) -> None:
@@ -228,6 +235,7 @@ def check(
         )
     described = load_job(job)
     comparisons: list[Comparison] = []
+    advice = _AT_A_START
     if path is not None:
         compared = described
         if is_lock_file(path):
@@ -238,6 +246,7 @@ def check(
                 # The import leaves sources out, and assigns the keys to the key groups of the job.
                 stored, _ = without_sources(restored, described.operators)
                 compared = evolve(described, max_parallelism=stored.max_parallelism)
+                advice = AT_AN_IMPORT
         other = None if backend is None else state_backend(backend)
         comparison = CompatibilityChecker(compared, stored).compare(backend=other, parallelism=parallelism)
         if comparison.stored == str(Path(path).absolute()):
@@ -248,7 +257,7 @@ def check(
     if history is not None:
         locks += [one for _, one in locks_of_history(history)]
     comparisons += [CompatibilityChecker(described, one).compare() for one in locks]
-    print_answer(as_json, [comparison_answer(one) for one in comparisons], print_comparisons)
+    print_answer(as_json, [comparison_answer(one) for one in comparisons], partial(print_comparisons, advice=advice))
     outcome = worst_outcome(comparisons)
     if not outcome.is_accepted(allow_loss):
         raise typer.Exit(STATUSES[outcome])

@@ -99,6 +99,15 @@ def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, own_registratio
     return sys.modules["imported_job"]
 
 
+def test_a_check_of_a_flink_savepoint_advises_the_options_of_an_import(
+    job: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(GOLDEN / NAMES[0] / "savepoint"), "--job", "imported_job:build"]) == 1
+    printed = capsys.readouterr().out
+    assert "unless --allow-loss leaves the listed state out" in printed
+    assert "allow_non_restored_state" not in printed
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_continues_from_the_import(
     name: str, job: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
