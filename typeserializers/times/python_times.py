@@ -153,6 +153,9 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
         value = plain_numpy_time(value)
         if isinstance(value, datetime.timedelta):
             return plain_timedelta(value)
+        if isinstance(value, datetime.datetime):
+            # NaT of pandas is a datetime. The call raises for it.
+            plain_datetime(value)
         raise TypeError("is not a datetime.timedelta")
 
     def value_of(self, *fields: Any) -> datetime.timedelta:

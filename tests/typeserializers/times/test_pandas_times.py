@@ -84,10 +84,10 @@ def test_nanoseconds_of_a_timedelta_are_rejected_with_value_and_path() -> None:
         serializer.to_bytes([PreciseTimedelta(1)])
 
 
-@pytest.mark.parametrize("hint", [datetime.datetime, Instant, LocalDateTime, Date, SqlTimestamp])
+@pytest.mark.parametrize("hint", [datetime.datetime, datetime.timedelta, Instant, LocalDateTime, Date, SqlTimestamp])
 def test_nat_is_rejected_with_value_and_path(hint: Any) -> None:
     serializer = serializer_for(list[hint | None])
-    with pytest.raises(SerializationError, match=r"\[0\]: NaT is not a time"):
+    with pytest.raises(SerializationError, match=r"\[0\]: NaT is not a time; use None"):
         serializer.to_bytes([NAT])
 
 
