@@ -124,8 +124,8 @@ def _hashable(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return id(value)
-    hashable: Hashable = value
-    return hashable
+    # 1, True and 1.0 are equal, and a converter may return another value with each.
+    return type(value), value
 
 
 class _Absent:

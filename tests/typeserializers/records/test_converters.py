@@ -298,10 +298,11 @@ def test_the_advised_type_can_be_pasted(
 
 
 def test_two_states_of_one_type_keep_their_own_converters() -> None:
-    def doubled_by(factor: int) -> Callable[[int], str]:
+    def doubled_by(factor: float) -> Callable[[int], str]:
         return lambda number: str(factor * number)
 
-    for old, value, function in ((int, 7, str), (float, 7.0, repr), (int, 7, doubled_by(2)), (int, 7, doubled_by(3))):
+    of_integers = [str, doubled_by(2), doubled_by(3), doubled_by(2.0)]
+    for old, value, function in ((float, 7.0, repr), *((int, 7, one) for one in of_integers)):
         source: Any = ts.serializer_for(old)
         hint = Annotated[str, ts.ConvertingSerializer(ts.StringSerializer(), {source: function})]
         assert migrated(source, ts.serializer_for(hint), value) == function(value)
