@@ -21,9 +21,8 @@ def pre_release(where: str, advice: str) -> str:
 def newer_version(where: str, version: object, newest: int) -> str:
     """The error of something in a later version of its format."""
     return (
-        f"{where} was written by a newer version of statebackend: its format has version "
-        f"{format_value(version)}, and this "
-        f"version reads up to {newest}. Install the version that wrote it, or a newer one."
+        f"{where} was written by a newer version of statebackend: its format has version {format_value(version)}, and "
+        f"this version reads up to {newest}. Install the version that wrote it, or a newer one."
     )
 
 

@@ -541,9 +541,8 @@ class AvroSerializer(TypeSerializer[Any]):
                 raise ValueError(lost)
         if self._holds_several_records and self._written(read) != encoded:
             raise ValueError(
-                f"{format_value(value)} matches more than one record of the union, so it would be written as "
-                "another record "
-                f"after it was read: give each record a field that the others do not have"
+                f"{format_value(value)} matches more than one record of the union, so it would be written as another "
+                "record after it was read: give each record a field that the others do not have"
             )
 
     def _decode(self, data: bytes, position: int) -> tuple[Any, int]:

@@ -30,10 +30,12 @@ from statebackend.cli.rewrite_commands import (
     written_answer,
 )
 from statebackend.cli.terminal import (
+    AllowLoss,
     AsJson,
     CheckpointId,
     Moved,
     Place,
+    ScratchDirectory,
     ZooKeeper,
     moved_directories,
     print_answer,
@@ -72,13 +74,8 @@ def import_(
         typer.Option("--plan", metavar="FILE", help="A Python file with a function plan(savepoint) -> Plan."),
     ] = None,
     moved: Moved = None,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Accept the loss of fields, states or operators.")
-    ] = False,
-    scratch: Annotated[
-        str | None,
-        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
-    ] = None,
+    allow_loss: AllowLoss = False,
+    scratch: ScratchDirectory = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert a Flink savepoint, or the checkpoint of a Spark query, to a Statebackend savepoint.
@@ -219,10 +216,7 @@ def export_flink(
     path: Place,
     new: Annotated[str, typer.Argument(metavar="DEST", help="The directory of the new savepoint, absent or empty.")],
     checkpoint: CheckpointId = None,
-    scratch: Annotated[
-        str | None,
-        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
-    ] = None,
+    scratch: ScratchDirectory = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:

@@ -20,7 +20,16 @@ from statebackend.cli.job_commands import STATUSES, Job, comparison_answer, prin
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.opening import show_progress
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
+from statebackend.cli.terminal import (
+    AllowLoss,
+    AsJson,
+    CheckpointId,
+    Place,
+    ScratchDirectory,
+    ZooKeeper,
+    print_answer,
+    services_of,
+)
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.plan import Plan
@@ -31,7 +40,7 @@ from statebackend.savepoint.state_location import find_state
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.runtime.state_registration import keyed_descriptors
 
-__all__ = ["NewPlace", "known_of", "load_plan", "made_plan", "migration_plan", "print_written", "written_answer"]
+__all__ = ["known_of", "load_plan", "made_plan", "migration_plan", "print_written", "written_answer"]
 
 
 NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="The directory of the new savepoint, absent or empty.")]
@@ -46,10 +55,7 @@ def rewrite(
         str, typer.Option("--plan", metavar="FILE", help="A Python file with a function plan(savepoint) -> Plan.")
     ],
     checkpoint: CheckpointId = None,
-    scratch: Annotated[
-        str | None,
-        typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
-    ] = None,
+    scratch: ScratchDirectory = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
@@ -154,9 +160,7 @@ def migrate(
     new: NewPlace,
     job: Job,
     checkpoint: CheckpointId = None,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Accept the loss of fields, states or operators.")
-    ] = False,
+    allow_loss: AllowLoss = False,
     drop_sinks: Annotated[
         bool, typer.Option("--drop-sinks", help="Of a checkpoint: what its sinks had to commit was committed.")
     ] = False,

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
 
 __all__ = [
+    "AllowLoss",
     "AsJson",
     "CheckpointId",
     "Moved",
     "OperatorUid",
     "Overwrite",
     "Place",
+    "ScratchDirectory",
     "SpooledAnswers",
     "StateName",
     "ZooKeeper",
@@ -62,6 +64,13 @@ ZooKeeper: TypeAlias = Annotated[
 Moved: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--moved", metavar="OLD=NEW", help="A directory that a Flink checkpoint names, and its new location."),
+]
+ScratchDirectory: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--scratch", metavar="DIR", help="A directory for sorting, with space for all entries."),
+]
+AllowLoss: TypeAlias = Annotated[
+    bool, typer.Option("--allow-loss", help="Accept the loss of fields, states or operators.")
 ]
 
 

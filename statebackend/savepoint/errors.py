@@ -70,7 +70,6 @@ class RemainsError(SavepointError):
 def failed_function(state_name: str, key: Any, error: Exception) -> PlanError:
     """Return the error for a function of the plan that raised ``error`` for an entry of this key."""
     return PlanError(
-        f"state {state_name!r}, key {format_value(key)}: a function of the plan failed with "
-        f"{type(error).__name__}: {error}. "
-        f"Nothing was written"
+        f"state {state_name!r}, key {format_value(key)}: a function of the plan failed with {type(error).__name__}: "
+        f"{error}. Nothing was written"
     )

@@ -202,9 +202,8 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
                 "",
                 FieldCompatibility.REJECT,
                 "literal-values-removed",
-                f"the state may hold {cut(', '.join(map(format_value, removed)), _MAX_SHOWN_VALUES)}, which "
-                "is not one of "
-                f"{new_serializer.described()}",
+                f"the state may hold {cut(', '.join(map(format_value, removed)), _MAX_SHOWN_VALUES)}, which is not one "
+                f"of {new_serializer.described()}",
                 "Keep these values, or say what becomes of them in the field's metadata: converted_by(function)",
             ),
         )

@@ -126,10 +126,9 @@ def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
     for (one, _), (other, _) in pairwise(sorted(sessions)):
         if other.start <= one.end:
             return (
-                f"the sessions {format_value(one)} and {format_value(other)} would become one, and a plan "
-                "cannot merge their "
-                f"contents. Let them end first (stop the job with drain=True), or leave one out in all states "
-                f"(keep_entries)"
+                f"the sessions {format_value(one)} and {format_value(other)} would become one, and a plan cannot merge "
+                "their contents. Let them end first (stop the job with drain=True), or leave one out in all states "
+                "(keep_entries)"
             )
     return None
 
@@ -339,8 +338,7 @@ def _holds(predicate: Callable[[Any], bool], element: Any, name: str) -> bool:
     except Exception as error:
         raise PlanError(
             f"operator state {name!r}, {format_value(element)}: a function of the plan failed with "
-            f"{type(error).__name__}: "
-            f"{error}. Nothing was written"
+            f"{type(error).__name__}: {error}. Nothing was written"
         ) from error
     if flag is not True and flag is not False:
         raise PlanError(f"operator state {name!r}: a predicate returned {format_value(flag)}, neither True nor False")

@@ -179,9 +179,8 @@ def whole_milliseconds(clock: Clock) -> Clock:
         time_ms = clock()
         if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
             raise JobDefinitionError(
-                f"the clock returned {format_value(time_ms)}; it must return milliseconds since 1970 as an "
-                "integer, such as "
-                f"lambda: time.time_ns() // 1_000_000"
+                f"the clock returned {format_value(time_ms)}; it must return milliseconds since 1970 as an integer, "
+                "such as lambda: time.time_ns() // 1_000_000"
             )
         return time_ms
 

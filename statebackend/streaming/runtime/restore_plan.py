@@ -4,7 +4,7 @@ Keyed state is distributed by key groups: a subtask restores every old handle wi
 selects its rows. With the same parallelism each subtask restores its own handle. Operator state is redistributed by its
 mode, once per run. In later epochs of the run every subtask continues from its own state (`continued_subtask`).
 
-On Spark the restore plan of an epoch is a file, of which each task reads only its own entry. Spark sends the function
+On Spark the restore plan of an epoch is a file. Each task reads only its own entry. Spark sends the function
 of an operator to every task, so a large plan inside it would be sent many times. The driver writes the plan to the file
 system of the job before the epoch and deletes it afterwards. A task knows the path and the offset of its operator's
 index. A small plan is sent with the tasks instead. The file is used for one epoch only, so its format has no version.

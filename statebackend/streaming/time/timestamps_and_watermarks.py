@@ -335,9 +335,8 @@ class TimestampsAndWatermarks(Generic[T]):
         if generator is None:
             if len(self._generators) >= MAX_CHANNELS:
                 raise StreamJobError(
-                    f"channel {format_value(channel)} is one more than the {MAX_CHANNELS} channels that a "
-                    "source may have; "
-                    f"with_channel is for what has few values, such as a partition, and not for keys"
+                    f"channel {format_value(channel)} is one more than the {MAX_CHANNELS} channels that a source may "
+                    "have; with_channel is for what has few values, such as a partition, and not for keys"
                 )
             generator = self._new_generator()
             self._multiplexer.register(channel)
