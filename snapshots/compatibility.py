@@ -192,7 +192,7 @@ class CompatibilityIssue:
         """Returns the issue as plain data for tools; `from_dict` reads it."""
         return {
             "path": self.path,
-            "verdict": self.compatibility.name,
+            "compatibility": self.compatibility.name,
             "rule": self.rule,
             "reason": self.reason,
             "fix": self.fix,
@@ -201,7 +201,8 @@ class CompatibilityIssue:
     @classmethod
     def from_dict(cls, plain: Mapping[str, str]) -> CompatibilityIssue:
         """Returns the issue from the data that `to_dict` returned."""
-        return cls(plain["path"], FieldCompatibility[plain["verdict"]], plain["rule"], plain["reason"], plain["fix"])
+        compatibility = FieldCompatibility[plain["compatibility"]]
+        return cls(plain["path"], compatibility, plain["rule"], plain["reason"], plain["fix"])
 
     def __str__(self) -> str:
         text = f"{self.path or '(whole value)'}: {self.change} [{self.rule}] {self.reason}"
@@ -323,11 +324,11 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         return evolve(self, unchanged=(*self.unchanged, *paths))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the result as plain data for tools; `snapshots.compatibility_tree` returns it as a tree."""
+        """Returns the result as plain data for tools; `snapshots.compatibility_report` returns it as a tree."""
         return {
             "kind": self.kind.name,
             "unchanged": list(self.unchanged),
-            "findings": [issue.to_dict() for issue in self.issues],
+            "issues": [issue.to_dict() for issue in self.issues],
         }
 
     def __str__(self) -> str:

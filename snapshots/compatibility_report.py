@@ -58,10 +58,10 @@ class CompatibilityNode:
         """Returns the node and everything below it as plain data."""
         return {
             "path": self.path,
-            "verdict": self.worst.name,
-            "findings": [
+            "compatibility": self.worst.name,
+            "issues": [
                 {
-                    "verdict": issue.compatibility.name,
+                    "compatibility": issue.compatibility.name,
                     "rule": issue.rule,
                     "reason": issue.reason,
                     "fix": issue.fix,

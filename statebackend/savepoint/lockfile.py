@@ -13,8 +13,8 @@ states are sorted by name.
   changes. Names are JSON texts and unprintable characters are escaped.
 - The bytes are the metadata of keyed state and operator state, as in a checkpoint's handles without entries. They hold
   the serializer snapshots, and a compatibility check needs nothing else.
-- The seal is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. It detects manual edits. Each
-  operator has its own seal, so a git merge of changes to different operators is a valid lockfile.
+- The checksum is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. It detects manual edits. Each
+  operator has its own checksum, so a git merge of changes to different operators is a valid lockfile.
 - Parsing is strict: a file is valid only if its parsed parts assemble to the same text.
 
 Files of a history are named `00001-<12 hex>.lock`, with the beginning of the file's own SHA-256. Two branches that both
@@ -193,20 +193,20 @@ _NOTES: Final = (
     "# To resolve a git conflict, take either side and run `statebackend lock` again.",
 )
 _BYTES_PER_LINE: Final = 72
-_SEAL: Final = re.compile(r'bytes of (".*") sha256 ([0-9a-f]{64})')
+_CHECKSUM: Final = re.compile(r'bytes of (".*") sha256 ([0-9a-f]{64})')
 _MAX_PARALLELISM: Final = re.compile(r"max_parallelism (\d{1,9})")
 _CONFLICT: Final = re.compile(r"^(<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)", re.MULTILINE)
 
 
 @frozen
-class _SealedOperator:
+class _OperatorText:
     """The lines and bytes of an operator in the file."""
 
     lines: tuple[str, ...]
     keyed: bytes
     operator: bytes
 
-    def seal(self, max_parallelism: int) -> str:
+    def checksum(self, max_parallelism: int) -> str:
         digest = hashlib.sha256()
         text = "\n".join([f"max_parallelism {max_parallelism}", *self.lines])
         for part in (text.encode(), self.keyed, self.operator):
@@ -221,15 +221,15 @@ def lock_to_bytes(lock: StateLock) -> bytes:
     Raises:
         StateLockError: The lockfile is too large.
     """
-    sealed = [
-        _SealedOperator(
+    operators = [
+        _OperatorText(
             tuple(operator_lines(one)),
             encode_meta(one.keyed),
             _operator_bytes(OperatorStateHandle(one.operator_states)),
         )
         for one in lock.operators
     ]
-    data = _assembled(lock.max_parallelism, [(one, one.seal(lock.max_parallelism)) for one in sealed]).encode()
+    data = _assembled(lock.max_parallelism, [(one, one.checksum(lock.max_parallelism)) for one in operators]).encode()
     _check_size(data, lock.where)
     return data
 
@@ -264,13 +264,13 @@ def _check_size(data: bytes, where: str) -> None:
         raise StateLockError(f"{where} has {len(data):,} bytes, and a lockfile has at most {MAX_LOCK_BYTES:,}")
 
 
-def _assembled(max_parallelism: int, operators: Sequence[tuple[_SealedOperator, str]]) -> str:
+def _assembled(max_parallelism: int, operators: Sequence[tuple[_OperatorText, str]]) -> str:
     lines = [f"{TITLE}{FORMAT_VERSION}", *_NOTES, f"max_parallelism {max_parallelism}"]
     for one, _ in operators:
         lines += ["", *one.lines]
     lines.append("")
-    for one, seal in operators:
-        lines.append(f"bytes of {one.lines[0].removeprefix('operator ')} sha256 {seal}")
+    for one, checksum in operators:
+        lines.append(f"bytes of {one.lines[0].removeprefix('operator ')} sha256 {checksum}")
         lines += [f"  keyed {part}" for part in _base64_lines(one.keyed)]
         lines += [f"  operator {part}" for part in _base64_lines(one.operator)]
     lines.append("end")
@@ -293,12 +293,12 @@ def _parse_lock(text: str, where: str) -> StateLock:
         text_blocks = _blocks(lines[4 : first_bytes - 1], "")
         byte_blocks = _blocks(lines[first_bytes:-2], "bytes of ")
         operators = [
-            _sealed(block[1:], bytes_block) for block, bytes_block in zip(text_blocks, byte_blocks, strict=True)
+            _operator_text(block[1:], bytes_block) for block, bytes_block in zip(text_blocks, byte_blocks, strict=True)
         ]
     except (ValueError, IndexError, StopIteration):
         raise StateLockError(f"{where} was changed after it was written: {REWRITE_HINT} {where}") from None
-    for one, seal in operators:
-        if one.seal(max_parallelism) != seal:
+    for one, checksum in operators:
+        if one.checksum(max_parallelism) != checksum:
             raise StateLockError(
                 f"{where}: the lines of {one.lines[0]} do not match their checksum: they were edited by hand, or "
                 f"merged from two changes to that operator. If the program is correct, {REWRITE_HINT} {where}"
@@ -343,15 +343,15 @@ def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str]:
     return found
 
 
-def _sealed(lines: Sequence[str], bytes_block: Sequence[str]) -> tuple[_SealedOperator, str]:
-    name, seal = _matched(_SEAL, bytes_block[0]).groups()
+def _operator_text(lines: Sequence[str], bytes_block: Sequence[str]) -> tuple[_OperatorText, str]:
+    name, checksum = _matched(_CHECKSUM, bytes_block[0]).groups()
     if lines[0] != f"operator {name}":
         raise ValueError("the bytes belong to another operator")
     parts = {"keyed": b"", "operator": b""}
     for line in bytes_block[1:]:
         role, encoded = line.removeprefix("  ").split(" ")
         parts[role] = parts.get(role, b"") + base64.b64decode(encoded, validate=True)
-    return _SealedOperator(tuple(lines), parts["keyed"], parts["operator"]), seal
+    return _OperatorText(tuple(lines), parts["keyed"], parts["operator"]), checksum
 
 
 def _operator_bytes(handle: OperatorStateHandle) -> bytes:
@@ -359,13 +359,13 @@ def _operator_bytes(handle: OperatorStateHandle) -> bytes:
     return b"" if encoded is None else encoded.meta
 
 
-def _operator(sealed: _SealedOperator, where: str) -> LockedOperator:
+def _operator(text: _OperatorText, where: str) -> LockedOperator:
     try:
-        uid = json.loads(sealed.lines[0].removeprefix("operator "))
-        part = OpaqueStateHandle(operator_state_handles.FORMAT, sealed.operator) if sealed.operator else None
-        return LockedOperator(uid, decode_meta(sealed.keyed, 0), decode_operator_state(part).states)
+        uid = json.loads(text.lines[0].removeprefix("operator "))
+        part = OpaqueStateHandle(operator_state_handles.FORMAT, text.operator) if text.operator else None
+        return LockedOperator(uid, decode_meta(text.keyed, 0), decode_operator_state(part).states)
     except (StateBackendError, StateFormatError, CheckpointError, ValueError) as error:
-        raise StateLockError(f"{where}: the states of {sealed.lines[0]} cannot be read: {error}") from error
+        raise StateLockError(f"{where}: the states of {text.lines[0]} cannot be read: {error}") from error
 
 
 def _file_name(where: str) -> str:

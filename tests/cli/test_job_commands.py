@@ -207,7 +207,7 @@ def test_json_has_every_issue_with_its_rule_and_fix(capsys: pytest.CaptureFixtur
     state = reported["operators"]["totals"]["states"]["totals"]
     assert state["kind"] == "INCOMPATIBLE"
     [issue] = state["issues"]
-    assert (issue["path"], issue["verdict"], issue["rule"]) == (".sales", "REJECT", "field-type-changed")
+    assert (issue["path"], issue["compatibility"], issue["rule"]) == (".sales", "REJECT", "field-type-changed")
     assert "converted_by" in issue["fix"]
 
 

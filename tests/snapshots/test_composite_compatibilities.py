@@ -153,10 +153,10 @@ def test_a_result_is_printed_and_available_as_data() -> None:
     )
     data = compatibility.to_dict()
     assert data["kind"] == "AFTER_MIGRATION"
-    assert data["findings"] == [
+    assert data["issues"] == [
         {
             "path": "[].a",
-            "verdict": "LOSSY",
+            "compatibility": "LOSSY",
             "rule": "field-removed",
             "reason": "it is gone",
             "fix": "Declare a rename",

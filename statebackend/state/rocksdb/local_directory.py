@@ -18,8 +18,8 @@ The lock separates two attempts. An attempt that finds it taken works in a priva
 
 Several new subtasks of a host share the files of a checkpoint. Each file is downloaded once, and all link to it:
 
-    <directory of the operator>/brought/<boot id>-<checksum>        the file, verified
-    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by the subtask that downloads it; others wait
+    <directory of the operator>/downloads/<boot id>-<checksum>        the file, verified
+    <directory of the operator>/downloads/<boot id>-<checksum>.lock   held by the subtask that downloads it; others wait
 
 The files stay until the operator's state is next opened in place, one epoch later. On a local store they are links. A
 file that is missing or cannot be linked is downloaded again.
@@ -53,7 +53,7 @@ from statebackend.state.private_directory import (
     remove_if_unused,
 )
 
-_DIRECTORY: Final = "brought"
+_DIRECTORY: Final = "downloads"
 
 
 class DownloadedFiles:

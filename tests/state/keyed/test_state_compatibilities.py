@@ -161,7 +161,7 @@ class JudgingSerializer(LongSerializer):
         return JudgingSerializerSnapshot()
 
 
-@register_snapshot("tests.state_verdicts.JudgingSerializerSnapshot")
+@register_snapshot("tests.state_compatibilities.JudgingSerializerSnapshot")
 class JudgingSerializerSnapshot(SimpleTypeSerializerSnapshot):
     serializer_class = JudgingSerializer
 

@@ -78,15 +78,15 @@ def test_four_subtasks_download_the_files_of_one_once(
     ]
     assert read == {file.path: file.size_bytes for file in handle.files}
     check(harness, subtasks)
-    brought = tmp_path / "local" / "brought"
-    assert stat.S_IMODE(brought.stat().st_mode) == 0o700
+    downloads = tmp_path / "local" / "downloads"
+    assert stat.S_IMODE(downloads.stat().st_mode) == 0o700
     handles = [harness.snapshot(subtask).handle for subtask in subtasks]
     harness.close(subtasks)
-    assert brought.exists()
+    assert downloads.exists()
     # What is opened where it is has no use for them any more.
     again = harness.open(RocksDBStateBackend(), handles[0], subtask=0, parallelism=4, local="4-0")
     assert again.is_local
-    assert not brought.exists()
+    assert not downloads.exists()
 
 
 def test_two_merged_subtasks_download_nothing_for_others(
@@ -99,7 +99,7 @@ def test_two_merged_subtasks_download_nothing_for_others(
     read.clear()
     check(harness, [harness.open(RocksDBStateBackend(), *handles)])
     assert read == {file.path: file.size_bytes for one in handles for file in one.files}
-    assert not (tmp_path / "local" / "brought").exists()
+    assert not (tmp_path / "local" / "downloads").exists()
 
 
 def test_files_that_are_removed_or_of_another_boot_are_downloaded_again(
@@ -158,7 +158,7 @@ def test_a_damaged_file_is_not_shared(tmp_path: Path) -> None:
         with pytest.raises(CorruptFileError):
             downloads.download(store, handle, str(tmp_path / "target"))
     assert not (tmp_path / "target").exists()
-    assert not (tmp_path / "brought" / f"boot-{handle.checksum}").exists()
+    assert not (tmp_path / "downloads" / f"boot-{handle.checksum}").exists()
 
 
 def _bring(directory: str, number: int, begin: Any, counted: Any) -> None:
