@@ -18,12 +18,13 @@ def check_files(disk: SimulatedDisk, root: str, metadata: CheckpointMetadata, *,
         content = disk.files.get(f"{root}/{file.path}")
         require_that(
             content is not None and checksum_of_bytes(content) == file.checksum,
-            f"no file is missing that a checkpoint needs: {file.path} of {metadata.kind.value} "
-            f"{metadata.checkpoint_id} {'is not there' if content is None else 'is another one'}",
+            f"every file of a checkpoint exists: {file.path} of {metadata.kind.value} "
+            f"{metadata.checkpoint_id} {'does not exist' if content is None else 'has other content'}",
         )
         require_that(
             not must_be_synced or disk.synced.get(f"{root}/{file.path}") == content,
-            f"what is complete is durable: {file.path} of {metadata.kind.value} {metadata.checkpoint_id} is not synced",
+            f"a completed checkpoint is durable: {file.path} of {metadata.kind.value} "
+            f"{metadata.checkpoint_id} is not synced",
         )
 
 
@@ -37,4 +38,4 @@ def check_nothing_is_left(disk: SimulatedDisk, root: str, retained: Iterable[Che
         if path.startswith(f"{root}/checkpoints/")
         and (path.startswith(f"{root}/checkpoints/.") or f"{path.rpartition('/')[0]}/_metadata" not in disk.files)
     ]
-    require_that(not left, f"no file is left after a start: {', '.join(left)}")
+    require_that(not left, f"a start leaves no unused file: {', '.join(left)}")

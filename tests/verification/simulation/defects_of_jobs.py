@@ -195,7 +195,7 @@ def _barrier_at_the_end_of_the_queue() -> Patch:
 
 
 DEFECTS_OF_JOBS: Final[tuple[tuple[str, Patch], ...]] = (
-    ("what a barrier overtakes is not captured", _overtaken_not_captured()),
+    ("overtaken records are not captured", _overtaken_not_captured()),
     ("in-flight data is restored in another order", _in_flight_in_another_order()),
     ("in-flight data is not restored", _in_flight_not_restored()),
     ("watermark state is not restored", _watermarks_not_restored()),
@@ -203,12 +203,12 @@ DEFECTS_OF_JOBS: Final[tuple[tuple[str, Patch], ...]] = (
     ("timers that have fired are restored and fire twice", _timers_again()),
     ("a sink commits twice", _committed_twice()),
     ("a sink commits before the checkpoint is stored", _committed_before_stored()),
-    ("files of a failed checkpoint go though the next one is built upon them", _abandoned_at_once()),
-    ("a checkpoint is dropped though one under way is built upon it", _not_pinned()),
-    ("what was staged is not committed again by a start", _not_committed_again()),
+    ("files of a failed checkpoint are deleted although the next one uses them", _abandoned_at_once()),
+    ("a checkpoint is deleted although a pending one uses its files", _not_pinned()),
+    ("a start does not commit staged output again", _not_committed_again()),
     ("a source that stops acknowledges, and reads on before its barrier", _read_behind_the_stop()),
     ("the position of a source is that of a later barrier", _position_of_the_next()),
     ("a snapshot that could not be written is acknowledged", _acknowledged_unwritten()),
-    ("a second driver is let in by the lock", _lock_of_nobody()),
-    ("a barrier overtakes the record before it, and nothing captures that", _barrier_at_the_end_of_the_queue()),
+    ("the lock admits a second driver", _lock_of_nobody()),
+    ("a barrier overtakes the record before it, which is not captured", _barrier_at_the_end_of_the_queue()),
 )

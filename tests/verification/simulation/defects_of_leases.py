@@ -102,10 +102,10 @@ def _lost_answer_is_a_loss() -> Patch:
 
 
 DEFECTS_OF_LEASES: Final[tuple[tuple[str, Patch], ...]] = (
-    ("fencing is checked too early: the look at the record and the write are two steps", _fenced_too_early()),
-    ("whether a driver has the lease is what it remembers, and not looked up", _looked_at_from_memory()),
-    ("a lease is renewed by the loser", _renewed_by_the_loser()),
-    ("a lease runs out by a clock that jumps", _expiry_by_the_wall_clock()),
-    ("who waits for a lease looks at its holder, and not at its renewals", _renewals_not_seen()),
-    ("a renewal whose answer was lost is taken for another driver's", _lost_answer_is_a_loss()),
+    ("fencing reads the record and writes in two steps", _fenced_too_early()),
+    ("a driver relies on its memory of the lease instead of reading it", _looked_at_from_memory()),
+    ("a driver that lost the lease renews it", _renewed_by_the_loser()),
+    ("a lease expires by a clock that jumps", _expiry_by_the_wall_clock()),
+    ("a waiting driver checks the holder of the lease, but not its renewals", _renewals_not_seen()),
+    ("a renewal with a lost answer is mistaken for another driver's", _lost_answer_is_a_loss()),
 )

@@ -67,7 +67,7 @@ def test_taking_a_lease_that_is_being_renewed_is_a_violation_at_any_time_of_day(
     clock.pass_ms(1)
     history.written(PATH, evolve(OWN, token="other").to_bytes())
     assert history.is_held_by("other")
-    with pytest.raises(Violation, match="who has lost the lease does not renew it"):
+    with pytest.raises(Violation, match="a driver that lost the lease does not renew it"):
         history.written(PATH, evolve(OWN, renewal=1).to_bytes())
 
 
@@ -75,5 +75,5 @@ def test_renewing_a_released_lease_is_a_violation() -> None:
     history = LeaseHistory(SimulatedClock())
     history.written(PATH, evolve(OWN, is_released=True).to_bytes())
     assert not history.is_held_by("own")
-    with pytest.raises(Violation, match="given the lease back"):
+    with pytest.raises(Violation, match="released the lease"):
         history.written(PATH, evolve(OWN, renewal=1).to_bytes())

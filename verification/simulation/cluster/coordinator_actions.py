@@ -200,7 +200,7 @@ class CoordinatorActions:
             raise JobFailed(str(error)) from error
         except MissingFileError as error:
             # The next leader has deleted unreferenced files. No current leader needs them.
-            require_that(not self.storage.leads, f"no file is missing that a checkpoint needs: {error}")
+            require_that(not self.storage.leads, f"every file of a checkpoint exists: {error}")
             raise JobFailed(str(error)) from error
         except StorageError as error:
             reason = CheckpointFailureReason.FINALIZE_FAILED

@@ -45,7 +45,7 @@ class History:
             known = self.acknowledged.get((run_id, metadata.checkpoint_id, task), [])
             require_that(
                 states.get(task) in known,
-                f"nothing completes without every acknowledgement: {task} has not acknowledged what checkpoint "
+                f"a checkpoint completes only with every acknowledgement: {task} has not acknowledged what checkpoint "
                 f"{metadata.checkpoint_id} has of it",
             )
 
@@ -63,7 +63,7 @@ def check_is_cut(
             is_cut = received <= sent and numbers == list(range(received, sent))
             require_that(is_cut, f"a checkpoint is a consistent cut; {description}")
         else:
-            require_that(received >= sent, f"a checkpoint at least once loses nothing; {description}")
+            require_that(received >= sent, f"a checkpoint loses nothing; {description}")
 
 
 def expected_origins(plan: ClusterPlan) -> Mapping[int, Counter[Origin]]:

@@ -32,9 +32,9 @@ class LeaseHistory:
             return
         record, before, now_ms = LeaseRecord.from_bytes(content, path), self.record, self.clock.monotonic_ms
         if before is not None and before.token == record.token:
-            require_that(not before.is_released, "who has given the lease back does not renew it")
+            require_that(not before.is_released, "a driver that released the lease does not renew it")
         elif before is not None:
-            require_that(record.token not in self._former, "who has lost the lease does not renew it")
+            require_that(record.token not in self._former, "a driver that lost the lease does not renew it")
             silent_ms = now_ms - self._written_ms
             require_that(
                 before.is_released or silent_ms >= before.lease_ms,

@@ -88,7 +88,7 @@ class ClusterRun:
             count += 1
             if most is not None and count > most:
                 break
-            require_that(count < _MOST_MOVES, "the job comes to its end: it stands still")
+            require_that(count < _MOST_MOVES, "the job terminates: no move is possible")
             self._messages.moment += 1
             if count in self._plan.savepoints:
                 self._coordinator.request(CheckpointRequestKind.SAVEPOINT)

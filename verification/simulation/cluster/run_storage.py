@@ -146,7 +146,7 @@ class RunStorage:
     def _check_start(self, newest: CheckpointMetadata | None, known: int, *, orphans_are_gone: bool) -> None:
         disk = self.machine.disk
         found = -1 if newest is None else newest.checkpoint_id
-        require_that(found >= known, f"what was stored is found: checkpoint {known} was, and {found} is the newest one")
+        require_that(found >= known, f"a start finds the newest stored checkpoint: {known}, and not {found}")
         self.check_retained()
         for root, metadata in self.history.savepoints.items():
             check_files(disk, root, metadata, must_be_synced=False)

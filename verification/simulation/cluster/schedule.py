@@ -64,7 +64,7 @@ class _ClusterSchedule:
                 if process.lost_power:
                     machine.disk.lose_power()
             else:
-                raise Violation("the job comes to its end: it fails again and again")
+                raise Violation("the job terminates: it fails again and again")
             _check_seen(self.plan, run)
             # The remaining faults are dropped: the last start shows the state that all runs have left.
             machine.faults.end()
@@ -92,19 +92,19 @@ class _ClusterSchedule:
             self.machine.trace.add(f"--- over: {error}")
             return
         except LeadershipLostError as error:
-            require_that(not run.has_lease, f"who has the lease leads: {error}")
+            require_that(not run.has_lease, f"the holder of the lease leads: {error}")
             self.machine.trace.add(f"--- over: {error}")
         except JobDirectoryLockedError as error:
             lease = self.history.lease
             is_renewed = lease is not None and lease.writes > renewals
-            require_that(is_renewed, f"who is rejected has seen another one alive: {error}")
+            require_that(is_renewed, f"a driver is rejected only while another one is alive: {error}")
             self.machine.trace.add(f"--- over: {error}")
         except StorageError as error:
             # A failure of the storage may end a start, which is then repeated. No fault causes any other error.
             self.machine.trace.add(f"--- over: {error}")
         except CheckpointError as error:
             # A driver that lost the leadership may find files in any state. It must only complete nothing.
-            require_that(not run.leads, f"a job goes on from what it has stored: {error}")
+            require_that(not run.leads, f"a job continues from its stored checkpoints: {error}")
             self.machine.trace.add(f"--- over: {error}")
         # A driver whose job has failed releases its resources, and may die while it does.
         with contextlib.suppress(ProcessDied):

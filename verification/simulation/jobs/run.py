@@ -97,7 +97,7 @@ class _WatchedStore(DirectoryCheckpointStore):
             handle = super().add(metadata)
         except MissingFileError as error:
             # No fault deletes a file, so the product deleted a file that a snapshot builds on.
-            self._run.broken = f"no file is missing that a checkpoint needs: {error}"
+            self._run.broken = f"every file of a checkpoint exists: {error}"
             raise
         self._run.has_stored(metadata)
         return handle
@@ -152,8 +152,8 @@ class JobRun:
                 said = (self.run_id, metadata.checkpoint_id, TaskId(operator.uid, index))
                 require_that(
                     said in self.history.acknowledged,
-                    f"nothing completes without every acknowledgement: {operator.uid}[{index}] has not acknowledged "
-                    f"checkpoint {metadata.checkpoint_id}",
+                    f"a checkpoint completes only with every acknowledgement: {operator.uid}[{index}] has not "
+                    f"acknowledged checkpoint {metadata.checkpoint_id}",
                 )
 
     def choose(self, moves: Iterator[Any]) -> Any:
@@ -245,7 +245,7 @@ class JobRun:
         struck = len(self.machine.faults.struck)
         store.delete_orphans()
         known, found = max(self.history.stored, default=-1), -1 if newest is None else newest.checkpoint_id
-        require_that(found >= known, f"what was stored is found: checkpoint {known} was, and {found} is the newest one")
+        require_that(found >= known, f"a start finds the newest stored checkpoint: {known}, and not {found}")
         for metadata in store.all():
             check_files(self.machine.disk, ROOT, metadata, must_be_synced=False)
         if len(self.machine.faults.struck) == struck:
@@ -297,7 +297,7 @@ class JobRun:
         while True:
             self._moment += 1
             require_that(not self.broken, self.broken)
-            require_that(self._moment < _MOST_MOVES, "the job comes to its end: it stands still")
+            require_that(self._moment < _MOST_MOVES, "the job terminates: no move is possible")
             clock.pass_ms(chance.choice((0, 0, 1, 4)))
             if self.machine.clock_faults() is FaultKind.DRIVER_DIES:
                 raise DriverDied
@@ -334,7 +334,7 @@ class JobRun:
         if self.plan.is_exactly_once:
             too_many = Counter(given) - Counter(self.outputs[sink_index])
             require_that(
-                not too_many, f"a sink is given once what came out: sink {sink_index} has too often {dict(too_many)}"
+                not too_many, f"a sink receives each result once: sink {sink_index} has too often {dict(too_many)}"
             )
 
     def _step_of_task(self, uid: str) -> None:

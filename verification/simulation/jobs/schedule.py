@@ -44,7 +44,7 @@ def run_job(plan: JobPlan, machine: Machine) -> None:
             if process.lost_power:
                 machine.disk.lose_power()
         else:
-            raise Violation("the job comes to its end: it fails again and again")
+            raise Violation("the job terminates: it fails again and again")
         _check_output(plan, run.outputs)
         if plan.has_staged_sinks:
             _check_output(plan, [one.shown for _, one in sorted(history.systems.items())])
