@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from object_store import SECRET_KEY, Bucket
+from objects_in_memory import MemoryStorage
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.s3_storage import S3Storage
 from statebackend.connectors import FileSink, ParquetSink, SinkEpoch, SinkError, SinkLineage
 
 JOB = SinkLineage("out", "job")
@@ -27,14 +30,21 @@ class KilledError(BaseException):
     """The process was killed. The code under test must not catch it."""
 
 
-@pytest.fixture(params=["disk", "s3"])
-def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """Return new, empty targets."""
+@pytest.fixture(params=["disk", "objects"])
+def new_target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Return new, empty targets: directories, or places in an object store in memory or of a server."""
     count = iter(range(1000))
     if request.param == "disk":
         return lambda: tmp_path / f"target-{next(count)}"
-    bucket: Bucket = request.getfixturevalue("bucket")
-    return lambda: bucket.uri(f"target-{next(count)}", user=f"tests:{SECRET_KEY}@")
+    if request.param == "s3":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        return lambda: bucket.uri(f"target-{next(count)}", user=f"tests:{SECRET_KEY}@")
+    stores: dict[str, MemoryStorage] = defaultdict(MemoryStorage)
+    monkeypatch.setattr(S3Storage, "at", lambda location: stores[location.root])
+    return lambda: f"s3://bucket/target-{next(count)}"
+
+
+ALSO_WITH_A_SERVER = pytest.mark.parametrize("new_target", ["disk", "objects", "s3"], indirect=True)
 
 
 def table(epoch_id: int) -> pa.Table:
@@ -139,6 +149,7 @@ def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
     pytest.fail("the compaction never came to its end")
 
 
+@ALSO_WITH_A_SERVER
 def test_epochs_continue_and_are_compacted_again(new_target: Callable[[], Any]) -> None:
     target = new_target()
     sink = ParquetSink(target)
@@ -201,6 +212,7 @@ def test_an_older_attempt_at_a_compacted_epoch_is_not_committed(new_target: Call
     assert numbers(target, sink.files()) == ALL
 
 
+@ALSO_WITH_A_SERVER
 def test_a_rollback_returns_to_the_newest_compacted_epoch_and_not_before(new_target: Callable[[], Any]) -> None:
     target = new_target()
     written(target)
@@ -366,6 +378,7 @@ def test_another_process_may_finish_a_compaction_between_any_two_steps(
     pytest.fail("the compaction never came to its end")
 
 
+@ALSO_WITH_A_SERVER
 def test_what_a_killed_compaction_has_staged_is_deleted_later(
     new_target: Callable[[], Any], kill_at: Callable[[int], None]
 ) -> None:
