@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
 
@@ -21,7 +21,8 @@ def main() -> None:
     """Serve until the standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     one_at_a_time = threading.Lock()
-    store = DomainDispatcherApplication(create_backend_app)
+    # Of the one service. An application for all of them looks for the service of each request among 180.
+    store = create_backend_app("s3")
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         with one_at_a_time:
