@@ -38,6 +38,7 @@ from typeserializers.evolution.plans import Origin, PojoPlan
 from typeserializers.evolution.record_evolution import (
     FieldMatch,
     ambiguous_rename,
+    declared_former_names,
     match_fields,
     names_in_cycles,
     reused_name,
@@ -220,7 +221,8 @@ def _renamed(old_name: str, new: PojoSerializer[Any]) -> CompatibilityIssue:
         FieldCompatibility.REJECT,
         "pojo-class",
         f"the state holds objects of {old_name}, and the new class is {new.shape.name}",
-        f'If {old_name} was renamed, declare __former_names__ = ("{old_name}",) on the new class',
+        f"If {old_name} was renamed, "
+        f"{declared_former_names(old_name, new.record_class.__name__, new.shape.former_names)}",
     )
 
 

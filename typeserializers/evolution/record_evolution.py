@@ -409,6 +409,11 @@ def _untouched(old: WrittenRecord, new: RecordShape) -> dict[tuple[str, str], Pl
     return plans
 
 
+def declared_former_names(old: str, new: str, declared: Sequence[str]) -> str:
+    """Return advice to declare a former name of a class besides those that it declares."""
+    return f"declare __former_names__ = {(*declared, old)!r} on {new}".replace("'", '"')
+
+
 def _name_issues(old: WrittenRecord, new: RecordShape) -> Sequence[CompatibilityIssue]:
     if old.name == new.name:
         return ()
@@ -420,7 +425,7 @@ def _name_issues(old: WrittenRecord, new: RecordShape) -> Sequence[Compatibility
             FieldCompatibility.REJECT,
             "record-renamed",
             f"the state holds records of {old.name}, and the new class is {new.name}",
-            f'If {old.name} was renamed to {new.name}, declare __former_names__ = ("{old.name}",) on {new.name}',
+            f"If {old.name} was renamed to {new.name}, {declared_former_names(old.name, new.name, new.former_names)}",
         ),
     )
 

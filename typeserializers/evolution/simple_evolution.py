@@ -57,6 +57,7 @@ from typeserializers.arrow import ArrowIpcSerializer, ArrowIpcSerializerSnapshot
 from typeserializers.containers.converting import ConvertingSerializer, ConvertingSerializerSnapshot
 from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot
 from typeserializers.evolution.plans import ArrowPlan, ConverterPlan, EnumPlan, InnerPlan
+from typeserializers.evolution.record_evolution import declared_former_names
 from typeserializers.kernel.record_families import name_of
 from typeserializers.kernel.type_serializer import AdoptingTypeSerializerSnapshot, TypeSerializer
 from typeserializers.scalars.enums import EnumSerializer, EnumSerializerSnapshot
@@ -126,7 +127,7 @@ def resolve_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> 
     if type(new) is not EnumSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "EnumSerializer", new))
     if old.name != new.name and old.name not in new.former_names:
-        return TypeSerializerSchemaCompatibility.incompatible(_renamed(old.name, new.name))
+        return TypeSerializerSchemaCompatibility.incompatible(_renamed(old.name, new))
     issues = []
     if old.name != new.name:
         issues.append(CompatibilityIssue("", FieldCompatibility.AS_IS, "enum-renamed", f"was {old.name}"))
@@ -177,13 +178,13 @@ def _merged(old: Sequence[str], known: Mapping[str, Any]) -> dict[str, list[str]
     return {name: constants for name, constants in merged.items() if len(constants) > 1}
 
 
-def _renamed(old: str, new: str) -> CompatibilityIssue:
+def _renamed(old: str, new: EnumSerializer[Any]) -> CompatibilityIssue:
     return CompatibilityIssue(
         "",
         FieldCompatibility.REJECT,
         "enum-class",
-        f"the state holds constants of {old}, and the new enum is {new}",
-        f'If {old} was renamed to {new}, declare __former_names__ = ("{old}",) on {new}',
+        f"the state holds constants of {old}, and the new enum is {new.name}",
+        f"If {old} was renamed to {new.name}, {declared_former_names(old, new.name, new.former_names)}",
     )
 
 

@@ -43,7 +43,12 @@ from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
 from typeserializers.evolution.plans import BecameUnionPlan, Origin, UnionPlan
-from typeserializers.evolution.record_evolution import is_promotion, names_in_cycles, resolve_part
+from typeserializers.evolution.record_evolution import (
+    declared_former_names,
+    is_promotion,
+    names_in_cycles,
+    resolve_part,
+)
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -161,7 +166,11 @@ def resolve_union(
         member for index, member in enumerate(new_members) if index not in continued and member.type_name not in rivals
     ]
     if None in continued:
-        issues += [_advice(match, added, new_members) for match in matches if match.new_index is None]
+        issues += [
+            _advice(match, [member for member in added if _may_be_renamed(old, member)], new_members)
+            for match, old in zip(matches, old_snapshot.nested_snapshots, strict=True)
+            if match.new_index is None
+        ]
     issues += [
         CompatibilityIssue(
             _path(member), FieldCompatibility.MIGRATE, "union-member-added", "no old value belongs to it"
@@ -237,6 +246,12 @@ def _issues_of(
     return issues, tuple(unchanged)
 
 
+def _may_be_renamed(old_snapshot: TypeSerializerSnapshot[Any], new_member: TypeSerializer[Any]) -> bool:
+    """Whether the old member could continue as the new one if that declared its name."""
+    has_former_names = type(new_member).former_type_names is not TypeSerializer.former_type_names
+    return has_former_names and type(new_member.snapshot_configuration()) is type(old_snapshot)
+
+
 def _advice(
     match: MemberMatch, added: Sequence[TypeSerializer[Any]], new_members: Sequence[TypeSerializer[Any]]
 ) -> CompatibilityIssue:
@@ -249,10 +264,8 @@ def _advice(
         return CompatibilityIssue(path, FieldCompatibility.REJECT, "union-member-ambiguous", reason, fix)
     rename = ""
     if added:
-        names = ", ".join(member.type_name for member in added)
-        rename = (
-            f'; if it was renamed to one of {names}, declare __former_names__ = ("{match.old_name}",) on that class'
-        )
+        renames = (declared_former_names(match.old_name, one.type_name, one.former_type_names) for one in added)
+        rename = f"; if it was renamed, {' or '.join(renames)}"
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import re
 from typing import Any
 
 import attrs
@@ -107,6 +109,12 @@ def test_swapped_fields_of_a_pojo_are_rejected_because_its_snapshot_has_no_decla
     assert rejected_paths(result, "pojo-rename-ambiguous") == [".late", ".minutes"]
 
 
+def renamed_enum(name: str, *formerly: str) -> Any:
+    made: Any = enum.Enum(name, "A")
+    made.__former_names__ = formerly
+    return made
+
+
 CAT = record("Cat", name=str)
 LION = record("Lion", formerly=("Cat",), name=str)
 
@@ -123,6 +131,29 @@ def test_members_under_both_names_in_the_state_are_unchanged() -> None:
     grown = ts.serializer_for(CAT | LION | str | bytes)
     for value in (CAT("Tom"), LION("Leo"), "x"):
         assert restored(both, grown, value) == value
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (CAT, record("Lion", formerly=("Felis",), name=str)),
+        (CAT | str, record("Lion", formerly=("Felis",), name=str) | str),
+        (renamed_enum("Cat"), renamed_enum("Lion", "Felis")),
+        (ts.PojoSerializer(CAT), ts.PojoSerializer(record("Lion", formerly=("Felis",), name=str))),
+    ],
+)
+def test_the_advice_to_declare_a_former_name_keeps_those_that_are_declared(old: Any, new: Any) -> None:
+    result = compatibility(
+        *(one if isinstance(one, ts.TypeSerializer) else ts.serializer_for(one) for one in (old, new))
+    )
+    assert re.search(r'__former_names__ = \("Felis", "(test_reused_names\.)?Cat"\) on Lion', str(result))
+
+
+@pytest.mark.parametrize("new", [int | str, list[int] | str, enum.Enum("Colour", "RED") | str])
+def test_no_former_name_is_advised_on_a_member_that_the_old_one_cannot_continue_as(new: Any) -> None:
+    result = compatibility(ts.serializer_for(CAT | str), ts.serializer_for(new))
+    assert rejected_paths(result, "union-member-removed") == ["{member Cat}"]
+    assert "__former_names__" not in str(result)
 
 
 def test_swapped_members_are_ambiguous() -> None:
