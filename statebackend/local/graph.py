@@ -8,7 +8,8 @@ inputs without one, and two different ones are rejected. If the types become kno
 the state that the job restored is checked then.
 
 Records of an Arrow source, and record batches that an operator emits, stay in columns (`Columnar`). Keys that name
-columns are hashed and divided among the subtasks in columns, too. Steps, orders and unions create objects.
+columns are hashed and divided among the subtasks in columns, too. So do records of a class whose constructor only sets
+fields. Steps, orders, unions and other classes create objects.
 
 If one stream of a union has rows, the records of all of them become rows of one schema, so that the types of keys do
 not depend on the order of the streams.
@@ -787,8 +788,7 @@ def _objects(kind: RecordType, given: KnownStream) -> Recast:
     is_of_rows = given.row_schema.record_class is None
     if is_of_rows and _same_scales([given.row_schema.columns[place] for place in places], kind.schema.columns):
         # Values of rows are those of the class, whatever the widths of numbers. `row[place]` would call Python.
-        item = tuple.__getitem__
-        return lambda records: reader.records([list(map(item, records, repeat(place))) for place in places])
+        return partial(_objects_of_rows, kind, reader, places)
     read = [itemgetter(place) if is_of_rows else attrgetter(name) for place, name in zip(places, names, strict=True)]
 
     def objects(records: Sequence[Any]) -> list[Any]:
@@ -796,6 +796,32 @@ def _objects(kind: RecordType, given: KnownStream) -> Recast:
         return [one for batch in writer.batches(rows) for one in reader.rows(batch)]
 
     return objects
+
+
+def _objects_of_rows(
+    kind: RecordType, reader: RowReader, places: Sequence[int], records: Sequence[Any]
+) -> Sequence[Any]:
+    """Objects of rows. Columns stay columns if their values need no check."""
+    if kind.has_plain_values and isinstance(records, Columnar):
+        columns = [records.columns.column(place) for place in places]
+        fitted = [_fitted(column, field) for column, field in zip(columns, kind.schema.arrow, strict=True)]
+        if None not in fitted:
+            return Columnar(pa.RecordBatch.from_arrays(fitted, schema=reader.schema), reader.rows)
+    item = tuple.__getitem__
+    return reader.records([list(map(item, records, repeat(place))) for place in places])
+
+
+def _fitted(column: pa.Array, field: pa.Field) -> pa.Array | None:
+    """A column as the class declares it; None if its values need a check or another conversion."""
+    if column.null_count and not field.nullable:
+        return None
+    if column.type == field.type:
+        return column
+    has_width = any(is_kind(column.type) and is_kind(field.type) for is_kind in _KINDS_OF_NUMBERS)
+    return column.cast(field.type) if has_width else None
+
+
+_KINDS_OF_NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
 
 def _same_scales(given: Sequence[Column], columns: Sequence[Column]) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from attrs import frozen
+from attrs import field, frozen, validators
 from counted_keys import Count
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from test_run_steps import opened, steps
 from statebackend import (
     BatchContext,
     BatchRuntimeContext,
+    ColumnType,
     JobDefinitionError,
     KeyedBatchFunction,
     KeyedProcessFunction,
@@ -131,7 +132,24 @@ def forked(stream: DataStream, keys: Sequence[str]) -> Sequence[DataStream]:
     return *per_record(stream, keys), *in_batches(few, keys), few.union(stream), stream
 
 
-PROGRAMS: Sequence[Program] = (per_record, in_batches, aggregated, in_order, in_windows, forked)
+@frozen
+class Line:
+    """The columns in another order, with another precision."""
+
+    tags: list[int | None] | None
+    k: str | None
+    n: int | None
+    price: Annotated[Decimal, ColumnType("decimal(22,2)")] | None
+    at: datetime.datetime | None
+    day: datetime.date | None
+
+
+def of_objects(stream: DataStream, keys: Sequence[str]) -> Sequence[DataStream]:
+    lines = stream.as_records(Line)
+    return *per_record(lines, keys), *in_windows(lines, keys), lines
+
+
+PROGRAMS: Sequence[Program] = (per_record, in_batches, aggregated, in_order, in_windows, forked, of_objects)
 KEYS = (("k",), ("day",), ("at",), ("k", "day"), ())
 NOON = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.timezone.utc)
 ROWS = st.lists(
@@ -251,6 +269,48 @@ def test_records_in_columns_have_the_moves_output_and_state_of_records(
             for form in (as_records, as_columns)
         )
     assert records == columns
+
+
+@frozen
+class Amount:
+    n: int
+    price: Annotated[Decimal, ColumnType("decimal(20,2)")]
+
+
+@frozen
+class Positive:
+    n: int = field(validator=validators.gt(0))
+    price: Decimal
+
+
+def test_objects_of_narrower_columns_have_the_keys_of_their_class(tmp_path: Path) -> None:
+    numbers, prices = [1, 2, 3], [Decimal("1.50"), Decimal("2.50"), Decimal("1.50")]
+    table = pa.table({"n": pa.array(numbers, pa.int32()), "price": pa.array(prices, pa.decimal128(5, 2))})
+    results: list[Any] = []
+    for is_in_columns in (True, False):
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2)
+        if is_in_columns:
+            stream = environment.from_arrow(table, uid="in")
+        else:
+            stream = environment.from_elements(list(map(Amount, numbers, prices)), Amount)
+        counted = stream.as_records(Amount).key_by("n").process(Count(), uid="count", schema="n bigint, count bigint")
+        counted.sink_to(results)
+        environment.execute(allow_non_restored_state=True)
+    assert sorted(map(tuple, results)) == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "reason"),
+    [(Amount, None, "n: it is null, and its type is not optional"), (Positive, 0, "'n' must be > 0")],
+)
+def test_values_that_a_class_rejects_fail_a_job_that_reads_no_object(
+    tmp_path: Path, kind: Any, number: int | None, reason: str
+) -> None:
+    table = pa.table({"n": pa.array([1, number], pa.int64()), "price": pa.array([1, 1], pa.decimal128(5, 2))})
+    environment = LocalStreamEnvironment()
+    environment.from_arrow(table, uid="in").as_records(kind).sink_to(FileSink(tmp_path / "out"), uid="out")
+    with pytest.raises(UnreadableRowError, match=reason):
+        environment.execute()
 
 
 def table_of(count: int) -> pa.Table:

@@ -90,6 +90,8 @@ class RecordType:
     """The schema, with one column per field."""
     make_all: Callable[[Sequence[Sequence[Any]]], list[Any]] = field(eq=False, repr=False)
     """Creates records from lists of values, one list per column. Raises errors of the class, or `ValueError`."""
+    has_plain_values: bool = field(eq=False)
+    """Whether each field holds the value of its column, and no value that the column can hold is rejected."""
 
 
 def is_record_class(candidate: Any) -> bool:
@@ -260,7 +262,13 @@ class _FieldType:
 def _record_type(record_class: type) -> RecordType:
     fields = _fields(record_class, record_class.__name__, (record_class,))
     columns = tuple(one.column for _, one in fields)
-    return RecordType(record_class, DeclaredSchema(columns), _maker(record_class, fields, "all"))
+    is_plain = issubclass(record_class, tuple) or only_sets_fields(record_class)
+    return RecordType(
+        record_class,
+        DeclaredSchema(columns),
+        _maker(record_class, fields, "all"),
+        has_plain_values=is_plain and all(one.convert is None for _, one in fields),
+    )
 
 
 def _fields(record_class: Any, path: str, enclosing: tuple[type, ...]) -> list[tuple[DeclaredField, _FieldType]]:
