@@ -9,12 +9,18 @@ subtasks. The summary of the snapshot names the lineage and the epoch. The same 
 Before a commit, the driver looks for the epoch in the history of the table. The commit then requires that the newest
 snapshot of the table is the one that it has seen (Iceberg's ``assert-ref-snapshot-id``). So a driver that is no longer
 the leader cannot add an epoch twice.
+
+A SQL catalog changes a table by compare-and-swap: it sets the location of the new metadata, if the table still has the
+location that was loaded. Metadata files never change. So a commit can start from the metadata that the last commit
+returned, however old it is: the swap succeeds only if the table still has this metadata, in which the epoch was not
+found. Otherwise the table is loaded, and the epoch is looked for again. This saves the reading of all snapshots.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import decimal
 import json
 import re
@@ -460,8 +466,32 @@ def _summary(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
     return {_NAME: lineage.name, _EPOCH: str(epoch_id), _FILES: files}
 
 
+class _SharedList(list[Any]):
+    """A list of immutable elements, of which a deep copy has the same elements."""
+
+    def __add__(self, other: list[Any]) -> _SharedList:
+        return _SharedList([*self, *other])
+
+    def __deepcopy__(self, memo: object) -> _SharedList:
+        return _SharedList(self)
+
+
+def _start_from(table: Table) -> None:
+    """Let the next commit start from the metadata of a table. The catalog would load, and copy, all snapshots."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    # Other catalogs may load the table inside of a lock, and compare nothing.
+    if type(table.catalog) is SqlCatalog:
+        base = copy.copy(table)
+        shared = {name: _SharedList(getattr(table.metadata, name)) for name in ("snapshots", "snapshot_log")}
+        base.metadata = table.metadata.model_copy(update=shared)
+        table.catalog = copy.copy(table.catalog)
+        table.catalog.load_table = lambda identifier: base  # type: ignore[method-assign]
+
+
 def _transaction(table: Table) -> Transaction:
     """Return a transaction that is tried once. If it fails, the table must be loaded again."""
+    _start_from(table)
     newest = table.current_snapshot()
     # pyiceberg deletes the files that the log names and the new log does not.
     is_deleting = table.properties.get("write.metadata.delete-after-commit.enabled", "false").lower() == "true"

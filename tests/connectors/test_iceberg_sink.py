@@ -344,6 +344,53 @@ def test_a_conflict_is_retried_unless_the_epoch_is_there(target: Path, is_own: b
     assert numbers_in(target) == ([0, 1] if is_own else [0, 1, 100])
 
 
+class ReadingCatalog(SqlCatalog):
+    """A catalog of a user, whose commits load the table."""
+
+
+@pytest.mark.parametrize(("catalog", "loads"), [(SqlCatalog, 0), (ReadingCatalog, 2)])
+def test_a_commit_to_a_sql_catalog_starts_from_the_metadata_of_the_last_commit(
+    target: Path, catalog: type[SqlCatalog], loads: int
+) -> None:
+    properties = {**catalog_of(target.parent), "py-catalog-impl": f"{catalog.__module__}.{catalog.__name__}"}
+    del properties["type"]
+    sink = IcebergSink(name_of(target), "lake", properties)
+    write(sink, 0, numbers(0))
+    staged = [(SinkEpoch(LINEAGE, epoch_id, "run"), [stage(sink, epoch_id, numbers(epoch_id))]) for epoch_id in (1, 2)]
+    with mock.patch.object(SqlCatalog, "load_table", autospec=True, side_effect=SqlCatalog.load_table) as load:
+        for epoch, committables in staged:
+            sink.commit(epoch, committables)
+    assert load.call_count == loads
+    table = loaded(target)
+    assert len(table.snapshots()) == len(table.history()) == 3
+    assert [one.parent_snapshot_id for one in table.snapshots()] == [
+        None,
+        *(one.snapshot_id for one in table.snapshots()[:2]),
+    ]
+    assert numbers_in(target) == [0, 1, 2]
+
+
+def test_a_commit_keeps_what_other_writers_have_changed_since_the_last_commit(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    staged = [(SinkEpoch(LINEAGE, epoch_id, "run"), [stage(sink, epoch_id, numbers(epoch_id))]) for epoch_id in (1, 2)]
+    other = loaded(target)
+    other.append(numbers(100))
+    with other.transaction() as transaction:
+        transaction.set_properties({"owner": "other"})
+    with other.update_schema() as update:
+        update.add_column("extra", LongType())
+    sink.commit(*staged[0])
+    with loaded(target).transaction() as transaction:
+        transaction.set_properties({"owner": "another"})
+    sink.commit(*staged[1])
+    table = loaded(target)
+    assert table.properties["owner"] == "another"
+    assert table.schema().column_names == ["k", "n", "extra"]
+    assert len(table.snapshots()) == 4
+    assert numbers_in(target) == [0, 1, 2, 100]
+
+
 def test_a_new_column_and_a_wider_type_need_the_option(target: Path) -> None:
     price, long_price = decimal.Decimal("1.5"), decimal.Decimal("12345.5")
     narrow = pa.table({"k": ["k0"], "n": pa.array([0], pa.int32()), "p": pa.array([price], pa.decimal128(4, 1))})
