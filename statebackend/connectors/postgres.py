@@ -55,6 +55,10 @@ _FIXES: Final[Mapping[str, str]] = {
     "42501": "GRANT the user INSERT and SELECT on both tables, UPDATE on the table of epochs, and for a sink with key "
     "also UPDATE and DELETE on the target and TEMPORARY on the database",
     "42P10": "A sink with key needs a unique index on these columns: CREATE UNIQUE INDEX ON <table> (<key>)",
+    "55000": "Make the unique index of the key immediate: without DEFERRABLE",
+    "428C9": "The server computes this column: remove the field from the rows of the sink",
+    "42809": "Write to a table",
+    "P0001": "Change the trigger of the table, or the rows",
     "42804": "Change the type of the column, or of the field",
     "21000": "Two keys of the epoch are equal in the table, such as texts that differ in case or in spaces at the end. "
     "Change the type or the collation of the column",
@@ -228,7 +232,7 @@ class PostgresSink(Sink):
             if self._key:
                 self._merge(connection, one)
             else:
-                _copy(connection, self._table, one.fields["columns"], one)
+                self._check_stored(_copy(connection, self._table, one.fields["columns"], one), one.fields["rows"])
 
     def _has_claimed(self, connection: psycopg.Connection[Any], epoch: SinkEpoch) -> bool:
         """Store the epoch. Returns False if it is stored already; raises `SinkError` if another run committed it."""
@@ -301,20 +305,36 @@ class PostgresSink(Sink):
             )
         )
         _copy(connection, _ROWS, [*columns, *([] if self._delete_field is None else [self._delete_field])], staged)
+        same = named(self._key, "target.{0} = source.{0}", " AND ")
         # The statement may read the whole target. Committables of earlier versions have no count.
         if flag is not None and staged.fields.get("deleted") != 0:
-            same = named(self._key, "target.{0} = source.{0}", " AND ")
             statement = sql.SQL("DELETE FROM {} AS target USING {} AS source WHERE source.{} AND {}")
             connection.execute(statement.format(target, rows, flag, same))
         others = [name for name in columns if name not in self._key]
         update = sql.SQL("UPDATE SET {}").format(named(others, "{0} = EXCLUDED.{0}")) if others else sql.SQL("NOTHING")
         is_live = sql.SQL("" if flag is None else "WHERE {} IS NOT TRUE").format(flag)
-        connection.execute(
+        upserted = connection.execute(
             sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} {} ON CONFLICT ({}) DO {}").format(
                 target, selected, selected, rows, is_live, named(self._key), update
             )
         )
+        if "deleted" in staged.fields:
+            stored = upserted.rowcount
+            if not others:
+                # The statement does not count the rows that were there.
+                count = sql.SQL("SELECT count(*) FROM {} AS source {} {} EXISTS (SELECT FROM {} AS target WHERE {})")
+                [stored] = connection.execute(
+                    count.format(rows, is_live, sql.SQL("AND" if flag else "WHERE"), target, same)
+                ).fetchone() or (0,)
+            self._check_stored(stored, staged.fields["rows"] - staged.fields["deleted"])
         connection.execute(sql.SQL("DROP TABLE {}").format(rows))
+
+    def _check_stored(self, stored: int, expected: int) -> None:
+        if stored != expected:
+            raise SinkError(
+                f"{self._identity} stored {stored} of {expected} rows: a trigger or a rule of the table dropped the "
+                f"others. Remove it, and start again. {_NOTHING_LOST}"
+            )
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:
@@ -334,7 +354,7 @@ class PostgresSink(Sink):
             yield
         except psycopg.Error as error:
             message = " ".join(str(error).split())
-            parts = [_fix_of(error), advice]
+            parts = [_fix_of(error, bool(self._key)), advice]
             raise SinkError(f"{self._identity} {what}: {message}. {'. '.join(filter(None, parts))}") from error
 
 
@@ -380,7 +400,7 @@ def _csv_column(column: pa.Array, name: str, target: str) -> pa.Array:
     return column
 
 
-def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str], staged: StagedContent) -> None:
+def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str], staged: StagedContent) -> int:
     from psycopg import sql
 
     statement = _sql(
@@ -389,11 +409,7 @@ def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
             copy.write(staged.content)
-        if cursor.rowcount != staged.fields["rows"]:
-            raise SinkError(
-                f"COPY stored {cursor.rowcount} of {staged.fields['rows']} rows in table {table}: a trigger dropped "
-                f"the others. Remove the trigger, and start again"
-            )
+        return cursor.rowcount
 
 
 def _name(table: str) -> Any:
@@ -426,8 +442,11 @@ def _target_of(conninfo: str, table: str) -> tuple[str, str]:
     return target, f"PostgresSink({target!r}, {format_value(table, 200)})"
 
 
-def _fix_of(error: psycopg.Error) -> str:
+def _fix_of(error: psycopg.Error, has_key: bool) -> str:
     state = error.sqlstate
+    if state == "42P10" and not has_key:
+        # COPY reports a generated column with the code of a missing index.
+        state = "428C9"
     if state is None:
         for word, fix in _CONNECTION_FIXES.items():
             if word in str(error):

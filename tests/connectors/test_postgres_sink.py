@@ -197,12 +197,57 @@ def test_rows_with_a_true_delete_field_delete_their_key(database: Database) -> N
     assert sorted(database.rows("SELECT * FROM balances")) == [("b", 9), ("c", 3)]
 
 
-def test_rows_that_a_trigger_drops_fail_the_epoch(database: Database, append: PostgresSink) -> None:
-    database.execute("CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
-    database.execute("CREATE TRIGGER one BEFORE INSERT ON payments FOR EACH ROW EXECUTE FUNCTION drop_row()")
-    with pytest.raises(SinkError, match=r"COPY stored 0 of 2 rows in table payments: a trigger .* Remove the trigger"):
-        database.write(append, 1, [("a", 1), ("b", 2)])
+TRIGGER = """
+    CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$;
+    CREATE TRIGGER dropping BEFORE {} ON {} FOR EACH ROW EXECUTE FUNCTION drop_row()
+"""
+RULE = "CREATE RULE dropping AS ON INSERT TO {} DO INSTEAD NOTHING"
+
+
+@pytest.mark.parametrize(
+    ("dropping", "undo", "options", "stored"),
+    [
+        (TRIGGER.format("INSERT", "balances"), "DROP TRIGGER dropping ON balances", {}, "0 of 2"),
+        (TRIGGER.format("INSERT", "balances"), "DROP TRIGGER dropping ON balances", {"key": ["account"]}, "0 of 2"),
+        (TRIGGER.format("UPDATE", "balances"), "DROP TRIGGER dropping ON balances", {"key": ["account"]}, "1 of 2"),
+        (RULE.format("balances"), "DROP RULE dropping ON balances", {"key": ["account"]}, "0 of 2"),
+    ],
+)
+def test_rows_that_a_trigger_or_a_rule_drops_fail_the_epoch(
+    database: Database, dropping: str, undo: str, options: dict[str, Any], stored: str
+) -> None:
+    sink = PostgresSink(database.conninfo, "balances", **options)
+    sink.recover(LINEAGE, None)
+    if options:
+        database.execute("INSERT INTO balances VALUES ('b', 7)")
+    database.execute(dropping)
+    with pytest.raises(SinkError, match=rf"{stored} rows: a trigger or a rule .* Remove it") as raised:
+        database.write(sink, 1, [("a", 1), ("b", 2)])
+    assert sink.identity in str(raised.value)
     assert database.rows("SELECT * FROM statebackend_epochs") == []
+    database.execute(undo)
+    database.write(sink, 1, [("a", 1), ("b", 2)])
+    assert sorted(database.rows("SELECT * FROM balances")) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("delete_field", [None, "closed"])
+def test_an_upsert_of_keys_only_counts_the_rows_that_are_there(database: Database, delete_field: str | None) -> None:
+    database.execute("CREATE TABLE accounts (account text PRIMARY KEY)")
+    database.execute("INSERT INTO accounts VALUES ('b'), ('c')")
+    schema = pa.schema([("account", pa.string()), *([] if delete_field is None else [(delete_field, pa.bool_())])])
+    rows = [("a", False), ("b", None), ("c", True)]
+    if delete_field is None:
+        rows = [one[:1] for one in rows]
+    sink = PostgresSink(database.conninfo, "accounts", key=["account"], delete_field=delete_field)
+    sink.recover(LINEAGE, None)
+    sink.commit(epoch_of(1), staged(sink, epoch_of(1), [rows], schema))
+    kept = [("a",), ("b",)] if delete_field else [("a",), ("b",), ("c",)]
+    assert sorted(database.rows("SELECT * FROM accounts")) == kept
+    database.execute(TRIGGER.format("INSERT", "accounts"))
+    epoch = epoch_of(2)
+    with pytest.raises(SinkError, match="1 of 2 rows: a trigger or a rule"):
+        sink.commit(epoch, staged(sink, epoch, [[(key, False)[: len(schema)] for key in "ad"]], schema))
+    assert sorted(database.rows("SELECT * FROM accounts")) == kept
 
 
 def test_keys_that_are_equal_for_the_table_only_are_an_error_with_a_fix(
@@ -405,6 +450,17 @@ FAULTS: dict[str, tuple[Callable[[Database], PostgresSink], str]] = {
         lambda one: PostgresSink(one.server.conninfo(one.name, "poor", "p00r"), "payments"),
         "permission denied.*GRANT",
     ),
+    "view": (lambda one: PostgresSink(one.conninfo, "seen"), "cannot copy to view.*Write to a table"),
+    "generated column": (lambda one: PostgresSink(one.conninfo, "computed"), "generated column.*remove the field"),
+    "generated column, key": (
+        lambda one: PostgresSink(one.conninfo, "computed", key=["account"]),
+        "generated column.*remove the field",
+    ),
+    "deferrable index": (
+        lambda one: PostgresSink(one.conninfo, "deferred", key=["account"]),
+        "does not support deferrable.*without DEFERRABLE",
+    ),
+    "trigger": (lambda one: PostgresSink(one.conninfo, "closed"), "not on Sundays.*Change the trigger"),
 }
 
 
@@ -413,6 +469,14 @@ def test_errors_name_target_and_fix_and_no_secret(database: Database, name: str)
     database.execute("CREATE TABLE other (account text)")
     database.execute("CREATE TABLE typed (account bigint, balance text)")
     database.execute("CREATE TABLE filled (account text, balance bigint NOT NULL)")
+    database.execute("CREATE VIEW seen AS SELECT * FROM payments")
+    database.execute("CREATE TABLE computed (account text PRIMARY KEY, balance bigint GENERATED ALWAYS AS (1) STORED)")
+    database.execute("CREATE TABLE deferred (account text UNIQUE DEFERRABLE, balance bigint)")
+    database.execute("CREATE TABLE closed (account text, balance bigint)")
+    database.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not on Sundays'; END$$;"
+        "CREATE TRIGGER failing BEFORE INSERT ON closed FOR EACH ROW EXECUTE FUNCTION fail()"
+    )
     database.execute(
         "DO $$BEGIN CREATE ROLE poor LOGIN PASSWORD 'p00r'; EXCEPTION WHEN duplicate_object THEN NULL; END$$"
     )
