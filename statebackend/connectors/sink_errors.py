@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from snapshots.errors import one_line
 from statebackend.checkpoint.errors import fix_of
 from statebackend.streaming.sink import SinkError, SinkLineage
 
@@ -16,6 +18,8 @@ __all__ = ["check_names", "check_parent", "reported", "retry_conflicts"]
 
 _VALUE_ERRORS: Final = (pa.ArrowInvalid, NotImplementedError, TypeError)
 """What pyarrow and encoders raise for a value or a type that the target cannot store."""
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextlib.contextmanager
@@ -32,8 +36,8 @@ def reported(what: str, fix: str, secrets: Callable[[], Sequence[str]] = tuple) 
     except SinkError:
         raise
     except Exception as error:
-        # deltalake appends a stack trace.
-        text = str(error).partition("\n   0: ")[0] or type(error).__name__
+        # deltalake colours its causes, and appends a stack trace.
+        text = one_line(_COLOUR.sub("", str(error).partition("\n   0: ")[0])) or type(error).__name__
         found = fix_of(text)
         if isinstance(error, _VALUE_ERRORS):
             found = found or "Convert the values, or change the type of the column"

@@ -159,6 +159,7 @@ def test_a_failed_step_of_an_epoch_is_repeated(
             first.commit()
     assert fix in str(caught.value)
     assert str(path) in str(caught.value) or first.sink.identity in str(caught.value)
+    assert str(caught.value).isprintable(), "one line without colours"
     assert rows_in(first.sink, path) == rows_of_epochs(0), "nothing is half applied"
     second = SinkDriver(new_sink(path), lineage, "run-2", checkpoint=first.checkpoint)
     second.start()
