@@ -30,6 +30,7 @@ from statebackend.checkpoint.fs.store_uri import without_secrets
 from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     StagedFile,
+    check_staged,
     convert_rows,
     decode_committable,
     delete_staged,
@@ -200,6 +201,7 @@ class DeltaSink(Sink):
         def add(table: DeltaTable) -> None:
             if self._newest_epoch(table, epoch.lineage) >= epoch.epoch_id:
                 return
+            check_staged(str(self), self._file_system(), epoch, without_secrets(self._uri), [one.path for one in files])
             self._fit_schema(table, schema)
             table.create_write_transaction(
                 actions,

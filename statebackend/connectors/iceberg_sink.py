@@ -34,10 +34,11 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
-from attrs import frozen
+from attrs import evolve, frozen
 
 from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
+    check_staged,
     convert_rows,
     decode_committable,
     delete_staged,
@@ -363,6 +364,10 @@ class IcebergSink(Sink):
                     f"of {epoch} were written to {one['location']}. Restore the table with the UUID {one['table']}, or "
                     f"start from a savepoint with another sink"
                 )
+        for location in {one["location"] for one in staged}:
+            paths = [path for one in staged if one["location"] == location for path, *_ in one["files"]]
+            files = evolve(_layout_of(table), location=location).file_system()
+            check_staged(str(self), files, epoch, location, paths)
 
     def _newest_epoch(self, table: Table, lineage: SinkLineage) -> int:
         """Return the newest epoch of a lineage in the table; -1 without one."""

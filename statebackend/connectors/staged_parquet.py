@@ -30,6 +30,7 @@ from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 __all__ = [
     "StagedFile",
+    "check_staged",
     "convert_rows",
     "decode_committable",
     "delete_staged",
@@ -82,6 +83,22 @@ def decode_committable(committable: bytes, epoch: SinkEpoch, version: int, sink_
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SinkError(f"{epoch}: its committable is not one of {sink_name}") from error
     return fields
+
+
+def check_staged(
+    target: str, file_system: pyarrow.fs.FileSystem, epoch: SinkEpoch, location: str, paths: Sequence[str]
+) -> None:
+    """Raise `SinkError` if staged files do not exist any longer. No reader could read a table with such files."""
+    directory = epoch_directory(epoch.lineage, epoch.epoch_id)
+    infos = file_system.get_file_info(pyarrow.fs.FileSelector(directory, allow_not_found=True))
+    found = {os.path.basename(one.path) for one in infos}
+    missing = [path for path in paths if os.path.basename(path) not in found]
+    if missing:
+        raise SinkError(
+            f"{target}: {len(missing)} of {len(paths)} files of {epoch} do not exist any longer, such as "
+            f"{location}/{missing[0]}: the table was deleted, or its unused files were removed too early. Restore "
+            f"the files, or start from an earlier savepoint"
+        )
 
 
 def delete_staged(file_system: pyarrow.fs.FileSystem, directory: str, prefix: str = "") -> None:

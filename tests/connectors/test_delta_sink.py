@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,24 @@ def test_the_last_timestamp_is_written(tmp_path: Path) -> None:
     rows = [{"at": dt.datetime.max}]
     write(DeltaSink(tmp_path), 0, pa.Table.from_pylist(rows))
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == rows
+
+
+def test_a_table_that_was_replaced_with_its_staged_files_is_an_error_and_stays_readable(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    write(sink, 0, numbers(0))
+    committable = stage(sink, 1, numbers(1))
+    shutil.copytree(tmp_path / "table", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "table")
+    for number in (100, 101):
+        write_deltalake(str(tmp_path / "table"), numbers(number), mode="append")
+    epoch = SinkEpoch(LINEAGE, 1, "run")
+    with pytest.raises(SinkError, match=r"1 of 1 files of epoch 1 .* do not exist any longer, .* Restore the files"):
+        sink.commit(epoch, [committable])
+    assert sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["n"].to_pylist()) == [100, 101]
+    shutil.rmtree(tmp_path / "table")
+    shutil.copytree(tmp_path / "backup", tmp_path / "table")
+    sink.commit(epoch, [committable])
+    assert sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["n"].to_pylist()) == [0, 1]
 
 
 def test_a_parent_that_continued_after_the_savepoint_is_an_error(tmp_path: Path) -> None:

@@ -518,6 +518,21 @@ def test_a_table_that_was_replaced_or_dropped_is_an_error(target: Path) -> None:
         sink.commit(epoch, [committable])
 
 
+def test_staged_files_that_another_program_removed_are_an_error_and_the_table_stays_readable(target: Path) -> None:
+    sink = sink_of(target)
+    write(sink, 0, numbers(0))
+    committable = stage(sink, 1, numbers(1))
+    [staged] = set(target.parent.rglob("*/000000000001/*.parquet"))
+    content = staged.read_bytes()
+    staged.unlink()
+    with pytest.raises(SinkError, match=rf"1 of 1 files of epoch 1 .* such as .*{staged.name}: .* Restore the files"):
+        sink.commit(SinkEpoch(LINEAGE, 1, "run"), [committable])
+    assert numbers_in(target) == [0]
+    staged.write_bytes(content)
+    sink.commit(SinkEpoch(LINEAGE, 1, "run"), [committable])
+    assert numbers_in(target) == [0, 1]
+
+
 def test_a_parent_that_continued_after_the_savepoint_is_an_error(target: Path) -> None:
     sink = sink_of(target)
     for epoch_id in range(3):
