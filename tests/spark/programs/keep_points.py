@@ -1,24 +1,32 @@
-"""A job with custom serializers: of the main script, and of modules that only this program imports.
+"""Jobs with custom serializers and classes: of the main script, and of modules that only this program imports.
 
     python keep_points.py WORK_DIRECTORY HIDDEN_MODULES
 
 No worker serves two tasks here, so that each has to find everything again. Prints, as JSON, what the runs emitted and
-what was said when a module was missing on the workers.
+what was said when a module was missing on the workers. One job stores objects of classes of the main script in windows
+and in state, in workers without the type hints of these classes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from pyspark.sql import SparkSession
 
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
-from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 from statebackend.spark import SparkStreamEnvironment
 from statebackend.spark.frame_sinks import MemorySink
 from typeserializers import LongSerializer, TypeSerializer
@@ -76,6 +84,56 @@ class KeepPoints(KeyedProcessFunction[str, Any, Any]):
         yield value.word, before.x + 1
 
 
+class Place(NamedTuple):
+    city: str | None
+
+
+@attrs.frozen
+class Timed:
+    number: int
+
+
+@attrs.frozen
+class Visit(Timed):
+    word: str
+    places: list[Place]
+
+
+class Keep(KeyedProcessFunction[str, Visit, Any]):
+    visits = ListStateDescriptor("visits", Visit)
+
+    def process_element(self, value: Visit, context: Any) -> Any:
+        self.visits.add(value)
+        yield value.word, sum(one.number for one in self.visits.get() or ())
+
+
+def emitted(key: str, window: Any, visits: list[Visit]) -> list[Any]:
+    return [(key, str([(one.number, one.places) for one in sorted(visits, key=lambda one: one.number)]))]
+
+
+def visits(spark: SparkSession, work: Path) -> dict[str, Any]:
+    """What windows and state emit that store objects."""
+    source = work / "visits"
+    source.mkdir()
+    for number in range(2):
+        row = {"word": "a", "number": number, "places": [{"city": "Bern"}] * number}
+        file = source / f"{number}.json"
+        file.write_text(json.dumps(row) + "\n")
+        # Spark reads the older file first.
+        os.utime(file, (number + 1, number + 1))
+    schema = "word string, number long, places array<struct<city: string>>"
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(source))
+    environment = SparkStreamEnvironment(
+        spark, job_dir=work / "visited", max_parallelism=8, local_state_directory=work / "local-visited"
+    )
+    keyed = environment.from_dataframe(stream).as_records(Visit).key_by("word")
+    windows, kept = MemorySink(), MemorySink()
+    keyed.count_window(2).apply(emitted, uid="windows", schema="word string, visits string").sink_to(windows, uid="w")
+    keyed.process(Keep(), uid="kept", schema="word string, total long").sink_to(kept, uid="k")
+    environment.execute("visits", trigger={"availableNow": True}).await_termination()
+    return {"windows": windows.rows, "kept": kept.rows}
+
+
 def run(spark: SparkSession, work: Path, backend: str, job: str, module: str, savepoint: bool = False) -> list[Any]:
     stream = (
         spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
@@ -128,6 +186,7 @@ def main(work: Path, hidden: str) -> None:
         found[f"{backend} restarted"] = run(spark, work, backend, backend, "shapes", savepoint=True)
     spark.sparkContext.addPyFile(f"{hidden}/hidden_shapes.py")
     found["hidden"] = run(spark, work, "heap", "hidden", "hidden_shapes")
+    found["visits"] = visits(spark, work)
     found["left in spark's directories"] = [
         str(path) for path in (work / "spark-local").rglob("pyspark-*/*") if path.is_file()
     ]

@@ -35,7 +35,7 @@ def run(program: str, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_new_workers_restore_state_of_serializers_of_the_program(tmp_path: Path) -> None:
+def test_new_workers_restore_state_of_serializers_and_classes_of_the_program(tmp_path: Path) -> None:
     found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
     for backend in ("rocksdb", "heap"):
         # The second epoch restores in other processes than the first, and so does the second run.
@@ -45,6 +45,10 @@ def test_new_workers_restore_state_of_serializers_of_the_program(tmp_path: Path)
     assert "the module 'hidden_shapes' is not on this worker" in found["missing"]
     assert "addPyFile" in found["missing"]
     assert found["hidden"] == [["a", 1], ["a", 2], ["a", 3]]
+    assert found["visits"] == {
+        "windows": [["a", "[(0, []), (1, [Place(city='Bern')])]"]],
+        "kept": [["a", 0], ["a", 1]],
+    }
     assert found["left in spark's directories"] == []
     assert found["left of plans"] == []
 
@@ -74,8 +78,3 @@ def test_a_missing_module_is_reported_once_with_advice() -> None:
     with pytest.raises(MissingModuleError) as again, naming_missing_modules("operator 'b'"):
         raise failure.value
     assert again.value is failure.value
-
-
-def test_objects_of_classes_of_the_main_script_are_stored(tmp_path: Path) -> None:
-    found = run("window_records.py", tmp_path)
-    assert found == {"windows": [["a", "[(0, []), (1, [Place(city='Bern')])]"]], "kept": [["a", 0], ["a", 1]]}
