@@ -224,6 +224,15 @@ def test_both_sides_of_a_join_are_tables(spark: SparkSession, tmp_path: Path) ->
         checkpoint.table()
 
 
+@pytest.fixture(scope="module")
+def checkpoint_of_one_key(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a query that has seen one record, for tests that copy it."""
+    query = Query(spark, tmp_path_factory.mktemp("one_key"), HDFS)
+    query.add([("a", 1_000)])
+    query.run(query.stream().drop("ts").dropDuplicates(["k"]))
+    return query.checkpoint
+
+
 def _remove_offsets(directory: Path) -> None:
     (directory / "offsets" / "0").unlink()
 
@@ -273,17 +282,15 @@ def _flip_state(directory: Path) -> None:
     ],
 )
 def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
-    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None], message: str
+    spark: SparkSession, checkpoint_of_one_key: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
-    query = Query(spark, tmp_path, HDFS)
-    query.add([("a", 1_000)])
-    query.run(query.stream().drop("ts").dropDuplicates(["k"]))
-    damage(query.checkpoint)
+    damaged = shutil.copytree(checkpoint_of_one_key, tmp_path / "damaged")
+    damage(damaged)
 
     def move() -> None:
-        checkpoint = SparkCheckpoint(spark, query.checkpoint)
+        checkpoint = SparkCheckpoint(spark, damaged)
         plan = Plan().add_operator("unique", "string")
         plan.add_state("unique", Unique.seen, checkpoint.entries(lambda row: True))
         checkpoint.write(tmp_path / "savepoint", plan)
