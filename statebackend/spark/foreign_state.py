@@ -11,19 +11,20 @@ imported.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -46,6 +47,7 @@ from statebackend.savepoint.rewrite.changes import AddOperator
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.spark.local_batches import local_batches, python_columns, python_rows, python_values
 from statebackend.spark.session import configured
 from statebackend.spark.sources.progress import capture_source_progress, newest_committed_batch
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -90,6 +92,9 @@ SPARK_QUERY: Final = "imported_from_spark"
 
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
+_UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
+"""The errors of values that Python cannot represent, such as a text that is not UTF-8."""
+
 _STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _LOG_VERSIONS: Final = ("v1", "v2")
 _JOIN: Final = "symmetricHashJoin"
@@ -97,7 +102,6 @@ _SIDES: Final = ("left", "right")
 _EVENT_TIME: Final = "__event_time"
 _WINDOW: Final = "window"
 _SESSION: Final = "session_window"
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _TIME_MODES: Final = {
     "NoTime": TimeMode.NONE,
     "ProcessingTime": TimeMode.PROCESSING_TIME,
@@ -216,7 +220,8 @@ class SparkCheckpoint:
             operator: As for `table`.
         """
         table = self.table(state, operator=operator)
-        return ((_key(row.key), value(row.value)) for row in self.rows(table))
+        found = self.columns(table, "value")
+        return ((key, value(row)) for one in found for key, row in zip(one["key"], one["value"], strict=True))
 
     def add_windows(
         self,
@@ -264,12 +269,13 @@ class SparkCheckpoint:
         return plan
 
     def _windows(self, table: DataFrame) -> Iterator[tuple[Any, TimeWindow, Row]]:
-        names = _key_names(table.schema)
-        is_session = _SESSION in _columns(table.schema, "value")
-        for row in self.rows(table):
-            window = row.value[_SESSION] if is_session else row.key[_WINDOW]
-            parts = tuple(row.key[name] for name in names)
-            yield parts[0] if len(parts) == 1 else parts, TimeWindow(_ms(window.start), _ms(window.end)), row.value
+        of_session = _SESSION in _columns(table.schema, "value")
+        names, window = _key_names(table.schema), f"value.{_SESSION}" if of_session else f"key.{_WINDOW}"
+        times = [functions.unix_micros(f"{window}.{edge}").alias(edge) for edge in ("start", "end")]
+        key = functions.struct(*(functions.col("key")[name] for name in names)).alias("key")
+        for columns in self.columns(table.select(key, "value", *times), "value", "start", "end"):
+            for key, row, start, end in zip(*columns.values(), strict=True):
+                yield key, TimeWindow(start // 1000, end // 1000), row
 
     def _window_sets(self, table: DataFrame) -> Iterator[tuple[Any, list[tuple[TimeWindow, TimeWindow]]]]:
         for key, window, _ in self._windows(table):
@@ -286,9 +292,24 @@ class SparkCheckpoint:
 
     def rows(self, frame: DataFrame) -> Iterator[Row]:
         """Yield the rows of a table, one partition at a time. Raises `ForeignFormatError` if Spark cannot read it."""
+        with self._reading():
+            for batch in local_batches(frame):
+                yield from python_rows(frame.schema, batch.columns)
+
+    def columns(self, table: DataFrame, *names: str) -> Iterator[Mapping[str, list[Any]]]:
+        """Yield the keys in the form of a Statebackend job, and these columns, in batches."""
+        key_type: Any = table.schema["key"].dataType
+        with self._reading():
+            for batch in local_batches(table.select("key", *names)):
+                keys = python_columns(key_type, batch.column("key").flatten())
+                columns = {name: python_values(table.schema[name].dataType, batch.column(name)) for name in names}
+                yield {"key": keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)), **columns}
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            yield from frame.toLocalIterator()
-        except (PySparkException, Py4JError) as error:
+            yield
+        except (PySparkException, Py4JError, *_UNREADABLE) as error:
             raise self._unreadable("its state", error) from error
 
     def _progress(self, sources: Sequence[str], operators: Collection[str]) -> ForeignProgress:
@@ -588,21 +609,29 @@ def _add_processor(
 def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState) -> Iterator[StateEntry]:
     """Yield the entries of a variable, converted to the declared state."""
     ttl_ms = None if state.descriptor.ttl is None else state.descriptor.ttl.ttl_ms
-    rows = checkpoint.rows(frame)
     if "list_element" in frame.columns:
-        for key, elements in groupby(rows, key=lambda row: row.key):
-            values, times = zip(*(_stored(one.list_element, state.values, ttl_ms) for one in elements), strict=True)
-            yield StateEntry(0, _key(key), None, None, list(values), None if None in times else times)
+        elements = (
+            (key, *_stored(one, state.values, ttl_ms))
+            for columns in checkpoint.columns(frame, "list_element")
+            for key, one in zip(columns["key"], columns["list_element"], strict=True)
+        )
+        for key, of_key in groupby(elements, key=itemgetter(0)):
+            _, values, times = zip(*of_key, strict=True)
+            yield StateEntry(0, key, None, None, list(values), None if None in times else times)
         return
     if state.user_keys is None:
-        for row in rows:
-            value, time_ms = _stored(row.value, state.values, ttl_ms)
-            yield StateEntry(0, _key(row.key), None, None, value, time_ms)
+        for columns in checkpoint.columns(frame, "value"):
+            for key, row in zip(columns["key"], columns["value"], strict=True):
+                value, time_ms = _stored(row, state.values, ttl_ms)
+                yield StateEntry(0, key, None, None, value, time_ms)
         return
-    for row in rows:
-        value, time_ms = _stored(row.user_map_value, state.values, ttl_ms)
-        user_key = state.user_keys.stored(row.user_map_key.asDict(recursive=True))
-        yield StateEntry(0, _key(row.key), None, user_key, value, time_ms)
+    for columns in checkpoint.columns(frame, "user_map_key", "user_map_value"):
+        for key, user_row, row in zip(
+            *map(columns.__getitem__, ("key", "user_map_key", "user_map_value")), strict=True
+        ):
+            value, time_ms = _stored(row, state.values, ttl_ms)
+            user_key = state.user_keys.stored(user_row.asDict(recursive=True))
+            yield StateEntry(0, key, None, user_key, value, time_ms)
 
 
 def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[Any, int | None]:
@@ -614,8 +643,8 @@ def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[An
 
 
 def _timers(checkpoint: SparkCheckpoint, frame: DataFrame) -> Iterator[tuple[Any, int]]:
-    for row in checkpoint.rows(frame):
-        yield _key(row.key), row.expiration_timestamp_ms
+    for columns in checkpoint.columns(frame, "expiration_timestamp_ms"):
+        yield from zip(columns["key"], columns["expiration_timestamp_ms"], strict=True)
 
 
 def _key_names(table: StructType) -> list[str]:
@@ -639,14 +668,6 @@ def _only_column(table: StructType, where: str) -> Callable[[Row], Any]:
             f"{where} stores {', '.join(names)}; pass a function that makes an accumulator of a row of them"
         )
     return itemgetter(names[0])
-
-
-def _ms(moment: datetime.datetime) -> int:
-    return (moment.astimezone(datetime.timezone.utc) - _EPOCH) // datetime.timedelta(milliseconds=1)
-
-
-def _key(key: Row) -> Any:
-    return key[0] if len(key) == 1 else tuple(key)
 
 
 def _check_schema(table: StructType, state: _DeclaredState, where: str) -> None:

@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from statebackend import EventTimeSessionWindows, ListStateDescriptor, TumblingEventTimeWindows, ValueStateDescriptor
+from statebackend.savepoint.foreign.errors import ForeignFormatError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.operators.window_state import CONTENTS_NAME
@@ -151,6 +152,14 @@ def test_sums_and_many_types_are_tables(spark: SparkSession, checkpoints: Path) 
         assert (key["number"], key["flag"], key["maybe"]) == (5, True, 5)
         assert (key["day"], str(key["money"])) == (datetime.date(2026, 1, 6), "5.00")
         assert (plain(key["moment"]), value[1].asDict(), str(value[2])) == (26_000, {"x": 5, "text": "b"}, "5.00")
+
+
+def test_a_value_that_python_cannot_represent_is_an_error(spark: SparkSession, checkpoints: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    checkpoint = SparkCheckpoint(spark, checkpoints / "unique-hdfs")
+    with pytest.raises(ForeignFormatError, match=r"Spark cannot read its state at batch \d+: .*utf-8"):
+        list(checkpoint.rows(spark.sql("SELECT CAST(X'FF' AS STRING) AS text")))
 
 
 @pytest.fixture(scope="module")
