@@ -56,6 +56,7 @@ class RawKeys:
         self.key_groups = key_groups
         self._key_serializer = key_serializer
         self._namespace_serializer = namespace_serializer
+        self._is_namespaced = is_namespaced
         self.prefix: Callable[[Any, int], bytes] = self._compile_prefix(is_namespaced)
 
     def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
@@ -104,6 +105,14 @@ class RawKeys:
         first = self.prefix(entry_key(keys.keys[0]), keys.key_groups[0])
         namespace = first.removeprefix(rows[0])
         return [row + namespace for row in rows]
+
+    def namespace_bytes(self, namespace: Any) -> bytes:
+        """Return the bytes of a namespace in raw keys."""
+        if not self._is_namespaced:
+            return VOID_NAMESPACE_BYTES
+        serializer = self._namespace_serializer
+        written: bytes = serializer.codec.write(namespace) if serializer.equal_values_have_equal_bytes else namespace
+        return written
 
     @property
     def takes_keys(self) -> bool:

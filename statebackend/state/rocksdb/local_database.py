@@ -253,6 +253,7 @@ class LocalDatabase:
         table.queue_ends = QueueEnds(
             version.lower_bounds.get(name, b""), version.heads.get(name), version.upper_bounds.get(name)
         )
+        table.last_namespace = version.last_namespaces.get(name)
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
         """Write entries to a new file, without other changes; None if there are no entries."""
@@ -317,7 +318,7 @@ class LocalDatabase:
         self._change()
         old_place, old_files = table.place, table.files
         table.move_to(family, files)
-        table.queue_ends = QueueEnds()
+        table.queue_ends, table.last_namespace = QueueEnds(), None
         old_files.discard()
         self.engine.drop(old_place)
 
@@ -334,8 +335,12 @@ class LocalDatabase:
             if self._engine is not None:
                 self._engine.close()
             if snapshot_taken is not None and self._unopenable is None and not self._is_damaged:
+                tables = self.tables.items()
+                namespaces = {name: one.last_namespace for name, one in tables if one.last_namespace is not None}
                 self.directory.write_version(
-                    LocalVersion(snapshot_taken, families, bounds, heads, upper_bounds, kept, self._changed_rows)
+                    LocalVersion(
+                        snapshot_taken, families, bounds, heads, upper_bounds, namespaces, kept, self._changed_rows
+                    )
                 )
         finally:
             self.directory.close()

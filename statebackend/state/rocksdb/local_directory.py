@@ -93,9 +93,10 @@ class LocalVersion:
     """The content of a local database: the state id of the snapshot, and the column family of each state.
 
     ``lower_bounds`` are bytes below which a priority queue has no element, ``upper_bounds`` the known bytes above which
-    it has none. ``heads`` are the known first entries of queues, empty bytes for an empty queue. ``kept`` is the
-    overlay: rows that are not yet in the database, None for a row to delete. ``changed_rows`` is how many rows the last
-    use changed, as an estimate for the next use.
+    it has none. ``heads`` are the known first entries of queues, empty bytes for an empty queue. ``last_namespaces``
+    are the known bytes above which a state has no namespace. ``kept`` is the overlay: rows that are not yet in the
+    database, None for a row to delete. ``changed_rows`` is how many rows the last use changed, as an estimate for the
+    next use.
     """
 
     state_id: str
@@ -103,6 +104,7 @@ class LocalVersion:
     lower_bounds: Mapping[str, bytes] = field(factory=dict)
     heads: Mapping[str, bytes] = field(factory=dict)
     upper_bounds: Mapping[str, bytes] = field(factory=dict)
+    last_namespaces: Mapping[str, bytes] = field(factory=dict)
     kept: Mapping[str, Mapping[bytes, bytes | None]] = field(factory=dict)
     changed_rows: int = 0
 
@@ -147,9 +149,9 @@ class LocalStateDirectory:
             content = json.loads(written)
             if content["boot_id"] != _boot_id():
                 return None
-            bounds, heads, upper_bounds = (
+            bounds, heads, upper_bounds, last_namespaces = (
                 {name: bytes.fromhex(known) for name, known in content[field_name].items()}
-                for field_name in ("lower_bounds", "heads", "upper_bounds")
+                for field_name in ("lower_bounds", "heads", "upper_bounds", "last_namespaces")
             )
             kept = {
                 name: {
@@ -163,6 +165,7 @@ class LocalStateDirectory:
                 bounds,
                 heads,
                 upper_bounds,
+                last_namespaces,
                 kept,
                 content["changed_rows"],
             )
@@ -184,6 +187,7 @@ class LocalStateDirectory:
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
             "heads": {name: head.hex() for name, head in version.heads.items()},
             "upper_bounds": {name: bound.hex() for name, bound in version.upper_bounds.items()},
+            "last_namespaces": {name: last.hex() for name, last in version.last_namespaces.items()},
             "kept": {
                 name: {key.hex(): None if value is None else value.hex() for key, value in rows.items()}
                 for name, rows in version.kept.items()
@@ -250,7 +254,8 @@ def _is_sound(version: LocalVersion) -> bool:
         type(version.state_id) is str
         and type(version.changed_rows) is int
         and all(number.isdecimal() and of == name for name, (number, of) in numbers_and_names.items())
-        and places.keys() >= {*version.lower_bounds, *version.heads, *version.upper_bounds, *version.kept}
+        and places.keys()
+        >= {*version.lower_bounds, *version.heads, *version.upper_bounds, *version.last_namespaces, *version.kept}
     )
 
 

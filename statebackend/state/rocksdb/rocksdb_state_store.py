@@ -317,6 +317,8 @@ class RocksDBStateStore(StateStore):
         table = self.database.add_table(schema)
         if schema.meta.kind is PRIORITY_QUEUE:
             table.queue_ends = QueueEnds(upper_bound=b"")
+        else:
+            table.last_namespace = b""
         return table
 
     def restore_as_is(self, table: RocksDBTable, schema: StateSchema) -> None:

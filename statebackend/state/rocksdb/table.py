@@ -153,7 +153,10 @@ class TableSharing:
 
 
 class RocksDBTable(StateTable):
-    """One state. ``handle`` is this epoch's; ``queue_ends`` are the bounds of a queue that was written out."""
+    """One state. ``handle`` is this epoch's; ``queue_ends`` are the bounds of a queue that was written out.
+
+    No written row of a state has a namespace with larger bytes than ``last_namespace``, unless that is None.
+    """
 
     def __init__(
         self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | ReadOnlyRows, files: FileChain
@@ -162,14 +165,21 @@ class RocksDBTable(StateTable):
         self.files = files
         self.handle: WriteBackCache | None = None
         self.queue_ends = QueueEnds()
+        self.last_namespace: bytes | None = None
         self._sharing = sharing
         self._family = family
 
     def value_state(
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
-        create: Any = RocksDBRowValueState if self.schema.is_bulk else create_value_state
-        handle: InternalValueState[Any] = create(serializer, default, *self._cache(context))
+        cache = self._cache(context)
+        handle: InternalValueState[Any]
+        if self.schema.is_bulk:
+            handle = RocksDBRowValueState(self.last_namespace, self._keep_last_namespace, serializer, default, *cache)
+        else:
+            # It does not note the namespaces that it writes.
+            self.last_namespace = None
+            handle = create_value_state(serializer, default, *cache)
         self.handle = cast(WriteBackCache, handle)
         return handle
 
@@ -283,6 +293,9 @@ class RocksDBTable(StateTable):
     def _cache(self, context: HandleContext) -> tuple[Any, ...]:
         raw_keys = self._sharing.raw_keys(self.schema.serializers[NAMESPACE_ROLE])
         return self.name, context, raw_keys, self._family, self._sharing.bounds
+
+    def _keep_last_namespace(self, namespace: bytes) -> None:
+        self.last_namespace = namespace
 
     def _keep_queue_ends(self, ends: QueueEnds) -> None:
         self.queue_ends = ends

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, TypeVar
 
@@ -217,12 +217,35 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
 
 
 class RocksDBRowValueState(CachedState, RowValueState[T]):
-    """Values for bulk access: the cache maps raw keys to bytes, so that a batch is a few operations on dicts."""
+    """Values for bulk access: the cache maps raw keys to bytes, so that a batch is a few operations on dicts.
 
-    __slots__ = ("_changed", "_encoded_default", "_last_keys", "_serializer", "_stored")
+    No stored row has a namespace with larger bytes than ``last_namespace``, which is None if it is not known. So a new
+    window needs no look-up. ``keep_last_namespace`` receives it whenever it changes.
+    """
 
-    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+    __slots__ = (
+        "_changed",
+        "_encoded_default",
+        "_keep_last_namespace",
+        "_last_cached_namespace",
+        "_last_keys",
+        "_last_namespace",
+        "_serializer",
+        "_stored",
+    )
+
+    def __init__(
+        self,
+        last_namespace: bytes | None,
+        keep_last_namespace: Callable[[bytes], None],
+        serializer: TypeSerializer[T],
+        default: T | None,
+        *cache: Any,
+    ) -> None:
         super().__init__(*cache)
+        self._last_namespace = last_namespace
+        self._last_cached_namespace = b""
+        self._keep_last_namespace = keep_last_namespace
         self._serializer = serializer
         self._encoded_default = None if default is None else self.encode(serializer, default)
         self._stored: dict[bytes, bytes | None] = {}
@@ -231,6 +254,7 @@ class RocksDBRowValueState(CachedState, RowValueState[T]):
 
     def write_rows(self, raw_keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
         self._make_room(len(raw_keys))
+        self._last_cached_namespace = max(self._last_cached_namespace, self._namespace())
         self._entries.update(zip(raw_keys, rows, strict=True))
         self._changed.update(dict.fromkeys(raw_keys))
         # Bytes are counted twice, because writing out the cache copies them.
@@ -242,6 +266,9 @@ class RocksDBRowValueState(CachedState, RowValueState[T]):
     def drain(self) -> Drained:
         entries = self._entries
         drained = Drained.from_changes({raw_key: entries[raw_key] for raw_key in self._changed}, self._stored)
+        if self._last_namespace is not None and self._last_cached_namespace > self._last_namespace:
+            self._last_namespace = self._last_cached_namespace
+            self._keep_last_namespace(self._last_namespace)
         self.forget()
         return drained
 
@@ -251,20 +278,28 @@ class RocksDBRowValueState(CachedState, RowValueState[T]):
 
     def read_rows(self, raw_keys: Sequence[bytes]) -> list[bytes | None]:
         entries = self._entries
-        missing = sorted({raw_key for raw_key in raw_keys if raw_key not in entries})
+        missing: Sequence[bytes] = [raw_key for raw_key in raw_keys if raw_key not in entries]
         if missing:
             self._make_room(len(missing))
             entries = self._entries
             if len(entries) == 0:
-                missing = sorted(set(raw_keys))
-            found = self.stored_rows.get_all(missing)
-            self.cache_misses += len(missing)
+                missing = raw_keys
+            found: list[bytes | None]
+            if self._last_namespace is not None and self._namespace() > self._last_namespace:
+                found = [None] * len(missing)
+            else:
+                missing = sorted(set(missing))
+                found = self.stored_rows.get_all(missing)
+                self.cache_misses += len(missing)
             entries.update(zip(missing, found, strict=True))
             self._stored.update(zip(missing, found, strict=True))
         rows = list(map(entries.__getitem__, raw_keys))
         if missing:
             self.hold(ENTRY_BYTES * len(missing) + 2 * sum([len(row) for row in rows if row is not None]))
         return rows
+
+    def _namespace(self) -> bytes:
+        return self.raw_keys.namespace_bytes(self._context.namespace)
 
     def _make_room(self, count: int) -> None:
         """Write out if the cache has no room for this many entries."""

@@ -9,6 +9,7 @@ import pytest
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import SerializationError
+from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
@@ -29,6 +30,7 @@ from statebackend.testing.backends.evolving_records import (
 )
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, ContractBase, content
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.scalars.fixed_width import LongSerializer
 
 LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())
 TIMED: ValueStateDescriptor[int] = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
@@ -216,6 +218,24 @@ class BulkContract(ContractBase):
         state.put_many(batch_of(harness, backend, [0, 1]), [None, added])
         again = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, again, descriptor) == {1: added, 2: expected[2], 3: expected[3]}
+
+    @pytest.mark.parametrize("forms", ["brb", "bbr", "rbb", "bbb"])
+    def test_values_of_later_namespaces_by_record_and_by_batch(self, harness: BackendHarness, forms: str) -> None:
+        handles: list[KeyedStateHandle] = []
+        expected: dict[int, list[int | None]] = {}
+        for epoch, form in enumerate(forms, start=1):
+            backend = harness.open(self.create_state_backend(), *handles[-1:], local="namespaces")
+            if form == "b":
+                backend.access_in_bulk()
+            state: Any = backend.get_or_create_keyed_state(LongSerializer(), VALUE)
+            for namespace in (epoch, epoch + 1, epoch):
+                state.set_current_namespace(namespace)
+                keys, before = batch_of(harness, backend, [1, 2, 3]), expected.get(namespace, [None, None, None])
+                assert state.get_many(keys) == before
+                after = expected[namespace] = [epoch, before[0], None]
+                state.put_many(keys, after)
+            handles.append(harness.snapshot(backend).handle)
+            backend.close()
 
     def test_a_value_that_does_not_fit_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf

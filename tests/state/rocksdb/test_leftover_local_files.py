@@ -105,6 +105,7 @@ def test_rows_of_an_undeletable_database_are_not_mixed_with_those_of_the_snapsho
         {"heads": lambda _: {"unknown": "00"}},
         {"lower_bounds": lambda _: {"value": 0}},
         {"upper_bounds": lambda _: {"unknown": "00"}},
+        {"last_namespaces": lambda _: {"unknown": "00"}},
     ],
     ids=lambda change: next(iter(change)),
 )

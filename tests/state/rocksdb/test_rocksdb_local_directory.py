@@ -8,11 +8,12 @@ import pytest
 from local_epochs import KEYS, ROCKSDB, epoch, version_path
 
 from statebackend import ValueStateDescriptor
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import VALUE, BackendHarness, contents, fill, filled
 from statebackend.testing.backends.priority_queue_contract import TIMERS, timer
-from typeserializers.scalars.fixed_width import ByteSerializer
+from typeserializers.scalars.fixed_width import ByteSerializer, LongSerializer
 
 
 @pytest.fixture
@@ -87,6 +88,32 @@ def test_the_largest_element_of_a_queue_is_known_only_for_its_own_database(harne
         queue = backend.get_priority_queue(TIMERS)
         queue.add_all([(timer(99), 9), (timer(200), 0)])
         assert sorted(element.timestamp for element in queue) == [*range(100), 200]
+
+
+@pytest.mark.parametrize(
+    ("local", "misses"), [("local", [2, 4, 4, 6]), ("another", [2, 4, 6, 8])], ids=["its own", "restored"]
+)
+def test_a_later_namespace_needs_no_look_up_in_its_own_database(harness, local, misses):
+    def opened(*handle, local):
+        backend = harness.open(ROCKSDB, *handle, local=local)
+        backend.access_in_bulk()
+        return backend, backend.get_or_create_keyed_state(LongSerializer(), VALUE)
+
+    def keys(backend):
+        return KeyBatch([1, 2], [harness.key_group(1), harness.key_group(2)], backend.key_setter())
+
+    backend, state = opened(local="local")
+    state.set_current_namespace(5)
+    state.put_many(keys(backend), [1, 2])
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    backend, state = opened(handle, local=local)
+    counted = []
+    for namespace in (5, 4, 6, 3):
+        state.set_current_namespace(namespace)
+        assert state.get_many(keys(backend)) == ([1, 2] if namespace == 5 else [None, None])
+        counted.append(state.cache_misses)
+    assert counted == misses
 
 
 @pytest.mark.parametrize("offset", [0, 1])
