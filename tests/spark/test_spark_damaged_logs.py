@@ -52,6 +52,14 @@ def without_its_end(content: bytes) -> bytes:
     return content[:-2]
 
 
+def without_lines(content: bytes) -> bytes:
+    return content[: content.index(b"\n") + 1]
+
+
+def of_another_batch(content: bytes) -> bytes:
+    return content.replace(b'"batchId":2', b'"batchId":1')
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "repair"),
     [
@@ -61,6 +69,9 @@ def without_its_end(content: bytes) -> bytes:
         (f"commits/{NEWEST}", cut_off, NEWEST),
         (f"commits/{NEWEST}", emptied, NEWEST),
         (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
+        (f"sources/0/{NEWEST}", without_lines, NEWEST - 1),
+        (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
+        (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
     ],
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
@@ -104,6 +115,26 @@ def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(word_count: Wor
     assert report.checkpoint_id == NEWEST - 1
     if name.startswith("offsets"):
         assert f"offsets/{NEWEST} of Spark's log is damaged: it is empty" in report.offsets_before
+    assert shown(word_count) == word_count.expected()
+
+
+@pytest.mark.parametrize(
+    ("name", "repair"), [(f"offsets/{NEWEST - 1}", NEWEST - 2), (f"sources/0/{NEWEST}", NEWEST - 1)]
+)
+def test_a_missing_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
+    word_count: WordCount, name: str, repair: int
+) -> None:
+    from statebackend.spark import ParquetSink
+
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    file = word_count.directory / "job" / "spark" / name
+    file.unlink()
+    with pytest.raises(
+        CheckpointError, match=rf"{re.escape(str(file))} is missing: .*start with roll_back_to={repair}:"
+    ):
+        word_count.run(output)
+    word_count.run(output, execute={"roll_back_to": repair})
     assert shown(word_count) == word_count.expected()
 
 

@@ -42,6 +42,7 @@ twice (`df.union(df)`) has two lines and one directory. If the mapping is ambigu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
@@ -166,13 +167,21 @@ def check_log_is_whole(spark_checkpoint_directory: str) -> None:
     if planned is None:
         return
     fs = _file_system(spark_checkpoint_directory)
+    # Spark reads the batch before the newest one, too.
+    batches = range(max(0, planned - 1), planned + 1)
+    for batch in batches:
+        read_offsets(spark_checkpoint_directory, batch)
     committed = newest_committed_batch(spark_checkpoint_directory)
-    names = ["metadata", f"offsets/{planned - 1}", f"offsets/{planned}", f"commits/{committed}"]
-    for source, own in _source_entries(fs).items():
-        entries = {int(name.partition(".")[0]): name for name in own if _ENTRY.fullmatch(name)}
-        if _is_file_log(fs, source, own):
-            names.append(f"sources/{source}/{entries[max(entries)]}")
+    names = ["metadata", *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
     _check_whole(fs, (name for name in names if fs.exists(name)))
+    entries = _source_entries(fs)
+    newest = {source: _newest_entry(own) for source, own in entries.items() if _is_file_log(fs, source, own)}
+    # A start with other sources may have rewritten the order; it then no longer fits these offsets.
+    with contextlib.suppress(CheckpointError):
+        for source, offset in _log_offsets(fs, planned, entries).items():
+            newest[source] = max(offset, newest.get(source, -1))
+    for source, entry in newest.items():
+        _check_whole(fs, _cut_file_log(fs, source, entries.get(source, []), entry))
 
 
 class SourceLogFiles(Mapping[str, bytes]):
@@ -213,10 +222,9 @@ def capture_source_progress(
     fs = _file_system(spark_checkpoint_directory)
     if not has_foreign_state:
         _check_no_state(fs)
-    offsets = read_offsets(spark_checkpoint_directory, batch_id)
     batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
-    for earlier in batches:
-        read_offsets(spark_checkpoint_directory, earlier)
+    for batch in reversed(batches):
+        read_offsets(spark_checkpoint_directory, batch)
     names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
     _check_whole(fs, names)
     names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
@@ -225,16 +233,12 @@ def capture_source_progress(
     names += [name for name in commits if fs.exists(name) and _damage(fs, name) is None]
 
     entries = _source_entries(fs)
-    order = read_source_order(fs)
-    if order is None:
-        log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
-    else:
-        log_offsets = _log_offsets_in_order(fs, f"offsets/{batch_id}", offsets, entries, order.sources)
+    log_offsets = _log_offsets(fs, batch_id, entries)
     for source in sorted({*entries, *log_offsets}):
         own = entries.get(source, [])
         if source in log_offsets:
             cut = _cut_file_log(fs, source, own, log_offsets[source])
-            _check_whole(fs, cut[-1:])
+            _check_whole(fs, cut)
             names += cut
         else:
             names += [f"sources/{source}/{name}" for name in own]
@@ -330,10 +334,19 @@ def _check_no_state(fs: CheckpointFileSystem) -> None:
         )
 
 
+def _log_offsets(fs: CheckpointFileSystem, batch_id: int, entries: Mapping[str, list[str]]) -> dict[str, int]:
+    """Directory below `sources` -> the last entry of its offset, for the logs of file sources."""
+    name, order = f"offsets/{batch_id}", read_source_order(fs)
+    offsets = fs.read_file(name)
+    if order is None:
+        return _log_offsets_by_line(fs, name, offsets, entries)
+    return _log_offsets_in_order(fs, name, offsets, entries, order.sources)
+
+
 def _log_offsets_in_order(
     fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]], order: Sequence[ReadSource]
 ) -> dict[str, int]:
-    """As `_log_offsets`, for a log with `source-order.json`."""
+    """The offsets of a log with `source-order.json`."""
     version, lines = _offset_lines(fs, name, offsets)
     if version == "v1" and len(lines) != len(order):
         raise SourceProgressError(
@@ -350,10 +363,10 @@ def _log_offsets_in_order(
     return found
 
 
-def _log_offsets(
+def _log_offsets_by_line(
     fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Directory below `sources` -> the last entry of its offset, for the logs of file sources."""
+    """The offsets of a log without `source-order.json`."""
     file_logs = sorted(source for source, names in entries.items() if _is_file_log(fs, source, names))
     if not file_logs:
         return {}
@@ -402,7 +415,12 @@ def _damage(fs: CheckpointFileSystem, name: str) -> str | None:
         return OffsetLines.of(content).damage
     if kind == "sources":
         lines = _entry_lines(fs, name)
-        is_whole = lines is not None and all(_entry_of(line) is not None for line in lines)
+        found = [_entry_of(line) for line in lines or ()]
+        number, is_compact = _newest_entry([name.rpartition("/")[2]]), name.endswith(".compact")
+        # Spark writes no entry without files. It would read those of an empty one again.
+        is_whole = bool(found) and all(
+            entry is not None and (0 <= entry <= number if is_compact else entry == number) for entry in found
+        )
         return None if is_whole else "it is not a whole entry of the log of a file source"
     first, _, rest = content.decode("utf-8", "replace").partition("\n")
     if kind == "commits" and not re.fullmatch(r"v[0-9]+", first):
@@ -440,8 +458,13 @@ def _parsed(line: str) -> Any:
 def _is_file_log(fs: CheckpointFileSystem, source: str, names: list[str]) -> bool:
     if not names or not all(_ENTRY.fullmatch(name) for name in names):
         return False
-    lines = _entry_lines(fs, f"sources/{source}/{names[0]}")
-    return lines is not None and all(_entry_of(line) is not None for line in lines)
+    # One of them may be damaged.
+    found = (_entry_lines(fs, f"sources/{source}/{name}") for name in names)
+    return any(lines and all(_entry_of(line) is not None for line in lines) for lines in found)
+
+
+def _newest_entry(names: Iterable[str]) -> int:
+    return max(int(name.partition(".")[0]) for name in names)
 
 
 def _entry_lines(fs: CheckpointFileSystem, path: str) -> list[str] | None:
@@ -477,5 +500,5 @@ def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last:
     missing = next(entry for entry in following if entry not in plain)
     raise SourceProgressError(
         f"{fs.location(f'sources/{source}/{missing}')} is missing: without it the files of offset {last} are unknown, "
-        f"so a savepoint could not continue at the right file"
+        f"and a query cannot continue at the right file"
     )

@@ -20,6 +20,7 @@ from statebackend.spark.sources.progress import (
     SourceProgressError,
     appear_at_once,
     capture_source_progress,
+    check_log_is_whole,
     read_offsets,
     restore_source_progress,
     source_order,
@@ -102,6 +103,38 @@ def test_a_file_log_with_a_hole_is_rejected(tmp_path: Path) -> None:
     write_file_log(tmp_path / "q", "0", {"0": [0], "2": [2], "3": [3]})
     with pytest.raises(SourceProgressError, match=r"sources/0/1 is missing"):
         capture_source_progress(str(tmp_path / "q"), 3)
+
+
+def compacted_log(directory: Path) -> None:
+    write_log(directory, 7, log_offset=offset_of)
+    own = {"3": [3], "4.compact": [0, 1, 2, 3, 4], "5": [5], "6": [6], "7": [7]}
+    write_file_log(directory, "0", own)
+    order = [ReadSource("FileSource[/in]", "files", "0")]
+    CheckpointFileSystem.from_uri(directory).write_file(SOURCE_ORDER_FILE_NAME, source_order(order))
+
+
+@pytest.mark.parametrize("name", ["4.compact", "5", "7"])
+@pytest.mark.parametrize(
+    "content", ["", "v1\n", "v1\n" + file_entry(8), "v1\n" + file_entry(4)[:-2], "v2\n" + file_entry(4)]
+)
+def test_each_damaged_entry_that_spark_reads_is_named(tmp_path: Path, name: str, content: str) -> None:
+    compacted_log(tmp_path / "q")
+    check_log_is_whole(str(tmp_path / "q"))
+    (tmp_path / "q" / "sources" / "0" / name).write_text(content)
+    with pytest.raises(SourceProgressError, match=f"sources/0/{name} is damaged"):
+        check_log_is_whole(str(tmp_path / "q"))
+    with pytest.raises(SourceProgressError, match=f"sources/0/{name} is damaged"):
+        capture_source_progress(str(tmp_path / "q"), 7)
+
+
+@pytest.mark.parametrize(("removed", "named"), [("4.compact", "0"), ("5", "5"), ("7", "7")])
+def test_each_missing_entry_that_spark_reads_is_named(tmp_path: Path, removed: str, named: str) -> None:
+    compacted_log(tmp_path / "q")
+    (tmp_path / "q" / "sources" / "0" / "3").unlink()
+    check_log_is_whole(str(tmp_path / "q"))
+    (tmp_path / "q" / "sources" / "0" / removed).unlink()
+    with pytest.raises(SourceProgressError, match=f"sources/0/{named} is missing"):
+        check_log_is_whole(str(tmp_path / "q"))
 
 
 def test_other_sources_keep_their_complete_log(tmp_path: Path) -> None:
