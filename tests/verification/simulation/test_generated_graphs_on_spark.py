@@ -13,7 +13,7 @@ import pytest
 from statebackend import DataStream, WatermarkStrategy
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark import MemorySink, SparkStreamEnvironment
-from verification.simulation.graphs.functions import SCHEMA
+from verification.simulation.graphs.functions import SCHEMA, SOURCE_SCHEMA, with_times
 from verification.simulation.graphs.plan import Event, GraphPlan, Node, Stream
 from verification.simulation.graphs.program import write_program
 from verification.simulation.graphs.run import (
@@ -98,13 +98,13 @@ def on_spark(
     def source(index: int) -> DataStream:
         directory = path / f"source-{index}"
         directory.mkdir(exist_ok=True)
-        rows = [dict(zip("kvtl", sent_record(event), strict=True)) for event in events if event.source == index]
+        rows = [dict(zip("kvtl", sent_record(event), strict=False)) for event in events if event.source == index]
         if rows:
             (directory / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(BOUND_MS)
-        frame = spark.readStream.schema(SCHEMA).json(str(directory))
+        frame = spark.readStream.schema(SOURCE_SCHEMA).json(str(directory))
         stream = environment.from_dataframe(frame, uid=f"source-{index}")
-        return stream.assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
+        return stream.assign_timestamps_and_watermarks(strategy.with_timestamps("t")).map(with_times, schema=SCHEMA)
 
     def output(stream: Stream, read: DataStream) -> None:
         sinks[stream] = MemorySink()

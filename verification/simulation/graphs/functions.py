@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from datetime import time, timedelta
 from typing import Any, Final, NamedTuple
 
 from statebackend import (
@@ -31,6 +32,7 @@ __all__ = [
     "RULES",
     "SCHEMA",
     "SIDE_TAG",
+    "SOURCE_SCHEMA",
     "Asked",
     "Collect",
     "Connected",
@@ -45,9 +47,12 @@ __all__ = [
     "joined",
     "mapped",
     "reduced_rows",
+    "with_times",
 ]
 
-SCHEMA: Final = "k bigint, v bigint, t bigint, l array<bigint>"
+SOURCE_SCHEMA: Final = "k bigint, v bigint, t bigint, l array<bigint>"
+SCHEMA: Final = f"{SOURCE_SCHEMA}, d interval day to second, c time(6)"
+"""The last two columns follow from ``v``; the model does not have them."""
 SIDE_TAG: Final[OutputTag[Any]] = OutputTag("side", SCHEMA)
 LATE_RIGHT_TAG: Final[OutputTag[Any]] = OutputTag("late-right", SCHEMA)
 RULES: Final = BroadcastStateDescriptor("rules", int, int)
@@ -55,11 +60,21 @@ _SEEN: Final = ValueStateDescriptor("seen", int, default=0)
 
 
 def _row(columns: Sequence[str], key: Any, number: int, length: int = 1) -> tuple[Any, ...]:
-    k, v, t, l = row_of(columns, key, number, length)  # noqa: E741
-    return k, v, t, list(l)
+    return with_times(row_of(columns, key, number, length))
+
+
+def with_times(row: Any) -> tuple[Any, ...]:
+    """Return a row of a source, or of the model, with all columns."""
+    k, v, t, l = row  # noqa: E741
+    return k, v, t, list(l), *_times_of(v)
+
+
+def _times_of(v: int) -> tuple[timedelta, time]:
+    return timedelta(days=-v, microseconds=v), time(v, 59, v, 999_990 + v)
 
 
 def _number(row: Any) -> int:
+    assert (row.d, row.c) == _times_of(row.v), f"a time or an interval was changed: {row}"
     return number_of(row.k, row.v, row.t, row.l)
 
 
@@ -110,7 +125,7 @@ class Running(KeyedProcessFunction[Any, Any, Any]):
             context.timer_service.register_event_time_timer(context.timestamp + self.node["timer"])
         row: Any = _row(self.node.key, context.current_key, digest, digest % 3)
         if self.node["reuses"]:
-            self.row.update(zip("kvtl", row, strict=True))
+            self.row.update(zip("kvtldc", row, strict=True))
             row = self.row
         if self.node["side"] and digest % 3 == 0:
             context.output(SIDE_TAG, row)
@@ -220,8 +235,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
 
 def reduced_rows(left: Any, right: Any) -> Any:
     """Merge two records of a window into one."""
-    k, v, t, l = reduced(left, right)  # noqa: E741
-    return k, v, t, list(l)
+    return with_times(reduced(left[:4], right[:4]))
 
 
 class Connected(KeyedCoProcessFunction[Any, Any, Any, Any]):
@@ -338,6 +352,8 @@ class Element(NamedTuple):
     v: int
     t: int
     l: list[int]  # noqa: E741
+    d: timedelta
+    c: time
 
 
 def mapped(node: Node) -> Any:

@@ -39,6 +39,11 @@ class Node:
         return self.options.get(option)
 
     @property
+    def key_names(self) -> tuple[str, ...]:
+        """The key columns as the program writes them: any letter case names a column."""
+        return tuple(map(str.upper, self.key)) if self["capitals"] else self.key
+
+    @property
     def has_side(self) -> bool:
         """Whether the operator has a side output."""
         return bool(self["side"])
@@ -269,7 +274,10 @@ def _node(random: Random, nodes: Sequence[Node], is_batched: bool) -> Node | Non
         return None
     key = () if kind in ("union", "map") else random.choice(_KEYS)
     given = [known[stream] for stream in inputs]
-    node = Node(kind, tuple(inputs), key, _OPTIONS[kind](random, is_batched, _is_ordered(given, key, is_batched)))
+    options = _OPTIONS[kind](random, is_batched, _is_ordered(given, key, is_batched))
+    # Rows without a schema have their columns by exact name.
+    options["capitals"] = len(nodes) % 2 == 1 and all(one.has_schema for one in given)
+    node = Node(kind, tuple(inputs), key, options)
     return node if _is_allowed(node, nodes, given, is_batched) else None
 
 

@@ -81,7 +81,7 @@ def write_program(
 
 
 def _window(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
-    windows = read[0].key_by(*node.key).window(_assigner(node))
+    windows = read[0].key_by(*node.key_names).window(_assigner(node))
     trigger: Any = None
     if node["count"]:
         trigger = CountTrigger.of(node["count"])
@@ -122,14 +122,14 @@ def _assigner(node: Node) -> Any:
 
 
 def _multi(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
-    first, *others = (stream.key_by(*node.key) for stream in read)
+    first, *others = (stream.key_by(*node.key_names) for stream in read)
     if len(others) == 1:
         return first.connect(others[0]).process(Connected(node), **named)
     return first.connect_all(*others).process(Several(node), **named)
 
 
 def _interval(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
-    left, right = (stream.key_by(*node.key) for stream in read)
+    left, right = (stream.key_by(*node.key_names) for stream in read)
     join = left.interval_join(right).between(node["lower"], node["upper"])
     if node["side"]:
         join = join.side_output_left_late_data(SIDE_TAG).side_output_right_late_data(LATE_RIGHT_TAG)
@@ -139,7 +139,7 @@ def _interval(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) 
 def _cogroup(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
     left, right = read
     both = left.join(right) if node["pairs"] else left.co_group(right)
-    windows = both.where(*node.key).equal_to(*node.key).window(TumblingEventTimeWindows.of(node["size"]))
+    windows = both.where(*node.key_names).equal_to(*node.key).window(TumblingEventTimeWindows.of(node["size"]))
     return windows.apply((joined if node["pairs"] else co_grouped)(node), **named)
 
 
@@ -155,7 +155,7 @@ def _map(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> Da
 def _keyed(stream: DataStream, node: Node) -> KeyedStream:
     """The stream by its key: by a function of the record if it is one column."""
     if len(node.key) != 1:
-        return stream.key_by(*node.key)
+        return stream.key_by(*node.key_names)
     return stream.key_by(attrgetter(*node.key), key_type=int)
 
 
@@ -170,8 +170,8 @@ def _async(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> 
 
 
 _WRITE: Final[Mapping[str, Callable[[Node, Sequence[DataStream], Mapping[str, Any]], Any]]] = {
-    "running": lambda node, read, named: read[0].key_by(*node.key).process(Running(node), **named),
-    "collect": lambda node, read, named: read[0].key_by(*node.key).process(Collect(node), **named),
+    "running": lambda node, read, named: read[0].key_by(*node.key_names).process(Running(node), **named),
+    "collect": lambda node, read, named: read[0].key_by(*node.key_names).process(Collect(node), **named),
     "window": _window,
     "multi": _multi,
     "interval": _interval,

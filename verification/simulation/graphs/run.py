@@ -14,7 +14,7 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
-from verification.simulation.graphs.functions import SCHEMA
+from verification.simulation.graphs.functions import SCHEMA, with_times
 from verification.simulation.graphs.model import END, GraphModel, Output
 from verification.simulation.graphs.plan import Event, GraphPlan, Stream
 from verification.simulation.graphs.program import outputs, write_program
@@ -103,12 +103,13 @@ def _row(event: Event) -> tuple[int, int, int, tuple[int, ...]]:
 
 def sent_record(event: Event) -> tuple[Any, ...]:
     """Return the record of an event as a source sends it."""
-    return (*event.record, [event.record[1]])
+    return with_times((*event.record, [event.record[1]]))
 
 
 def plain_row(row: Any) -> tuple[Any, ...]:
     """Return an emitted row in the form of the model."""
-    k, v, t, l = row  # noqa: E741
+    k, v, t, l, *_ = row  # noqa: E741
+    require_that(tuple(row) == with_times((k, v, t, l)), f"a time or an interval was changed: {row}")
     return k, v, t, tuple(l)
 
 
