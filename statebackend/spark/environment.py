@@ -45,9 +45,11 @@ from statebackend.spark.plans.placement import locality_advice
 from statebackend.spark.query import Timeout, start_query, timeout_seconds
 from statebackend.spark.rollback import check_log, planned_roll_back, roll_back
 from statebackend.spark.session import (
+    ALLOWED_TIMES,
     check_classic_session,
     check_spark_version,
     check_time_zone,
+    configured,
     end_with_program,
     ensure_python_interpreter,
     is_on_one_host,
@@ -360,7 +362,8 @@ class SparkStreamEnvironment(StreamEnvironment[Pipeline]):
 
     def _prepare(self) -> Pipeline:
         check_time_zone(self.spark)
-        return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
+        with configured(self.spark, ALLOWED_TIMES):
+            return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
 
     def _starting_point(self, records: JobRecords, options: StartOptions) -> StartingPoint:
         roll_back_to, progress = options.roll_back_to, options.restore_source_progress

@@ -98,7 +98,7 @@ from statebackend.spark.frame_sinks import stage_epoch
 from statebackend.spark.plans.pipeline import Pipeline
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.savepoints import python_cause
-from statebackend.spark.session import is_speculative, keep_adaptive_disabled, were_tasks_repeated
+from statebackend.spark.session import configure_query, is_speculative, were_tasks_repeated
 from statebackend.spark.sources.progress import read_offsets
 from statebackend.spark.tasks.channels import AcknowledgementChannel, ProgressChannel, ProgressSender
 from statebackend.spark.tasks.epoch_task import EpochTask, OperatorTask, RunBroadcast
@@ -634,7 +634,7 @@ class SparkEpoch:
     def _run_action(self, epoch: Epoch) -> Sequence[bytes]:
         parts, session, epoch_id = self._parts, self._frame.sparkSession, epoch.checkpoint_id
         # In every epoch: a step or sink of the user may have changed the session.
-        keep_adaptive_disabled(session)
+        configure_query(session)
         started = time.monotonic()
         watchdog = EpochWatchdog(session.sparkContext, epoch_id, parts.epoch_timeout_s)
         try:

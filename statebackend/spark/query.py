@@ -30,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshots.loggers import logger_of
 from statebackend.spark.epoch_driver import EpochDriver, cancel_until
-from statebackend.spark.session import configured, streaming_errors_unlogged
+from statebackend.spark.session import ALLOWED_TIMES, configured, streaming_errors_unlogged
 from statebackend.state.durations import duration_ms
 from statebackend.streaming.errors import EpochTimeoutError
 
@@ -69,9 +69,9 @@ def start_query(
     if trigger:
         writer = writer.trigger(**trigger)
     session = source.sparkSession
-    if session.conf.get(_LOG_FILES, None) is not None:
-        return writer.start()
-    with configured(session, {_LOG_FILES: _WITHOUT_PROCESSES}):
+    # A query starts with a copy of the session's settings.
+    log_files = session.conf.get(_LOG_FILES, None) or _WITHOUT_PROCESSES
+    with configured(session, {_LOG_FILES: log_files, **ALLOWED_TIMES}):
         query = writer.start()
         try:
             _wait_until_initialized(query)

@@ -27,7 +27,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pyspark
 from attrs import frozen
@@ -38,6 +38,7 @@ from statebackend.streaming.errors import JobDefinitionError, StreamJobError
 from statebackend.streaming.rows.time_zones import time_zone_named
 
 __all__ = [
+    "ALLOWED_TIMES",
     "TaskIdentity",
     "UnsupportedSparkSessionError",
     "UnsupportedSparkVersionError",
@@ -45,13 +46,13 @@ __all__ = [
     "check_spark_version",
     "check_time_zone",
     "cloned_session",
+    "configure_query",
     "configured",
     "disable_adaptive",
     "end_with_program",
     "ensure_python_interpreter",
     "is_on_one_host",
     "is_speculative",
-    "keep_adaptive_disabled",
     "task_identity",
     "were_tasks_repeated",
 ]
@@ -63,6 +64,9 @@ _ADAPTIVE = "spark.sql.adaptive.enabled"
 _TIME_ZONE = "spark.sql.session.timeZone"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+ALLOWED_TIMES: Final = {"spark.sql.timeType.enabled": "true"}
+"""Without this setting, Spark rejects casts to columns of times, but not the columns themselves."""
+
 _CHECKED_SHUFFLES = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
@@ -182,9 +186,9 @@ def disable_adaptive(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def keep_adaptive_disabled(spark: SparkSession) -> None:
-    """What `disable_adaptive` does, for good: for the session that belongs to one streaming query and ends with it."""
-    for key, value in _settings_for_every_partition(spark).items():
+def configure_query(spark: SparkSession) -> None:
+    """Configure the session of one query: as `disable_adaptive` does, and with `ALLOWED_TIMES`."""
+    for key, value in {**_settings_for_every_partition(spark), **ALLOWED_TIMES}.items():
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
 

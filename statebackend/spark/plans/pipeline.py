@@ -473,8 +473,9 @@ class _Building:
             rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)
         if operator.is_kept:
             rows = self._plan.keep(rows)
-            # Counting computes all partitions.
-            rows.count()
+            # Counting computes all partitions. Without columns, because Spark rejects a count of columns of times in a
+            # thread whose active session does not allow them.
+            rows.select().count()
         for tag, part in operator.layout.split(rows):
             self._frames[StreamEdge(node, tag)] = part
 

@@ -169,7 +169,7 @@ def job_without_spark(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(epoch_rim, "operator_tasks", lambda parts: [])
     monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
     made = Job(directory)
-    monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: None)
+    monkeypatch.setattr(epoch_rim, "configure_query", lambda session: None)
     monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: False)
     monkeypatch.setattr(epoch_rim, "restores_by_subtask", lambda *arguments, **options: ())
     monkeypatch.setattr(

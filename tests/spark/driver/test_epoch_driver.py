@@ -56,7 +56,7 @@ def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monk
 
 
 def test_session_settings_are_set_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_driver, "keep_adaptive_disabled", lambda session: job.sink.reported.append("settings"))
+    monkeypatch.setattr(epoch_driver, "configure_query", lambda session: job.sink.reported.append("settings"))
     for epoch_id in range(2):
         job.run(epoch_id)
     assert [reported if reported == "settings" else reported[0] for reported in job.sink.reported] == [
