@@ -472,7 +472,7 @@ def _summary(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
 
 
 class _SharedList(list[Any]):
-    """A list of immutable elements, of which a deep copy has the same elements."""
+    """A list of immutable elements. Its deep copy has the same elements."""
 
     def __add__(self, other: list[Any]) -> _SharedList:
         return _SharedList([*self, *other])

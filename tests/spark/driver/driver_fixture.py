@@ -24,7 +24,6 @@ from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointe
 from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark import epoch_driver
-from statebackend.spark import epoch_driver as epoch_rim
 from statebackend.spark.epoch_driver import EpochDriver, JobParts
 from statebackend.spark.frame_sinks import FrameSinkAdapter
 from statebackend.state.state_backend import state_backend
@@ -166,14 +165,14 @@ class Job:
 
 def job_without_spark(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job in the directory, with a simulated Spark for its driver."""
-    monkeypatch.setattr(epoch_rim, "operator_tasks", lambda parts: [])
-    monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
+    monkeypatch.setattr(epoch_driver, "operator_tasks", lambda parts: [])
+    monkeypatch.setattr(epoch_driver, "RunBroadcast", mock.MagicMock())
     made = Job(directory)
-    monkeypatch.setattr(epoch_rim, "configure_query", lambda session: None)
+    monkeypatch.setattr(epoch_driver, "configure_query", lambda session: None)
     monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: False)
-    monkeypatch.setattr(epoch_rim, "restores_by_subtask", lambda *arguments, **options: ())
+    monkeypatch.setattr(epoch_driver, "restores_by_subtask", lambda *arguments, **options: ())
     monkeypatch.setattr(
-        epoch_rim,
+        epoch_driver,
         "write_restore_plan",
         lambda fs, path, restore: {"words": fs.write_file(path, b"plan") and None},
     )

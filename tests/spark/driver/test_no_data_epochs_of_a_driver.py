@@ -36,15 +36,15 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def note_times(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from statebackend.spark import epoch_driver as epoch_rim
+    from statebackend.spark import epoch_driver
 
-    task_type = epoch_rim.EpochTask
+    task_type = epoch_driver.EpochTask
 
     def noted(**content: Any) -> Any:
         job.times.append(content["epoch"].processing_time_ms)
         return task_type(**content)
 
-    monkeypatch.setattr(epoch_rim, "EpochTask", noted)
+    monkeypatch.setattr(epoch_driver, "EpochTask", noted)
 
 
 def test_a_no_data_epoch_has_the_next_id_and_the_time_of_the_clock(job: Any) -> None:
