@@ -15,7 +15,9 @@ def written(serializer: ts.TypeSerializer[Any]) -> Any:
     return snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
 
 
-def judged(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+def compatibility_of(
+    old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
     """The compatibility result on ``new`` over the stored snapshot of ``old``."""
     return resolve_compatibility(written(old), new)
 

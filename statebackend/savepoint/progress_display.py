@@ -125,7 +125,7 @@ class ProgressLines:
         self._every_s = every_s
         self._lock = threading.Lock()
         self._sums = _Sums()
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
         self._started: set[_Key] = set()
 
     def __call__(self, progress: Progress) -> None:
@@ -137,7 +137,7 @@ class ProgressLines:
             if is_news:
                 # Bounded by the number of states.
                 self._started.add(key)
-            self._told_s = self._now_s()
+            self._reported_s = self._now_s()
             line = _line(key, one)
         self._write_line(line)
 
@@ -146,9 +146,9 @@ class ProgressLines:
 
     def _is_time(self) -> bool:
         now_s = self._now_s()
-        if self._told_s is None or now_s < self._told_s:
-            self._told_s = now_s
-        return now_s - self._told_s >= self._every_s
+        if self._reported_s is None or now_s < self._reported_s:
+            self._reported_s = now_s
+        return now_s - self._reported_s >= self._every_s
 
 
 def _line(key: _Key, one: _Sum) -> str:

@@ -58,13 +58,13 @@ class TimeToLiveChange:
         self,
         compatibility: CompatibilityKind,
         issues: tuple[CompatibilityIssue, ...],
-        judged: Serializers,
+        compared: Serializers,
         given: Serializers,
     ) -> tuple[CompatibilityKind, tuple[CompatibilityIssue, ...], Serializers]:
         """Translate compatibility result and serializers from values to the stored form; ``given`` are the user's."""
         if not (self.had or self.has):
-            return compatibility, issues, judged
-        role, serializers = self.kind.timed_role, dict(judged)
+            return compatibility, issues, compared
+        role, serializers = self.kind.timed_role, dict(compared)
         if self.has != self.had:
             # Everything is rewritten, so no serializer needs the old form.
             serializers[role] = self.kind.expiring_part(given[role]) if self.has else given[role]

@@ -190,7 +190,7 @@ _TOGETHER: tuple[set[EpochEvent], ...] = (
 ALIKE: dict[EpochEvent, set[str]] = {
     event: {one.name for one in next((group for group in _TOGETHER if event in group), {event})} for event in EpochEvent
 }
-"""Where none of them is listed it is not judged which it was."""
+"""Any of these events is accepted where the table lists none of its group."""
 
 
 def test_the_document_shows_the_table_of_the_code() -> None:

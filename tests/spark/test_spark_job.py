@@ -588,7 +588,7 @@ class CountWordsPerSubtaskIncompatible(CountWords):
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_operator_state_is_judged_migrated_and_counted_once(word_count_of_three: WordCount, moment: str) -> None:
+def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three: WordCount, moment: str) -> None:
     from statebackend.spark import ParquetSink
 
     output = ParquetSink(word_count_of_three.directory / "out")

@@ -20,6 +20,11 @@ WORDS: Mapping[str, str] = {
     "refused": "rejected, incompatible",
     "refuses": "rejects",
     "refusal": "rejection, error",
+    "verdict": "compatibility result",
+    "judged": "checked",
+    "judges": "checks",
+    "told": "reported",
+    "anew": "again",
     "cited": "formatted",
     "upkeep": "maintenance",
     "errand": "mail",
@@ -36,7 +41,7 @@ WORDS: Mapping[str, str] = {
 }
 """A word of the old vocabulary, and what to write."""
 
-MORE_WORDS = ("told", "tells", "anew", "verdict", "begun", "judges", "judged", "rim", "whoever")
+MORE_WORDS = ("tells", "begun", "rim", "whoever")
 """Words that no document has."""
 
 

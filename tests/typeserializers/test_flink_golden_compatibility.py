@@ -47,7 +47,7 @@ def new_serializer(case: dict[str, Any]) -> ts.TypeSerializer[Any]:
     return snapshot_from_bytes(bytes.fromhex(case["newSnapshotHex"])).restore_serializer()
 
 
-def judge(case: dict[str, Any]) -> TypeSerializerSchemaCompatibility[Any]:
+def compatibility_of(case: dict[str, Any]) -> TypeSerializerSchemaCompatibility[Any]:
     old = snapshot_from_bytes(bytes.fromhex(case["oldSnapshotHex"]))
     resolve = ts.resolve_ttl_aware_compatibility if case.get("ttlAware") else resolve_compatibility
     return resolve(old, new_serializer(case))
@@ -63,7 +63,7 @@ def values_in(data: bytes, serializer: ts.TypeSerializer[Any]) -> list[Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_compatibility_equals_that_of_flink(name: str) -> None:
     case = CASES[name]
-    compatibility = judge(case)
+    compatibility = compatibility_of(case)
     # Flink lets composites of another class pass, and misreads the bytes.
     expected = CompatibilityKind.INCOMPATIBLE if case["group"] == "cross-composite" else KINDS[case["verdict"]]
     assert compatibility.kind is expected, str(compatibility)
@@ -85,7 +85,7 @@ def test_both_snapshots_round_trip_to_the_byte(name: str) -> None:
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_old_data_is_read_and_rewritten_like_flink(name: str) -> None:
     case = CASES[name]
-    compatibility, data = judge(case), bytes.fromhex(case["oldDataHex"])
+    compatibility, data = compatibility_of(case), bytes.fromhex(case["oldDataHex"])
     serializer = new_serializer(case)
     if compatibility.is_with_reconfigured_serializer:
         serializer = compatibility.reconfigured_serializer
@@ -100,7 +100,7 @@ def test_old_data_is_read_and_rewritten_like_flink(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "enum" in case["group"]])
 def test_the_constants_are_equal_after_reconfiguration(name: str) -> None:
     case = CASES[name]
-    compatibility = judge(case)
+    compatibility = compatibility_of(case)
     if compatibility.is_incompatible:
         old, new = enum_of(case["oldSource"]), enum_of(case["newSource"])
         removed = [constant for constant in old.__members__ if constant not in new.__members__]

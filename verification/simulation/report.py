@@ -11,7 +11,7 @@ from verification.simulation.schedules import Outcome, plan_of_seed, run_schedul
 
 __all__ = ["coverage", "replay", "report", "run_many"]
 
-_TOLD_FAILURES = 5
+_REPORTED_FAILURES = 5
 _LAST_LINES = 60
 
 
@@ -50,7 +50,7 @@ def report(schedules: int, seed: int, processes: int) -> int:
     print(coverage(outcomes))
     print(f"{took_s:.1f} s on {processes} processes, {schedules / took_s:.1f} schedules a second")
     failed = sorted((one for one in outcomes if one.failure is not None), key=lambda one: one.plan.seed)
-    for one in failed[:_TOLD_FAILURES]:
+    for one in failed[:_REPORTED_FAILURES]:
         _tell_failure(one)
     if failed:
         print(

@@ -35,7 +35,7 @@ from typeserializers.scalars.strings import StringSerializer
 
 __all__ = ["Remainder", "remains", "require_absent"]
 
-_TOLD = 20
+_REPORTED = 20
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,7 +58,7 @@ def require_absent(
     found = []
     for one in remains(savepoint, entries=entries, elements=elements, marker=marker):
         found.append(f"{one.place}: {one.found}")
-        if len(found) == _TOLD:
+        if len(found) == _REPORTED:
             break
     if found:
         raise RemainsError(f"{savepoint.uri} still has data that should have been removed:\n" + "\n".join(found))

@@ -91,7 +91,9 @@ def rules_with_rate(rate: int) -> CompatibilityRules:
     rules = CompatibilityRules(RULES)
 
     @rules.resolves(MoneySerializerSnapshot)
-    def judge(old: MoneySerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    def compatibility_of(
+        old: MoneySerializerSnapshot, new: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
         if isinstance(new, MoneySerializer) and new.currency == old.currency:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         exchanged = CompatibilityIssue("", FieldCompatibility.MIGRATE, "exchanged", f"at {rate}")

@@ -45,7 +45,7 @@ CASES = [
 EVERY_CASE = pytest.mark.parametrize(("old", "new", "kind", "in_use"), CASES)
 
 
-def judged(old, new, namespace=VOID_NAMESPACE_SERIALIZER, new_namespace=VOID_NAMESPACE_SERIALIZER):
+def descriptor_compatibility(old, new, namespace=VOID_NAMESPACE_SERIALIZER, new_namespace=VOID_NAMESPACE_SERIALIZER):
     return check_state(meta_of_descriptor(old, namespace), new, new_namespace)
 
 
@@ -56,7 +56,7 @@ def test_the_result_of_values_decides_the_serializer_in_use(old, new, kind, in_u
         (lambda serializer: ListStateDescriptor("state", serializer), "element"),
         (lambda serializer: MapStateDescriptor("state", LongSerializer(), serializer), "value"),
     ):
-        compatibility = judged(make(old), make(new))
+        compatibility = descriptor_compatibility(make(old), make(new))
         assert compatibility.kind is kind
         if in_use is not None:
             assert compatibility.serializers[role] == in_use
@@ -69,9 +69,11 @@ def test_address_serializers_may_be_reconfigured_but_not_migrated(old, new, kind
     value, queue = ValueStateDescriptor("state", int), PriorityQueueDescriptor
     compatibilities = {
         "key": check_key_serializer(old.snapshot_configuration(), new),
-        "namespace": judged(value, value, old, new),
-        "user key": judged(MapStateDescriptor("state", old, int), MapStateDescriptor("state", new, int)),
-        "element": judged(queue("state", old), queue("state", new)),
+        "namespace": descriptor_compatibility(value, value, old, new),
+        "user key": descriptor_compatibility(
+            MapStateDescriptor("state", old, int), MapStateDescriptor("state", new, int)
+        ),
+        "element": descriptor_compatibility(queue("state", old), queue("state", new)),
     }
     for role, compatibility in compatibilities.items():
         assert compatibility.kind is expected
@@ -84,7 +86,7 @@ def test_address_serializers_may_be_reconfigured_but_not_migrated(old, new, kind
 def test_the_worst_part_decides():
     old = MapStateDescriptor("state", OLD_WORDS, flight_v1())
     kinds = {
-        (words, flight): judged(old, MapStateDescriptor("state", words, flight)).kind
+        (words, flight): descriptor_compatibility(old, MapStateDescriptor("state", words, flight)).kind
         for words in (OLD_WORDS, NEW_WORDS, WordSerializer("red"))
         for flight in (flight_v1(), flight_v2(), flight_v3())
     }
@@ -94,12 +96,12 @@ def test_the_worst_part_decides():
         *(INCOMPATIBLE, INCOMPATIBLE, INCOMPATIBLE),
     ]
     # What is migrated keeps the reconfigured serializer of what is not.
-    migrated = judged(old, MapStateDescriptor("state", NEW_WORDS, flight_v2()))
+    migrated = descriptor_compatibility(old, MapStateDescriptor("state", NEW_WORDS, flight_v2()))
     assert set(migrated.serializers.values()) >= {SERVING_BOTH, flight_v2()}
 
 
 def test_another_kind_of_state_has_no_serializers():
-    compatibility = judged(ValueStateDescriptor("state", int), ListStateDescriptor("state", int))
+    compatibility = descriptor_compatibility(ValueStateDescriptor("state", int), ListStateDescriptor("state", int))
     assert (compatibility.kind, compatibility.serializers) == (INCOMPATIBLE, {})
 
 
@@ -128,7 +130,7 @@ def test_after_a_rejection_there_is_no_state_until_a_compatible_descriptor_is_re
     restored = backend.current_meta().state("flight")
     assert restored.has_schema_of(meta_of_descriptor(old, VOID_NAMESPACE_SERIALIZER))
     state = backend.get_state(new)
-    # Registered, it is what it is: neither the old descriptor nor the rejected one is judged again.
+    # It is registered, so neither the old descriptor nor the rejected one is checked again.
     for other in (old, rejected):
         with pytest.raises(StateRegistrationError, match="registered twice"):
             backend.get_state(other)
@@ -153,20 +155,20 @@ def test_a_converter_of_nullable_values_gets_the_nulls_of_a_map(tmp_path, state_
     harness.close()
 
 
-JUDGEMENTS = []
+CHECKED_SERIALIZERS = []
 
 
-class JudgingSerializer(LongSerializer):
+class CustomSerializer(LongSerializer):
     def snapshot_configuration(self):
-        return JudgingSerializerSnapshot()
+        return CustomSerializerSnapshot()
 
 
-@register_snapshot("tests.state_compatibilities.JudgingSerializerSnapshot")
-class JudgingSerializerSnapshot(SimpleTypeSerializerSnapshot):
-    serializer_class = JudgingSerializer
+@register_snapshot("tests.state_compatibilities.CustomSerializerSnapshot")
+class CustomSerializerSnapshot(SimpleTypeSerializerSnapshot):
+    serializer_class = CustomSerializer
 
     def resolve_schema_compatibility(self, new_serializer):
-        JUDGEMENTS.append(new_serializer)
+        CHECKED_SERIALIZERS.append(new_serializer)
         return TypeSerializerSchemaCompatibility.compatible_after_migration()
 
 
@@ -177,16 +179,16 @@ def test_a_checked_state_is_migrated_without_another_check(tmp_path, state_backe
     harness.clock = ManualClock(1_000)
     backend = harness.open(state_backend)
     harness.at(backend, 1)
-    backend.get_state(ValueStateDescriptor("count", JudgingSerializer())).update(7)
+    backend.get_state(ValueStateDescriptor("count", CustomSerializer())).update(7)
     handle = harness.snapshot(backend).handle
     backend = harness.open(state_backend, handle)
-    JUDGEMENTS.clear()
+    CHECKED_SERIALIZERS.clear()
     ttl = StateTtlConfig(1_000) if has_time_to_live else None
-    state = backend.get_state(ValueStateDescriptor("count", JudgingSerializer(), ttl=ttl))
+    state = backend.get_state(ValueStateDescriptor("count", CustomSerializer(), ttl=ttl))
     harness.at(backend, 1)
     assert state.value() == 7
     assert [report.entries_migrated for report in backend.restore_reports] == [1]
-    assert len(JUDGEMENTS) == 1
+    assert len(CHECKED_SERIALIZERS) == 1
     harness.close()
 
 

@@ -342,11 +342,11 @@ def test_subtasks_with_different_reconfigurations_share_one_serializer_or_are_re
 def test_descriptors_can_be_checked_before_anything_changes(operator):
     handles = written(operator, SplitListStateDescriptor("flights", flight_v1()), FLIGHTS)
     (meta,) = operator_state_metas([decode_operator_state(handle) for handle in handles])
-    judged = [
+    found = [
         check_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", serializer)).kind
         for serializer in (flight_v1(), flight_v2(), flight_v3(), StringSerializer())
     ]
-    assert judged == [
+    assert found == [
         CompatibilityKind.AS_IS,
         CompatibilityKind.AFTER_MIGRATION,
         CompatibilityKind.INCOMPATIBLE,

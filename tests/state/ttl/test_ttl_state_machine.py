@@ -387,11 +387,11 @@ class TtlStateMachine(RuleBasedStateMachine):
             for name in NAMES:
                 for key in range(4):
                     found = READERS[name](side.state(name, key))
-                    self.judge_found(model, name, key, before[name], found)
+                    self.note_upgraded(model, name, key, before[name], found)
         self.barrier()
 
-    def judge_found(self, model, name, key, before, found):
-        """Which doomed entries of a key survived the upgrade, and the effect of the read."""
+    def note_upgraded(self, model, name, key, before, found):
+        """Note the entries that expired during the upgrade, and the effect of the read."""
         now_ms, ttl = self.clock.now_ms, model.ttls[name]
         entries = model.states[name].get(key, {} if name == "map" else [])
         for entry in list(entries.values() if name == "map" else entries):

@@ -174,19 +174,21 @@ def test_progress_of_another_driver_is_checked_again(tmp_path: Path) -> None:
     job_dir, services = str(tmp_path / "job"), DirectoryServices()
     run(tmp_path / "job", [{"key": "a"}])
     before, after = StartingPoint(), StartingPoint(is_own=True)
-    for points, judged in (([before, after], [before, after]), ([before, before], [before])):
-        found, asked = iter(points), []
+    for points, checked in (([before, after], [before, after]), ([before, before], [before])):
+        found, checked_points = iter(points), []
 
-        def judge(records: JobRecords, point: StartingPoint, asked: list[StartingPoint] = asked) -> StartingPoint:
-            asked.append(point)
+        def check(
+            records: JobRecords, point: StartingPoint, checked_points: list[StartingPoint] = checked_points
+        ) -> StartingPoint:
+            checked_points.append(point)
             return point
 
-        start = locked_start(job_dir, "job", 128, services, lambda records, found=found: next(found), judge)
+        start = locked_start(job_dir, "job", 128, services, lambda records, found=found: next(found), check)
         with start.directory:
-            assert (start.point, start.compatibility) == (points[-1], judged[-1])
-        assert asked == judged
+            assert (start.point, start.compatibility) == (points[-1], checked[-1])
+        assert checked_points == checked
     with pytest.raises(JobDirectoryMismatchError):
-        locked_start(job_dir, "another job", 128, services, lambda records: before, judge)
+        locked_start(job_dir, "another job", 128, services, lambda records: before, check)
 
 
 @pytest.mark.parametrize("why", [JobRestoreError("not that"), KeyboardInterrupt("not that")])
@@ -194,10 +196,10 @@ def test_a_rejection_or_interrupt_in_the_second_check_releases_the_lock(tmp_path
     job_dir, services = str(tmp_path / "job"), DirectoryServices()
     points = iter([StartingPoint(), StartingPoint(is_own=True)])
 
-    def judge(records: JobRecords, point: StartingPoint) -> None:
+    def check(records: JobRecords, point: StartingPoint) -> None:
         if point.is_own:
             raise why
 
     with pytest.raises(type(why), match="not that"):
-        locked_start(job_dir, "job", 128, services, lambda records: next(points), judge)
+        locked_start(job_dir, "job", 128, services, lambda records: next(points), check)
     JobDirectory.open(job_dir, "job", 128).close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from record_versions import judged, migrated, rules, written
+from record_versions import compatibility_of, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError
@@ -193,7 +193,7 @@ def test_damaged_bytes_yield_a_batch_or_are_rejected() -> None:
     ],
 )
 def test_schemas_evolve_by_name(old: Any, new: Any, kind: str, rule: dict[str, str]) -> None:
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.kind.name == kind, str(compatibility)
     assert rule.items() <= rules(compatibility).items()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_versions import judged, migrated, rules, written
+from record_versions import compatibility_of, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
@@ -235,16 +235,16 @@ A, B = ("a", "int"), ("b", "string")
     ],
 )
 def test_schemas_are_resolved_by_avros_rules(old: Any, new: Any, kind: str, rule: dict[str, str]) -> None:
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.kind.name == kind, str(compatibility)
     assert rule.items() <= rules(compatibility).items()
 
 
 @pytest.mark.parametrize(("old", "new", "bits"), [("int", "float", 24), ("long", "float", 24), ("long", "double", 53)])
 def test_a_promotion_names_its_rounding_limit(old: str, new: str, bits: int) -> None:
-    [issue] = judged(record(("a", old)), record(("a", new))).issues
+    [issue] = compatibility_of(record(("a", old)), record(("a", new))).issues
     assert f"beyond 2**{bits} it is rounded" in issue.reason
-    [issue] = judged(record(("a", "int")), record(("a", "double"))).issues
+    [issue] = compatibility_of(record(("a", "int")), record(("a", "double"))).issues
     assert "rounded" not in issue.reason
 
 
@@ -257,7 +257,7 @@ def test_values_are_migrated_with_defaults_aliases_and_wider_decimals() -> None:
         ("more", ["null", "string"], {"default": None}),
         ("t", {"type": "long", "logicalType": "timestamp-micros"}),
     )
-    assert judged(old, new).is_after_migration
+    assert compatibility_of(old, new).is_after_migration
     moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=datetime.timezone.utc)
     value = {"a": 3, "gone": "x", "d": decimal.Decimal("12.34"), "t": moment}
     expected = {"d": decimal.Decimal("12.3400"), "x": 3.0, "more": None, "t": moment}
@@ -267,7 +267,7 @@ def test_values_are_migrated_with_defaults_aliases_and_wider_decimals() -> None:
 def test_a_recursive_schema_evolves() -> None:
     new = {**NODE, "fields": [*NODE["fields"], {"name": "w", "type": "int", "default": 1}]}
     pair = AvroSerializer(NODE), AvroSerializer(new)
-    assert judged(*pair).is_after_migration
+    assert compatibility_of(*pair).is_after_migration
     assert migrated(*pair, {"next": {"next": None}}) == {"next": {"next": None, "w": 1}, "w": 1}
 
 
@@ -320,7 +320,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
 def test_everything_that_the_result_allows_can_be_read(
     data: st.DataObject, old: AvroSerializer, new: AvroSerializer
 ) -> None:
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     value = data.draw(values_of(old.schema))
     encoded = old.to_bytes(value)
     assert old.to_bytes(old.from_bytes(encoded)) == encoded
@@ -447,10 +447,12 @@ def test_an_invalid_value_is_not_skipped(schema: Any, data: str) -> None:
 def test_the_fields_of_a_renamed_record_are_checked() -> None:
     old = record(("a", "int"), ("b", "int"))
     renamed = record(("a", "string"), ("b", "int"), name="Trip", aliases=["Flight"])
-    compatibility = judged(old, renamed)
+    compatibility = compatibility_of(old, renamed)
     assert compatibility.is_incompatible
     assert [issue.path for issue in compatibility.issues if issue.compatibility is FieldCompatibility.REJECT] == [".a"]
-    assert not judged(old, record(("a", "int"), ("b", "int"), name="Trip", aliases=["Flight"])).is_incompatible
+    assert not compatibility_of(
+        old, record(("a", "int"), ("b", "int"), name="Trip", aliases=["Flight"])
+    ).is_incompatible
 
 
 def test_a_snapshot_of_a_later_version_is_rejected() -> None:

@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from record_versions import judged, written
+from record_versions import compatibility_of, written
 
 import typeserializers as ts
 from snapshots import (
@@ -57,9 +57,9 @@ def named_snapshot(name: str) -> TypeSerializerSnapshot[Any]:
 def test_a_pickled_value_round_trips_and_the_class_must_stay() -> None:
     serializer = ts.PickleSerializer(Basket)
     assert serializer.from_bytes(serializer.to_bytes(Basket("a"))) == Basket("a")
-    assert judged(serializer, ts.PickleSerializer(Basket)).is_as_is
-    assert judged(serializer, ts.PickleSerializer(Other)).is_incompatible
-    assert judged(serializer, ts.StringSerializer()).is_incompatible
+    assert compatibility_of(serializer, ts.PickleSerializer(Basket)).is_as_is
+    assert compatibility_of(serializer, ts.PickleSerializer(Other)).is_incompatible
+    assert compatibility_of(serializer, ts.StringSerializer()).is_incompatible
     assert written(serializer).is_evolvable is False
     with pytest.raises(ts.SerializationError, match="Basket"):
         serializer.to_bytes(Other())  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_a_snapshot_alone_is_not_permission_to_unpickle() -> None:
 def test_a_converting_serializer_replaces_pickle() -> None:
     old = ts.PickleSerializer(Basket)
     new = ts.ConvertingSerializer(ts.ListSerializer(ts.StringSerializer()), {old: lambda basket: basket.items})
-    assert judged(old, new).is_after_migration
+    assert compatibility_of(old, new).is_after_migration
     migration = migration_between(written(old), new)
     assert migration.to_value(old.to_bytes(Basket("a", "b"))) == ["a", "b"]
     assert migration.to_bytes(old.to_bytes(Basket("a"))) == ts.ListSerializer(ts.StringSerializer()).to_bytes(["a"])
@@ -118,7 +118,7 @@ def test_when_allowed_it_is_checked_in_its_new_form_and_then_stored_in_it() -> N
     with pytest.raises(UnresolvableSerializerError):
         snapshot.restore_serializer()
     assert b"pickle" not in snapshot_to_bytes(new.snapshot_configuration())
-    assert judged(new, new).is_as_is
+    assert compatibility_of(new, new).is_as_is
 
 
 def test_the_environment_variable_allows_it_for_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:

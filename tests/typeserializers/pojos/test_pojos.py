@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import attrs
 import pytest
-from record_versions import judged, migrated, rules, written
+from record_versions import compatibility_of, migrated, rules, written
 
 import typeserializers as ts
 from migration import SchemaMigration
@@ -60,7 +60,7 @@ def test_a_seen_subclass_is_in_the_snapshot_and_restored() -> None:
     snapshot = written(serializer)
     assert [part.name for part in snapshot.pojo.unregistered] == ["golden.pojo.SubA"]
     assert restored_with(snapshot, serializer).from_bytes(data) == SubA(1, "x")
-    compatibility = judged(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
+    compatibility = compatibility_of(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
     assert compatibility.is_with_reconfigured_serializer
     assert compatibility.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
 
@@ -107,7 +107,7 @@ def version(**fields: Any) -> Any:
 
 def test_fields_are_added_and_removed_with_their_defaults() -> None:
     old, new = version(a=int, b=str), version(a=int, c=[float, 7.5], d=[list[int], attrs.field(factory=list)])
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert rules(compatibility) == {".c": "pojo-field-added", ".d": "pojo-field-added", ".b": "pojo-field-removed"}
     assert [issue.path for issue in compatibility.with_compatibility(FieldCompatibility.LOSSY)] == [".b"]
     assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, 7.5, [])
@@ -115,20 +115,20 @@ def test_fields_are_added_and_removed_with_their_defaults() -> None:
 
 def test_a_declared_rename_keeps_the_values_though_flink_would_lose_them() -> None:
     old, new = version(a=int, z=str), version(a=int, b=[str, attrs.field(metadata=former_names("z"))])
-    assert judged(old, new).is_after_migration
+    assert compatibility_of(old, new).is_after_migration
     assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, "x")
 
 
 def test_a_widened_field_is_rejected_like_in_flink() -> None:
-    assert judged(version(a=Int), version(a=int)).is_incompatible
+    assert compatibility_of(version(a=Int), version(a=int)).is_incompatible
 
 
 def test_an_enum_without_a_former_constant_is_rejected_where_flink_fails_later() -> None:
     def pojo(*constants: str) -> Any:
         return version(e=Annotated[Any, ts.EnumSerializer(enum.Enum("E", constants), name="golden.pojo.E")])
 
-    assert judged(pojo("A", "B"), pojo("A", "B", "C")).is_with_reconfigured_serializer
-    assert judged(pojo("A", "B"), pojo("A")).is_incompatible
+    assert compatibility_of(pojo("A", "B"), pojo("A", "B", "C")).is_with_reconfigured_serializer
+    assert compatibility_of(pojo("A", "B"), pojo("A")).is_incompatible
 
 
 def test_an_unregistered_subclass_that_evolved_is_migrated_where_flink_misreads() -> None:
@@ -171,7 +171,7 @@ def test_a_removed_subclass_is_rejected_by_name() -> None:
         __pojo_class__ = "golden.pojo.Base"
         id: Int
 
-    compatibility = judged(ts.PojoSerializer(Base, registered_subclasses=[SubA]), ts.PojoSerializer(Lonely))
+    compatibility = compatibility_of(ts.PojoSerializer(Base, registered_subclasses=[SubA]), ts.PojoSerializer(Lonely))
     assert compatibility.is_incompatible
     assert rules(compatibility)["<golden.pojo.SubA>"] == "pojo-subclass-missing"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import attrs
 import pytest
-from record_versions import judged, migrated, rules, written
+from record_versions import compatibility_of, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
@@ -65,7 +65,7 @@ STEPS = {1: seconds_to_minutes, 2: split_route}
 
 def test_converters_are_chained_from_the_version_of_the_state() -> None:
     old, new = ts.AttrsSerializer(first()), third(converters=STEPS)
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_after_migration
     (root,) = [issue for issue in compatibility.issues if not issue.path]
     assert root.rule == "record-converted"
@@ -80,7 +80,7 @@ def test_a_state_of_a_middle_version_uses_the_rest_of_the_chain() -> None:
 
 
 def test_a_state_of_the_current_version_needs_no_converter() -> None:
-    compatibility = judged(third(), third(converters=STEPS))
+    compatibility = compatibility_of(third(), third(converters=STEPS))
     assert compatibility.is_as_is
     assert compatibility.issues == ()
 
@@ -92,13 +92,13 @@ def test_the_schema_version_is_in_the_snapshot() -> None:
 
 
 def test_a_state_of_a_later_version_is_rejected() -> None:
-    compatibility = judged(third(), second(converters={1: seconds_to_minutes}))
+    compatibility = compatibility_of(third(), second(converters={1: seconds_to_minutes}))
     assert compatibility.is_incompatible
     assert rules(compatibility)[""] == "schema-version-older"
 
 
 def test_a_version_without_a_converter_is_left_to_the_rules() -> None:
-    compatibility = judged(ts.AttrsSerializer(first()), second())
+    compatibility = compatibility_of(ts.AttrsSerializer(first()), second())
     assert compatibility.is_incompatible
     assert rules(compatibility)[".minutes"] == "field-added-without-default"
 
@@ -114,7 +114,7 @@ def test_the_class_may_declare_version_and_converters_itself() -> None:
 
     old, new = ts.AttrsSerializer(first()), ts.serializer_for(list[Delay])
     listed = ts.ListSerializer(old)
-    assert judged(listed, new).is_after_migration
+    assert compatibility_of(listed, new).is_after_migration
     assert migrated(listed, new, [old.record_class(90, "x", "y")]) == [Delay(1.5, "x", "y")]
 
 
@@ -203,14 +203,14 @@ def minutes_of(text: str) -> int:
 
 def test_a_field_may_have_its_own_converter() -> None:
     old, new = field_version(str), field_version(int, converted_by(minutes_of))
-    assert rules(judged(old, field_version(int))) == {".time": "field-type-changed"}
-    compatibility = judged(old, new)
+    assert rules(compatibility_of(old, field_version(int))) == {".time": "field-type-changed"}
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_after_migration
     assert [str(issue) for issue in compatibility.issues] == [
         ".time: converted [field-converted] each old value goes through minutes_of"
     ]
     assert migrated(old, new, old.record_class("10:05", 3)) == new.record_class(605, 3)
-    assert judged(new, new).is_as_is
+    assert compatibility_of(new, new).is_as_is
 
 
 def test_a_field_may_be_renamed_and_converted_at_once() -> None:
@@ -242,15 +242,15 @@ def test_the_result_of_a_field_converter_is_checked() -> None:
 
 def test_another_value_is_converted_by_a_wrapper() -> None:
     new = ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str, ts.DoubleSerializer(): repr})
-    assert rules(judged(ts.LongSerializer(), new)) == {"": "value-converted"}
+    assert rules(compatibility_of(ts.LongSerializer(), new)) == {"": "value-converted"}
     assert migrated(ts.LongSerializer(), new, 5) == "5"
     assert migrated(ts.DoubleSerializer(), new, 0.5) == "0.5"
-    assert judged(ts.IntSerializer(), new).is_incompatible
+    assert compatibility_of(ts.IntSerializer(), new).is_incompatible
 
 
 def test_a_value_of_another_type_is_rejected_with_the_needed_wrapper() -> None:
     old = ts.IntSerializer()
-    compatibility = judged(old, ts.StringSerializer())
+    compatibility = compatibility_of(old, ts.StringSerializer())
     assert compatibility.is_incompatible
     assert (
         "Keep int; or write a function from the old value to the new one and the type "
@@ -290,7 +290,7 @@ def test_the_advised_type_can_be_pasted(
     old: Any, new: Any, value: Any, function: Callable[[Any], Any], expected: Any
 ) -> None:
     before = ts.serializer_for(old)
-    [issue] = judged(before, ts.serializer_for(new)).issues
+    [issue] = compatibility_of(before, ts.serializer_for(new)).issues
     advised = issue.fix[issue.fix.index("Annotated[") :]
     names = {**vars(ts), "Annotated": Annotated, "Any": Any, "function": function}
     after = ts.serializer_for(eval(advised, {**names, "Colour": Colour, "Reading": Reading, "Note": Note}))
@@ -318,9 +318,9 @@ def test_two_states_of_one_type_keep_their_own_converters() -> None:
 
 def test_the_wrapper_is_added_and_removed_without_a_migration() -> None:
     plain, wrapped = ts.StringSerializer(), ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str})
-    assert judged(plain, wrapped).is_as_is
-    assert judged(wrapped, wrapped).is_as_is
-    assert judged(wrapped, plain).is_as_is
+    assert compatibility_of(plain, wrapped).is_as_is
+    assert compatibility_of(wrapped, wrapped).is_as_is
+    assert compatibility_of(wrapped, plain).is_as_is
     assert written(wrapped).restore_serializer() == plain
 
 
@@ -333,7 +333,7 @@ def test_the_source_of_a_wrapper_may_evolve() -> None:
     )
     old, source = ts.AttrsSerializer(old_class), ts.AttrsSerializer(new_class)
     new = ts.ListSerializer(ts.ConvertingSerializer(ts.DoubleSerializer(), {source: lambda it: it.seconds + it.extra}))
-    assert judged(ts.ListSerializer(old), new).is_after_migration
+    assert compatibility_of(ts.ListSerializer(old), new).is_after_migration
     assert migrated(ts.ListSerializer(old), new, [old_class(90, "x", "y")]) == [97.0]
 
 
@@ -356,13 +356,13 @@ def test_the_result_of_a_wrapper_is_checked() -> None:
 def test_another_class_is_rejected_even_with_a_higher_version(name: str) -> None:
     old = ts.AttrsSerializer(first(), name="the.Delay")
     converters = {1: seconds_to_minutes}
-    compatibility = judged(old, second(name=name, converters=converters))
+    compatibility = compatibility_of(old, second(name=name, converters=converters))
     assert compatibility.is_incompatible
     rejections = [issue.rule for issue in compatibility.issues if issue.compatibility is FieldCompatibility.REJECT]
     assert rejections == ["record-renamed"]
-    declared = judged(old, second(name=name, former_names=("the.Delay",), converters=converters))
+    declared = compatibility_of(old, second(name=name, former_names=("the.Delay",), converters=converters))
     assert declared.is_after_migration
-    assert judged(old, second(name="the.Delay", converters=converters)).is_after_migration
+    assert compatibility_of(old, second(name="the.Delay", converters=converters)).is_after_migration
 
 
 def lossy_fields(compatibility: Any) -> list[str]:
@@ -371,18 +371,18 @@ def lossy_fields(compatibility: Any) -> list[str]:
 
 def test_a_removed_field_is_lost_unless_a_converter_declares_to_read_it() -> None:
     old = ts.AttrsSerializer(first())
-    undeclared = judged(old, third(converters=STEPS))
+    undeclared = compatibility_of(old, third(converters=STEPS))
     assert lossy_fields(undeclared) == [".seconds", ".route"]
     assert 'reads_fields("route")(converter)' in str(undeclared)
     declared = {1: ts.reads_fields("seconds")(seconds_to_minutes), 2: ts.reads_fields("route")(split_route)}
     new = third(converters=declared)
-    assert lossy_fields(judged(old, new)) == []
-    assert "1 -> 2 by seconds_to_minutes, 2 -> 3 by split_route" in str(judged(old, new))
-    assert "its values are lost, except to the converter that reads them" in str(judged(old, new))
+    assert lossy_fields(compatibility_of(old, new)) == []
+    assert "1 -> 2 by seconds_to_minutes, 2 -> 3 by split_route" in str(compatibility_of(old, new))
+    assert "its values are lost, except to the converter that reads them" in str(compatibility_of(old, new))
     assert migrated(old, new, old.record_class(90, "JFK-LAX", "é")).origin == "JFK"
-    assert lossy_fields(judged(old, third(converters={1: declared[1], 2: split_route}))) == [".route"]
+    assert lossy_fields(compatibility_of(old, third(converters={1: declared[1], 2: split_route}))) == [".route"]
     # A converter of an earlier version does not run, so that what it declares does not count.
-    assert lossy_fields(judged(second(), third(converters={1: declared[2], 2: split_route}))) == [".route"]
+    assert lossy_fields(compatibility_of(second(), third(converters={1: declared[2], 2: split_route}))) == [".route"]
 
 
 def test_a_loss_inside_a_field_is_reported_with_converters() -> None:
@@ -393,16 +393,16 @@ def test_a_loss_inside_a_field_is_reported_with_converters() -> None:
         return ts.AttrsSerializer(made, **options)
 
     new = flight(smaller, schema_version=2, converters={1: dict})
-    assert lossy_fields(judged(flight(stop), new)) == [".stops[].b"]
+    assert lossy_fields(compatibility_of(flight(stop), new)) == [".stops[].b"]
     new = flight(smaller, schema_version=2, converters={1: ts.reads_fields("stops")(dict)})
-    assert lossy_fields(judged(flight(stop), new)) == []
+    assert lossy_fields(compatibility_of(flight(stop), new)) == []
 
 
 def test_a_loss_in_the_source_of_a_converting_serializer_is_reported() -> None:
     wide, narrow = (attrs.make_class("Point", dict.fromkeys(names, int_field())) for names in (["x", "y"], ["x"]))
     new = ts.ConvertingSerializer(ts.StringSerializer(), {ts.AttrsSerializer(narrow): lambda point: str(point.x)})
     old = ts.AttrsSerializer(wide)
-    assert lossy_fields(judged(old, new)) == [".y"]
+    assert lossy_fields(compatibility_of(old, new)) == [".y"]
     assert migrated(old, new, wide(3, 4)) == "3"
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import attrs
 import pydantic
 import pytest
-from record_versions import judged, migrated, rules
+from record_versions import compatibility_of, migrated, rules
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
@@ -47,7 +47,7 @@ def serializers(old: Any, new: Any) -> tuple[ts.TypeSerializer[Any], ts.TypeSeri
 
 def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
     old, new = serializers(record(a=int, b=str), record(a=int, b=str))
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_as_is
     assert compatibility.issues == ()
     assert [child["path"] for child in compatibility_tree(compatibility).to_dict()["children"]] == [".a", ".b"]
@@ -56,7 +56,7 @@ def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
 
 def test_a_declared_rename_is_compatible_as_is() -> None:
     old, new = record(a=int, late=float), record(a=int, minutes=[float, attrs.field(metadata=former_names("late"))])
-    compatibility = judged(*serializers(old, new))
+    compatibility = compatibility_of(*serializers(old, new))
     assert compatibility.is_as_is
     assert rules(compatibility) == {".minutes": "field-renamed"}
     assert ts.serializer_for(new).from_bytes(ts.serializer_for(old).to_bytes(old(1, 2.5))) == new(1, 2.5)
@@ -64,10 +64,10 @@ def test_a_declared_rename_is_compatible_as_is() -> None:
 
 def test_an_undeclared_rename_is_rejected_or_lossy_and_the_report_names_the_declaration() -> None:
     old = record(minutes_late=int)
-    rejected = judged(*serializers(old, record(minutes_delayed=int)))
+    rejected = compatibility_of(*serializers(old, record(minutes_delayed=int)))
     assert rejected.is_incompatible
     assert 'former_names("minutes_late")' in str(rejected)
-    lossy = judged(*serializers(old, record(minutes_delayed=[int, 0])))
+    lossy = compatibility_of(*serializers(old, record(minutes_delayed=[int, 0])))
     assert lossy.is_after_migration
     (issue,) = lossy.with_compatibility(FieldCompatibility.LOSSY)
     assert (issue.path, issue.rule) == (".minutes_late", "field-removed")
@@ -86,26 +86,26 @@ class FlightModel(pydantic.BaseModel):
 def test_the_printed_declaration_can_be_pasted_into_any_class(new_class: Any) -> None:
     old = record(late=list[int | None])
     new_class.__former_names__ = ("Flight",)
-    compatibility = judged(*serializers(old, new_class))
+    compatibility = compatibility_of(*serializers(old, new_class))
     [advice] = re.findall(r"declare the rename: (later: .*)$", str(compatibility), re.MULTILINE)
     assert ("delay" in advice) is (new_class is FlightModel), "former names stay"
     program: dict[str, Any] = {"Annotated": Annotated, "former_names": former_names}
     exec(compile(f"class Flight:\n    {advice}", "pasted", "exec", dont_inherit=True), program)
-    assert judged(*serializers(old, attrs.frozen(program["Flight"]))).is_as_is
+    assert compatibility_of(*serializers(old, attrs.frozen(program["Flight"]))).is_as_is
 
 
 def test_added_fields_get_their_default_or_a_new_value_of_the_factory() -> None:
     old = record(a=int)
     new = record(a=int, b=[str, "new"], c=[list[int], attrs.field(factory=lambda: [7])], d=[float | None, None])
     pair = serializers(old, new)
-    assert judged(*pair).is_after_migration
+    assert compatibility_of(*pair).is_after_migration
     first, second = migrated(*pair, old(1)), migrated(*pair, old(1))
     assert first == new(1, "new", [7], None)
     assert first.c is not second.c
 
 
 def test_an_added_field_without_a_default_is_rejected_by_name() -> None:
-    compatibility = judged(*serializers(record(a=int), record(a=int, b=str)))
+    compatibility = compatibility_of(*serializers(record(a=int), record(a=int, b=str)))
     assert compatibility.is_incompatible
     assert rules(compatibility) == {".b": "field-added-without-default"}
 
@@ -118,7 +118,7 @@ def test_a_default_that_needs_the_other_fields_is_not_advised_again() -> None:
     Computed.__name__ = Computed.__qualname__ = "Flight"
     factory = attrs.Factory(lambda flight: flight.a, takes_self=True)
     for new in (record(a=int, b=[int, attrs.field(default=factory)]), Computed):
-        [issue] = judged(*serializers(record(a=int), new)).issues
+        [issue] = compatibility_of(*serializers(record(a=int), new)).issues
         assert issue.path == ".b"
         assert issue.fix == "Give it a default that does not need the other fields"
 
@@ -127,7 +127,7 @@ def test_removed_reordered_and_added_fields_at_once() -> None:
     old = record(a=int, b=str, c=float, d=bytes)
     new = record(d=bytes, a=int, e=[int, 5])
     pair = serializers(old, new)
-    assert rules(judged(*pair)) == {
+    assert rules(compatibility_of(*pair)) == {
         ".e": "field-added",
         ".b": "field-removed",
         ".c": "field-removed",
@@ -143,10 +143,10 @@ def test_swapped_names_are_followed_once_and_then_compatible_as_is() -> None:
         b=[int, attrs.field(metadata=former_names("a"))],
     )
     pair = serializers(old, new)
-    assert judged(*pair).is_after_migration
+    assert compatibility_of(*pair).is_after_migration
     assert migrated(*pair, old(1, 2)) == new(2, 1)
-    assert judged(pair[1], pair[1]).is_as_is
-    assert judged(pair[1], pair[1]).issues == ()
+    assert compatibility_of(pair[1], pair[1]).is_as_is
+    assert compatibility_of(pair[1], pair[1]).issues == ()
 
 
 def test_a_cycle_of_names_is_followed() -> None:
@@ -176,16 +176,18 @@ def test_a_former_name_that_is_a_field_again_is_skipped_for_the_next() -> None:
 
 def test_a_former_name_that_would_lose_a_field_is_ambiguous() -> None:
     old = record(late=int, minutes=int)
-    compatibility = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
+    compatibility = compatibility_of(
+        *serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))]))
+    )
     assert compatibility.is_incompatible
     assert rules(compatibility) == {".late": "ambiguous-rename"}
 
 
 def test_a_field_added_again_with_another_type_is_rejected_until_the_old_one_is_gone() -> None:
     first, second, third = record(a=int, note=str), record(a=int), record(a=int, note=[float, 0.5])
-    assert rules(judged(*serializers(first, third))) == {".note": "field-type-changed"}
-    assert judged(*serializers(first, second)).is_after_migration
-    assert judged(*serializers(second, third)).is_after_migration
+    assert rules(compatibility_of(*serializers(first, third))) == {".note": "field-type-changed"}
+    assert compatibility_of(*serializers(first, second)).is_after_migration
+    assert compatibility_of(*serializers(second, third)).is_after_migration
     assert migrated(*serializers(second, third), second(1)) == third(1, 0.5)
 
 
@@ -225,7 +227,7 @@ def test_fields_are_widened_inside_of_any_container(
         )
 
     old, new = built(old_hint), built(new_hint)
-    compatibility = judged(*serializers(old, new))
+    compatibility = compatibility_of(*serializers(old, new))
     assert compatibility.is_after_migration, str(compatibility)
     assert {issue.rule for issue in compatibility.issues} == {"field-widened"}
     paths = {issue.path for issue in compatibility.issues}
@@ -246,18 +248,18 @@ def test_invalid_text_bytes_stop_the_migration() -> None:
 
 @pytest.mark.parametrize(("old_hint", "new_hint"), [(int, Annotated[int, ts.IntSerializer()]), (float, int)])
 def test_a_narrowed_field_is_rejected_as_narrowed(old_hint: Any, new_hint: Any) -> None:
-    compatibility = judged(*serializers(record(a=old_hint), record(a=new_hint)))
+    compatibility = compatibility_of(*serializers(record(a=old_hint), record(a=new_hint)))
     assert rules(compatibility) == {".a": "field-type-narrowed"}
 
 
 def test_a_field_may_become_optional_and_not_required() -> None:
-    assert judged(*serializers(record(a=int), record(a=float | None))).is_after_migration
+    assert compatibility_of(*serializers(record(a=int), record(a=float | None))).is_after_migration
     plain = record(a=int)
     assert migrated(*serializers(plain, record(a=float | None)), plain(3)).a == 3.0
-    assert rules(judged(*serializers(record(a=int | None), record(a=int)))) == {".a": "field-became-required"}
+    assert rules(compatibility_of(*serializers(record(a=int | None), record(a=int)))) == {".a": "field-became-required"}
     plain = record(a=list[str])
     listed = serializers(plain, record(a=list[str | None]))
-    assert rules(judged(*listed)) == {".a[]": "field-became-optional"}
+    assert rules(compatibility_of(*listed)) == {".a[]": "field-became-optional"}
     assert migrated(*listed, plain(["x"])).a == ["x"]
 
 
@@ -281,7 +283,7 @@ def test_nested_records_evolve_in_every_container() -> None:
 
     old, new = flight(old_stop), flight(new_stop)
     pair = serializers(old, new)
-    compatibility = judged(*pair)
+    compatibility = compatibility_of(*pair)
     assert compatibility.is_after_migration, str(compatibility)
     assert rules(compatibility)[".many[].minutes"] == "field-widened"
     assert rules(compatibility)[".keyed{key}.gate"] == "field-added"
@@ -323,7 +325,7 @@ def test_dataclasses_and_named_tuples_evolve_equally_and_into_each_other() -> No
         __former_names__ = ("Flight",)
 
     old, new = serializers(class_one, Tupled)
-    found = rules(judged(old, new))
+    found = rules(compatibility_of(old, new))
     assert found == {"": "record-renamed", ".a": "field-widened", ".title": "field-renamed", ".c": "field-added"}
     assert migrated(old, new, class_one(1, "x")) == Tupled(1.0, "x", True)
 
@@ -333,12 +335,12 @@ def test_a_renamed_class_needs_its_former_name() -> None:
     class Plane:
         a: int
 
-    rejected = judged(ts.serializer_for(record(a=int)), ts.serializer_for(Plane))
+    rejected = compatibility_of(ts.serializer_for(record(a=int)), ts.serializer_for(Plane))
     assert rejected.is_incompatible
     assert '__former_names__ = ("Flight",)' in str(rejected)
     declared = ts.AttrsSerializer(Plane, former_names=("Flight",))
-    assert judged(ts.serializer_for(record(a=int)), declared).is_as_is
-    assert judged(ts.serializer_for(record(a=int)), ts.AttrsSerializer(Plane, name="Flight")).is_as_is
+    assert compatibility_of(ts.serializer_for(record(a=int)), declared).is_as_is
+    assert compatibility_of(ts.serializer_for(record(a=int)), ts.AttrsSerializer(Plane, name="Flight")).is_as_is
 
 
 def test_former_names_given_as_one_string_are_rejected() -> None:
@@ -353,7 +355,7 @@ def enums() -> tuple[type[enum.Enum], type[enum.Enum]]:
 def test_an_enum_that_grows_in_a_record_reconfigures_all_levels() -> None:
     old_status, new_status = enums()
     pair = serializers(record(s=old_status, many=list[old_status]), record(s=new_status, many=list[new_status]))
-    compatibility = judged(*pair)
+    compatibility = compatibility_of(*pair)
     assert compatibility.is_with_reconfigured_serializer
     assert rules(compatibility) == {".s": "enum-constants-added", ".many[]": "enum-constants-added"}
     value = pair[0].shape.record_class(old_status["DONE"], [old_status["LATE"]])  # type: ignore[attr-defined]
@@ -364,7 +366,7 @@ def test_an_enum_that_grows_in_a_record_reconfigures_all_levels() -> None:
 def test_an_enum_of_another_class_name_is_rejected_unless_declared() -> None:
     old_status, _ = enums()
     renamed = enum.Enum("State", ["LATE", "DONE"])
-    compatibility = judged(*serializers(record(s=old_status), record(s=renamed)))
+    compatibility = compatibility_of(*serializers(record(s=old_status), record(s=renamed)))
     assert compatibility.is_incompatible
     [issue] = compatibility.issues
     assert "Status" in issue.reason
@@ -374,7 +376,7 @@ def test_an_enum_of_another_class_name_is_rejected_unless_declared() -> None:
 def test_an_enum_that_grows_while_a_field_is_added_is_migrated_by_name() -> None:
     old_status, new_status = enums()
     old, new = record(s=old_status), record(s=new_status, extra=[int, 0])
-    assert judged(*serializers(old, new)).is_after_migration
+    assert compatibility_of(*serializers(old, new)).is_after_migration
     assert migrated(*serializers(old, new), old(old_status["DONE"])) == new(new_status["DONE"], 0)
 
 

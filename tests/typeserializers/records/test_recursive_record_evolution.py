@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from record_versions import judged, migrated, rules
+from record_versions import compatibility_of, migrated, rules
 
 import typeserializers as ts
 from migration import MigrationError
@@ -57,7 +57,7 @@ def tree(serializer: ts.AttrsSerializer[Any], statuses: Any, *more: Any) -> Any:
 
 def test_a_recursive_record_evolves_at_every_depth() -> None:
     old, new = first_version(), second_version()
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_after_migration, str(compatibility)
     assert rules(compatibility)[".weight"] == "field-added"
     assert migrated(old, new, tree(old, OldStatus)) == tree(new, NewStatus, 1.0)
@@ -72,12 +72,12 @@ def test_a_recursive_record_is_reconfigured_at_every_depth() -> None:
 
     old = first_version()
     new = ts.AttrsSerializer(Node, field_serializers={"status": status(NewStatus)})
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_with_reconfigured_serializer, str(compatibility)
     reconfigured = compatibility.reconfigured_serializer
     assert reconfigured.from_bytes(old.to_bytes(tree(old, OldStatus))) == tree(new, NewStatus)
     assert reconfigured.to_bytes(tree(new, NewStatus)) == old.to_bytes(tree(old, OldStatus))
-    assert judged(reconfigured, new).is_with_reconfigured_serializer
+    assert compatibility_of(reconfigured, new).is_with_reconfigured_serializer
 
 
 def mutual_version(statuses: Any) -> ts.AttrsSerializer[Any]:
@@ -97,7 +97,7 @@ def mutual_version(statuses: Any) -> ts.AttrsSerializer[Any]:
 
 def test_mutually_recursive_records_are_both_reconfigured() -> None:
     old, new = mutual_version(OldStatus), mutual_version(NewStatus)
-    compatibility = judged(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_with_reconfigured_serializer, str(compatibility)
 
     def value(serializer: ts.AttrsSerializer[Any], statuses: Any) -> Any:

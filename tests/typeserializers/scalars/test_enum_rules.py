@@ -27,7 +27,7 @@ def enum_of(*names: str, name: str = "Colour") -> type[enum.Enum]:
     return enum.Enum(name, list(names))
 
 
-def judge(old: list[str], new: type[enum.Enum]):
+def compatibility_of(old: list[str], new: type[enum.Enum]):
     written = snapshot_to_bytes(ts.EnumSerializer(enum_of(*old), name="Colour").snapshot_configuration())
     return resolve_compatibility(snapshot_from_bytes(written), ts.EnumSerializer(new, name="Colour"))
 
@@ -36,7 +36,7 @@ def migrated(old: list[str], new: type[enum.Enum]) -> list[enum.Enum]:
     """Returns the new constant of each old constant, read from bytes that were migrated."""
     written = ts.EnumSerializer(enum_of(*old), name="Colour")
     after = ts.EnumSerializer(new, name="Colour")
-    compatibility = judge(old, new)
+    compatibility = compatibility_of(old, new)
     assert compatibility.is_after_migration
     migration: SchemaMigration[enum.Enum] = SchemaMigration(written, after, compatibility.plan)
     return [after.from_bytes(migration.to_bytes(written.to_bytes(constant))) for constant in written.enum_class]
@@ -48,7 +48,7 @@ names = st.lists(st.sampled_from("ABCDEFG"), unique=True, min_size=1)
 @given(old=names, new=names)
 def test_the_compatibility_describes_the_effect_on_the_bytes(old: list[str], new: list[str]) -> None:
     before, after = enum_of(*old), enum_of(*new)
-    compatibility = judge(old, after)
+    compatibility = compatibility_of(old, after)
     written = [ts.EnumSerializer(before).to_bytes(constant) for constant in before]
     removed = [name for name in old if name not in new]
     assert compatibility.is_incompatible == bool(removed)
@@ -74,13 +74,13 @@ def test_the_compatibility_describes_the_effect_on_the_bytes(old: list[str], new
     ],
 )
 def test_a_result_names_the_changes(old: str, new: str, rules: list[str]) -> None:
-    compatibility = judge(list(old), enum_of(*new))
+    compatibility = compatibility_of(list(old), enum_of(*new))
     assert [issue.rule for issue in compatibility.issues] == rules
     assert {issue.compatibility for issue in compatibility.issues} <= {FieldCompatibility.RECONFIGURE}
 
 
 def test_a_removed_constant_similar_to_a_new_one_has_a_hint() -> None:
-    compatibility = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
+    compatibility = compatibility_of(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
     (issue,) = compatibility.issues
     assert (issue.compatibility, issue.rule) == (FieldCompatibility.REJECT, "enum-constants-removed")
     assert "CRIMSON" in issue.reason
@@ -93,7 +93,7 @@ def test_an_alias_declares_a_rename() -> None:
         RED = CRIMSON
         GREEN = 2
 
-    compatibility = judge(["GREEN", "RED"], Colour)
+    compatibility = compatibility_of(["GREEN", "RED"], Colour)
     serializer = compatibility.reconfigured_serializer
     assert [issue.rule for issue in compatibility.issues] == ["enum-constant-renamed"]
     assert serializer.from_bytes(b"\0\0\0\1") is Colour.CRIMSON

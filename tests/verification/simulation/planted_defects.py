@@ -145,7 +145,7 @@ def _foreign_accepted() -> Patch:
 
 def _doubled_counts_twice() -> Patch:
     def acknowledge_again(original: Callable[..., Any]) -> Callable[..., Any]:
-        def judge(pending: PendingCheckpoint, known: Any, acknowledgement: Any) -> Any:
+        def acknowledge_missing(pending: PendingCheckpoint, known: Any, acknowledgement: Any) -> Any:
             missing = pending.missing_tasks()
             if missing:
                 stand_in = evolve(
@@ -154,7 +154,7 @@ def _doubled_counts_twice() -> Patch:
                 pending.record(stand_in)
             return original(pending, known, acknowledgement)
 
-        return judge
+        return acknowledge_missing
 
     from statebackend.checkpoint.coordinator import checkpoint_coordinator
 
