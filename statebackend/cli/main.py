@@ -43,6 +43,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """For each command its module and its line in ``--help``."""
 
 
+_OUT_OF_MEMORY: Final = (
+    "the command needs more memory than this process may use. A value is read whole, with the other values of its "
+    "batch: raise the limit of memory, or use `inspect --no-counts` and `du`, which read no values"
+)
+
+
 def load_command(name: str) -> Callable[..., None]:
     """Import the function of a command."""
     module = importlib.import_module(f"statebackend.cli.{COMMANDS[name][0]}")
@@ -66,6 +72,9 @@ def main(arguments: Sequence[str] | None = None, *, app: typer.Typer | None = No
         return MISUSED
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
+    except MemoryError:
+        print(f"error: {_OUT_OF_MEMORY}", file=sys.stderr)
+        return NOT_READABLE
     except Exception as error:
         from statebackend.cli.printing import indented_lines
         from statebackend.streaming.errors import expected_message

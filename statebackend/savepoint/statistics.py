@@ -221,7 +221,10 @@ class EntryStatistics:
             for one in pc.value_counts(batch.column("key_group")).to_pylist():
                 self.entries_by_key_group[one["values"]] += one["counts"]
             for index in pc.select_k_unstable(sizes, LARGEST, [("", "descending")]).to_pylist():
-                key_group, key, namespace, user_key, _ = (column[index].as_py() for column in batch.columns)
+                # Without the value, which may be as large as the memory.
+                key_group, key, namespace, user_key = (
+                    batch.column(name)[index].as_py() for name in ("key_group", "key", "namespace", "user_key")
+                )
                 self._keep(sizes[index].as_py(), key_group, key, namespace, user_key)
 
     def _add_lists(self, batches: Iterable[pa.RecordBatch]) -> None:

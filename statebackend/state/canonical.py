@@ -220,6 +220,9 @@ def read_canonical_columns(
                         yield selected
                 if all(one.end < held.start for one in key_groups):
                     return
+    except pa.ArrowMemoryError:
+        # The file is not damaged.
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
 

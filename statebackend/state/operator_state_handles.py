@@ -349,6 +349,9 @@ def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator
                     if first < last:
                         selected = batch.slice(first, last - first)
                         yield from zip(selected.column(0).to_pylist(), selected.column(1).to_pylist(), strict=True)
+    except pa.ArrowMemoryError:
+        # The file is not damaged.
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as operator state: {error}") from error
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 import sys
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from statebackend.savepoint.errors import UnknownOperatorError, UnknownStateErro
 from statebackend.savepoint.plain_values import plain_value
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.state.key_groups import KeyHashError
-from typeserializers import AttrsSerializer
+from typeserializers import AttrsSerializer, BytesSerializer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BACKENDS = ("heap", "rocksdb")
@@ -138,6 +140,25 @@ def test_statistics_count_the_readable_entries(stored: Path) -> None:
         assert figures.skew >= 1.0
     lists = opened.statistics("per shop", "amounts")
     assert [one.size_bytes for one in lists.largest] == sorted((one.size_bytes for one in lists.largest), reverse=True)
+
+
+def test_statistics_do_not_copy_large_values(tmp_path: Path) -> None:
+    state = ValueStateDescriptor("content", BytesSerializer())
+    values = [(key, os.urandom(8 << 20)) for key in "abc"]
+    plan = Plan().add_operator("files", "string").add_state("files", state, values)
+    SavepointWriter.new(tmp_path / "new", max_parallelism=4).write(plan)
+    del values, plan
+    opened = Savepoint.open(tmp_path / "new")
+    opened.statistics("files", "content")
+    tracemalloc.start()
+    try:
+        statistics = opened.statistics("files", "content")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (statistics.entries, len(statistics.largest)) == (3, 3)
+    assert statistics.size_bytes > 24 << 20
+    assert peak_bytes < 4 << 20
 
 
 def test_a_process_without_the_program_reads_its_records(savepoint: Path) -> None:
