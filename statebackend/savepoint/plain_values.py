@@ -32,7 +32,7 @@ from attrs import frozen
 from snapshots.errors import format_value
 from typeserializers.records.record_shape import field_names
 
-__all__ = ["comparable_value", "digits", "plain_value", "printed_value"]
+__all__ = ["comparable_value", "digits", "plain_value", "printed_value", "value_repr"]
 
 _MOST_BITS: Final = 14_281
 """An integer of so many bits has at most the 4,300 digits that Python writes."""
@@ -166,3 +166,11 @@ plain_value: Final = _PlainValues(digits)
 printed_value: Final = _PlainValues(_digits_or_size)
 comparable_value: Final = _PlainValues(hex)
 """For comparisons: large integers are exact, without the time to compute their digits."""
+
+
+def value_repr(value: Any) -> str:
+    """Return the repr of a value. If it fails, as for integers with many digits, return that of `printed_value`."""
+    try:
+        return repr(value)
+    except Exception:
+        return repr(printed_value(value))

@@ -18,13 +18,13 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import field, frozen
 
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.conditions import LONG, StateCondition
 from statebackend.savepoint.entry_schema import EntrySchema
-from statebackend.savepoint.plain_values import plain_value, printed_value
+from statebackend.savepoint.plain_values import plain_value, printed_value, value_repr
 from statebackend.savepoint.sizes import counted
 from statebackend.savepoint.stored_entries import EntryReader, StateEntry
 from statebackend.savepoint.tables.state_tables import (
@@ -62,8 +62,8 @@ class OperatorStateElement:
     """One element of list operator state, or one entry of broadcast state, with the subtask that has it."""
 
     subtask_index: int
-    key: Any
-    value: Any
+    key: Any = field(repr=value_repr)
+    value: Any = field(repr=value_repr)
 
 
 def _plain(one: OperatorStateElement, plain: Callable[[Any], Any]) -> dict[str, Any]:

@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import field, frozen
 
 from statebackend.savepoint.conditions import LONG, ListType, StoredType
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.plain_values import value_repr
 from statebackend.savepoint.value_forms import stored_type
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.state.canonical import SCHEMA, CanonicalBatch, rows_inside
@@ -124,10 +125,10 @@ class StateEntry:
     """
 
     key_group: int
-    key: Any
-    namespace: Any
-    user_key: Any
-    value: Any
+    key: Any = field(repr=value_repr)
+    namespace: Any = field(repr=value_repr)
+    user_key: Any = field(repr=value_repr)
+    value: Any = field(repr=value_repr)
     last_access_ms: LastAccess = None
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from statebackend import MapStateDescriptor, ValueStateDescriptor
+from statebackend import MapStateDescriptor, Savepoint, SplitListStateDescriptor, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from typeserializers import BigIntSerializer
+from typeserializers import BigIntSerializer, ListSerializer
 
 LARGE = 3 << 8_000_000
 """A megabyte. Its 2.4 million digits take minutes to compute in the obvious way, which is quadratic."""
@@ -47,6 +47,19 @@ def test_a_large_integer_is_printed_by_its_size(place: str, capsys: pytest.Captu
     )
     assert main(["show", place, "payments", "last"]) == 0
     assert "(integer of 8,000,002 bits)" in capsys.readouterr().out
+
+
+def test_an_entry_with_a_large_integer_has_a_repr(place: str, tmp_path: Path) -> None:
+    [entry] = Savepoint.open(place).read("payments", "last")
+    assert repr(entry) == (
+        f"StateEntry(key_group={entry.key_group}, key='a', namespace=None, user_key=None, "
+        f"value='(integer of 8,000,002 bits)', last_access_ms=None)"
+    )
+    seen = SplitListStateDescriptor("seen", ListSerializer(BigIntSerializer()))
+    plan = Plan().add_operator("payments", "string").add_operator_state("payments", seen, [[1, LARGE]])
+    SavepointWriter.new(tmp_path / "elements", max_parallelism=1).write(plan)
+    [element] = Savepoint.open(tmp_path / "elements").read_operator_state("payments", "seen")
+    assert "value=[1, '(integer of 8,000,002 bits)']" in repr(element)
 
 
 def test_a_condition_compares_a_large_integer(place: str, capsys: pytest.CaptureFixture[str]) -> None:
