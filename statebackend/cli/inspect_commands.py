@@ -240,7 +240,7 @@ def show(
 
 def _show_spark(path: str, operator: str, state: str, limit: int | None, as_json: bool) -> None:
     checkpoint = spark_checkpoint(path)
-    number = int(operator) if operator.isdecimal() else None
+    number = int(operator) if operator.isascii() and operator.isdecimal() else None
     is_timers = state == "timers" and state not in checkpoint.operator(number).states
     table = checkpoint.timers(operator=number) if is_timers else checkpoint.table(state, operator=number)
     rows = checkpoint.rows(table.drop("partition_id"))

@@ -301,7 +301,7 @@ def roll_back(
     as_json: AsJson = False,
 ) -> None:
     """Roll a job back to an older checkpoint, or record it for the next start if sinks have to revert output."""
-    if to != PREVIOUS and not to.isdecimal():
+    if to != PREVIOUS and not (to.isascii() and to.isdecimal()):
         raise typer.BadParameter(f"{to!r} is neither a checkpoint id nor {PREVIOUS!r}")
     target = to if to == PREVIOUS else int(to)
     with lease_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:

@@ -89,7 +89,7 @@ def part_of(value: Any, name: str) -> Any:
     return None
 
 
-_POSITION: Final = re.compile(r"f(\d{1,6})")
+_POSITION: Final = re.compile(r"f([0-9]{1,6})")
 
 
 @frozen
@@ -373,11 +373,16 @@ _MOST_DIGITS: Final = 5_000
 """A larger exponent would need unbounded memory."""
 
 
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE | re.ASCII)
+"""Python's constructors also accept spaces, underscores, and the digits of every script."""
+
+_NOT_FINITE: Final = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
+
+
 def _finite(text: str) -> decimal.Decimal:
-    number = decimal.Decimal(text)
-    if not number.is_finite():
+    if not _NUMBER.fullmatch(text):
         raise ValueError(text)
-    return number
+    return decimal.Decimal(text)
 
 
 def _exact(text: str) -> Fraction:
@@ -388,13 +393,11 @@ def _exact(text: str) -> Fraction:
 
 
 def _double(text: str) -> tuple[bool, Any]:
-    number = float(text)
-    if math.isinf(number):
-        exact = decimal.Decimal(text)
-        if exact.is_finite():
-            # Larger than every finite value, but not infinite.
-            return False, exact
-    return _number_key(number)
+    if _NOT_FINITE.fullmatch(text):
+        return _number_key(float(text))
+    exact, number = _finite(text), float(text)
+    # The literal may be larger than every finite value, but not infinite.
+    return (False, exact) if math.isinf(number) else _number_key(number)
 
 
 def _single(text: str) -> tuple[bool, Any]:
@@ -424,7 +427,7 @@ def _itself(value: Any) -> Any:
 _DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
-_FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)")
+_FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)", re.ASCII)
 
 
 def _without_fraction(text: str) -> tuple[str, int]:
@@ -451,6 +454,9 @@ def _moment_key(value: datetime.datetime) -> int:
 
 
 def _time(text: str) -> int:
+    if text[2:3] != ":":
+        # Python reads 20240109, a date, as a time with a fraction.
+        raise ValueError(text)
     whole, nano = _without_fraction(text)
     time = datetime.time.fromisoformat(whole)
     if time.tzinfo is not None:

@@ -11,6 +11,7 @@ the bytes of a datetime, but not of its hash.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -96,9 +97,16 @@ def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
 
 def _parsed_column(index: int, column_type: str, text: str) -> Any:
     try:
-        return _PARSED.get(column_type, int)(text)
+        return _PARSED.get(column_type, _integer)(text)
     except (ValueError, KeyError, OverflowError) as error:
         raise ValueError(f"column {index} of the key is {text!r}, which is not a {column_type}") from error
+
+
+def _integer(text: str) -> int:
+    # `int` also accepts spaces, underscores, and the digits of every script.
+    if not re.fullmatch("[+-]?[0-9]+", text):
+        raise ValueError(text)
+    return int(text)
 
 
 def _timestamp(text: str) -> datetime.datetime:

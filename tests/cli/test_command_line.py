@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+import typer
 from inspected_job import NOW_MS, SALES, run_job
 
 from statebackend import Savepoint, StateEntry, ValueStateDescriptor
@@ -244,6 +245,10 @@ def test_differences_are_printed_and_have_their_own_exit_status(
         (["show", "SAVEPOINT", "per shop", "names", "--key", "a"], MISUSED, "without keys"),
         (["show", "SAVEPOINT", "per shop", "totals", "--where", "value"], MISUSED, "is not a condition"),
         (["show", "MOMENTS", "one", "number", "--key", "0001-01-01T00:00+01:00"], MISUSED, "which is not a timestamp"),
+        (["show", "NUMBERS", "one", "number", "--key", "1_0"], MISUSED, "'1_0', which is not a bigint"),
+        (["show", "NUMBERS", "one", "number", "--key", " 10"], MISUSED, "' 10', which is not a bigint"),
+        (["show", "NUMBERS", "one", "number", "--key", "\u0661\u0660"], MISUSED, "which is not a bigint"),
+        (["show", "NUMBERS", "one", "number", "--key", "+11"], NOT_READABLE, "has no entry of key '.11'"),
         (["show", "SAVEPOINT"], MISUSED, "Missing.*; see statebackend show --help"),
         (
             ["export", "SAVEPOINT", "per shop", "totals", "out"],
@@ -271,7 +276,13 @@ def test_errors_are_one_line_on_standard_error(
 ) -> None:
     moments = Plan().add_operator("one", "timestamp").add_state("one", ValueStateDescriptor("number", int), [])
     SavepointWriter.new(tmp_path / "moments", max_parallelism=8).write(moments)
-    given = {"SAVEPOINT": places[0], "MOMENTS": str(tmp_path / "moments")}
+    numbers = Plan().add_operator("one", "bigint").add_state("one", ValueStateDescriptor("number", int), [(10, 1)])
+    SavepointWriter.new(tmp_path / "numbers", max_parallelism=8).write(numbers)
+    given = {
+        "SAVEPOINT": places[0],
+        "MOMENTS": str(tmp_path / "moments"),
+        "NUMBERS": str(tmp_path / "numbers"),
+    }
     assert main([given.get(one, one) for one in arguments]) == status
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -386,6 +397,17 @@ def test_a_failed_write_is_reported_and_is_no_success(tmp_path: Path, flush: boo
 def test_output_to_a_closed_stream_is_accepted() -> None:
     with lenient_stream(None) as stream:
         printer_for(stream).line("nobody reads this")
+
+
+def test_a_command_without_enough_memory_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def run() -> None:
+        raise MemoryError
+
+    assert main([], app=app) == NOT_READABLE
+    assert "raise the limit of memory, or use `inspect --no-counts`" in capsys.readouterr().err
 
 
 def test_characters_outside_of_the_encoding_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

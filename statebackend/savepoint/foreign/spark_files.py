@@ -228,7 +228,7 @@ def _session_metadata(files: CheckpointFileSystem, number: int, batch_id: int) -
     fields = _key_fields(files.location(schema), files.read_file(schema))
     if _SESSION_START not in fields:
         return None
-    partitions = [name for name in files.list_directories(f"state/{number}") if name.isdecimal()]
+    partitions = [name for name in files.list_directories(f"state/{number}") if name.isascii() and name.isdecimal()]
     store = {"storeName": "default", "numColsPrefixKey": len(fields) - 1, "numPartitions": len(partitions)}
     operator = {"operatorId": number, "operatorName": "sessionWindowStateStoreSaveExec"}
     return b"v1\n" + json.dumps({"operatorInfo": operator, "stateStoreInfo": [store]}).encode()

@@ -138,13 +138,13 @@ def _kind(text: str) -> str:
 
 
 def _checkpoint(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise StateTableError(f"the option checkpoint is the id of a checkpoint, such as 17, not {text!r}")
     return int(text)
 
 
 def _max_parallelism(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise StateTableError(f"the option max_parallelism must be a whole number, not {text!r}")
     return int(text)
 
@@ -156,7 +156,7 @@ def _truth(text: str) -> bool:
 
 
 def _decimal_scale(text: str) -> int:
-    if not text.isdecimal() or int(text) > 38:
+    if not (text.isascii() and text.isdecimal()) or int(text) > 38:
         raise StateTableError(f"the option decimal_scale is a whole number from 0 to 38, not {text!r}")
     return int(text)
 
