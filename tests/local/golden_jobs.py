@@ -1,4 +1,4 @@
-"""Flink's traces as jobs: each scenario is built with the public API, and played by the job test harness."""
+"""Flink's traces as jobs: the public API builds each scenario, and the job test harness plays it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.streaming.operators.windows.golden_windows import ELEMENT, join_of, w
 Given = Mapping[str, Any]
 
 OUT = "out"
-"""The main output; side outputs go by their tags."""
+"""The main output. Side outputs are named by their tags."""
 
 
 def operators_of(scenario: Given) -> Sequence[Given]:
@@ -36,7 +36,7 @@ def operators_of(scenario: Given) -> Sequence[Given]:
 
 
 class Punctuated(WatermarkGenerator[Any]):
-    """By the key of the record: a watermark, a status, or nothing."""
+    """Emits a watermark, a status or nothing, depending on the key of the record."""
 
     def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
         if event.key == "w":
@@ -126,7 +126,7 @@ BUILDERS: Mapping[str, Callable[[Sequence[DataStream], Given, str], ProcessedStr
 }
 
 WINDOWED = ("window", "window_join", "co_group")
-"""What has elements, which can be folded, as records."""
+"""Scenarios with windows. Their elements can be folded, so they are stored as records."""
 
 PLAYED = ("window", *BUILDERS)
 
@@ -135,7 +135,7 @@ class TracedJob(Protocol):
     """Plays the sources of a scenario and records its outputs."""
 
     def source(self, name: str, schema: str) -> DataStream:
-        """A stream that is played."""
+        """A stream of the scenario."""
 
     def output(self, name: str, stream: DataStream) -> None:
         """Records a stream as output."""
@@ -190,7 +190,7 @@ def feed(harness: JobTestHarness, event: Given, is_element: bool, has_strategy: 
     """Play one event of a trace."""
     source = harness.source(str(event.get("input", 0)))
     if has_strategy and "record" not in event and "end" not in event and event.get("watermark") != MAX_TIMESTAMP:
-        # A strategy of Flink's takes no notice of it; the harness lets a test advance time beside a strategy.
+        # Flink's strategies ignore watermarks and statuses of the source. The harness would apply them.
         return
     if "record" in event:
         record = event["record"]
@@ -208,7 +208,7 @@ def feed(harness: JobTestHarness, event: Given, is_element: bool, has_strategy: 
 
 
 def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
-    """An element in the form of the traces; None for watermarks of side outputs, which equal the main ones."""
+    """An element in the form of the traces. None for watermarks of side outputs, which are those of the main output."""
     if isinstance(one, Emitted):
         side = {} if one.output == OUT else {"side": one.output}
         shown = shown_record(one.record.asDict(), one.output != OUT)

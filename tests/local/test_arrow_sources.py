@@ -63,7 +63,7 @@ LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
 
 
 class Changing(KeyedProcessFunction[Any, Any, Any]):
-    """Changes the list of its record, and keeps the largest one."""
+    """Changes the list of its record, and stores the largest one."""
 
     def open(self, context: RuntimeContext) -> None:
         self.longest = context.get_state(ValueStateDescriptor("longest", list[int]))
@@ -97,7 +97,7 @@ Program = Callable[[DataStream, Sequence[str]], Sequence[DataStream]]
 
 
 def keyed_by(stream: DataStream, keys: Sequence[str]) -> KeyedStream:
-    """The stream by these columns; without them, by a function."""
+    """Build the stream from these columns; without columns, by a function."""
     return stream.key_by(*keys) if keys else stream.key_by(lambda row: row.k + "!", key_type="string")
 
 
@@ -134,7 +134,7 @@ def forked(stream: DataStream, keys: Sequence[str]) -> Sequence[DataStream]:
 
 @frozen
 class Line:
-    """The columns in another order, with another precision."""
+    """The columns in another order and with another precision."""
 
     tags: list[int | None] | None
     k: str | None
@@ -189,7 +189,7 @@ def as_columns(rows: Sequence[Any]) -> Any:
 
 @frozen
 class Played:
-    """What a program did: its moves, the records of its sinks, and its states."""
+    """The result of a program: its moves, the records of its sinks, and its states."""
 
     moves: list[str]
     results: list[list[Any]]
@@ -205,7 +205,7 @@ def played(
     form: Callable[[Sequence[Any]], Any],
     seed: int,
 ) -> Played:
-    """Play events on one directory. Each restart continues from the last complete checkpoint."""
+    """Play the events in one job directory. Each restart continues from the last complete checkpoint."""
     moves: list[str] = []
     results: list[list[Any]] = [[] for _ in range(8)]
     following = iter([*events, ("end",)])
@@ -241,7 +241,7 @@ def played(
     states = [(*name, savepoint.read(*name).to_arrow()) for name in sorted(savepoint.states)]
     sorted_states = [(uid, name, table.schema, sorted(table.to_pylist(), key=repr)) for uid, name, table in states]
     if program in (in_batches, aggregated):
-        # Arrow may group keys in another order than that of their first records.
+        # Arrow may order groups differently from the first records of their keys.
         results = [sorted(one, key=repr) for one in results]
     return Played(moves, results, sorted_states)
 
@@ -259,7 +259,7 @@ SOME_EVENTS: list[Any] = [[ROW, OTHER_ROW], ("steps", 2), ("checkpoint",), [OTHE
 def test_records_in_columns_have_the_moves_output_and_state_of_records(
     program: Program, keys: Sequence[str], backend: str, events: list[Any], parallelism: int, seed: int
 ) -> None:
-    """Barriers overtake, restarts lose what follows the last checkpoint, and the parallelism changes."""
+    """Barriers overtake, restarts lose everything after the last checkpoint, and the parallelism changes."""
     events = [("restart", parallelism), *events]
     with tempfile.TemporaryDirectory() as directory:
         records, columns = (
@@ -336,7 +336,7 @@ def test_no_objects_are_created_between_an_arrow_source_batch_functions_and_a_si
 
 
 class Reader:
-    """Opens readers of a table in small batches, one of them empty."""
+    """Opens readers of a table in small batches, one of which is empty."""
 
     def __init__(self, table: pa.Table, size: int) -> None:
         self.opened = 0
@@ -372,7 +372,7 @@ def test_a_reader_is_opened_once_for_all_batches_of_a_run() -> None:
     environment.from_arrow(reader, uid="in").sink_to(results)
     environment.execute()
     assert results == [(f"k{number % 7}", number) for number in range(50)]
-    # The first one was opened for the schema.
+    # The first reader was opened for the schema.
     assert reader.opened == 2
 
 

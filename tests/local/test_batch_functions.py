@@ -1,4 +1,4 @@
-"""Functions over batches in the local runtime, with the state of per-record functions."""
+"""Batch functions in the local runtime use the state of per-record functions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_order_by_sorts_the_rows_of_a_key() -> None:
 
 
 class Puts(KeyedBatchFunction[str, Sale, Any]):
-    """Writes a state directly."""
+    """Calls every vectorised method of a value state."""
 
     def __init__(self, default: int | None = None) -> None:
         self.default = default
@@ -364,7 +364,7 @@ def test_keys_of_several_columns_are_structs() -> None:
 
 
 class EveryKind(KeyedBatchFunction[str, Sale, Any]):
-    """Stores the amounts of a shop in all kinds of state, and emits them."""
+    """Stores the amounts of a shop in every kind of state, and emits them."""
 
     def open(self, context: BatchRuntimeContext) -> None:
         self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
@@ -432,7 +432,7 @@ def test_it_names_the_conversion_of_values(backend: str) -> None:
 
 
 class StatesOfEveryPath(KeyedBatchFunction[str, Sale, Any]):
-    """Emits the names of its vectorised states."""
+    """Emits the names of its states that have a vectorised path."""
 
     def open(self, context: BatchRuntimeContext) -> None:
         day, seen = StateTtlConfig("1 day"), TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
@@ -537,7 +537,7 @@ def test_a_kernel_needs_distinct_keys_and_no_nulls() -> None:
 
 
 class Reminders(KeyedBatchFunction[str, Sale, Any]):
-    """Registers timers at the amount in milliseconds, and deletes those of the west."""
+    """Registers timers at the amount in milliseconds, and deletes those of the west shop."""
 
     def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
         groups = context.groups(batch)

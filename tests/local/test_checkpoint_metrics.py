@@ -1,4 +1,4 @@
-"""Counts of subtasks are once in the metrics of a job, whether or not checkpoints complete."""
+"""Job metrics include the counts of each subtask once, whether or not checkpoints complete."""
 
 from __future__ import annotations
 

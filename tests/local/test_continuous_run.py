@@ -1,4 +1,4 @@
-"""Local jobs with periodic checkpoints, while records are processed."""
+"""Local jobs that take periodic checkpoints while they process records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Counts, and fails at a marked record."""
+    """Counts records, and fails at a marked record."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
@@ -63,11 +63,11 @@ def run(given: list[Any], job_dir: Path | None = None, parallelism: int = 2, **o
 
 AT_LEAST = 30_000
 WHILE_WAITING = 70
-"""Records of a batch when there are enough: however long a checkpoint takes, they do not fill the memory."""
+"""Records per batch after ``at_least``. They fill little memory, however long a checkpoint takes."""
 
 
 class UntilOutput:
-    """One split: records until there is output, which is when a checkpoint is complete; then the last ones.
+    """One split: it emits records until the sink has output, so a checkpoint is complete, and then the last ones.
 
     A run from a checkpoint reads after its position, so it may read fewer records than ``at_least``.
     """
@@ -124,7 +124,7 @@ def test_a_failed_job_continues_from_a_checkpoint_consistent_with_its_output(tmp
     assert reported.total() > 0
     again: list[Any] = []
     execute(again, UntilOutput(["there is some"], elements(7), at_least=0), 1)
-    # What the sink has is exactly what the state of the last checkpoint has counted.
+    # The sink has exactly the counts of the last checkpoint's state.
     assert [row[0] for row in again] == [row["k"] for row in elements(7)]
     assert {row[0]: row[1] - 1 for row in again} == reported
 

@@ -1,4 +1,4 @@
-"""Flink's traces cut into epochs as for Spark: the local runtime emits the same as event by event."""
+"""Flink's traces cut into epochs as on Spark: the local runtime emits the same output as event by event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAYED = [
 
 
 class Noted:
-    """A job that records which inputs are read."""
+    """A job that records the order in which inputs are read."""
 
     def __init__(self, job: HarnessJob, inputs: list[int]) -> None:
         self._job, self._inputs = job, inputs

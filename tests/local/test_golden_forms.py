@@ -1,4 +1,4 @@
-"""Hand-written traces of forms that the given traces of Flink do not have."""
+"""Hand-written traces of cases that Flink's traces do not include."""
 
 from __future__ import annotations
 

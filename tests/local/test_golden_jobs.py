@@ -1,4 +1,4 @@
-"""Flink's traces as jobs, on each backend: equal in every row, watermark and status, in order."""
+"""Flink's traces as jobs on each backend: every row, watermark and status is equal and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local job whose directory and savepoint are on an S3-compatible store."""
+"""A local job with its job directory and savepoint on an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Count(KeyedProcessFunction[Any, Any, Any]):
 
 @pytest.fixture
 def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Behind the proxy, with few attempts and no pauses."""
+    """The job directory behind the proxy, with few attempts and no pauses."""
     made = S3Storage.at
     retries = BoundedRetries(attempts=2, first_pause_s=0)
     monkeypatch.setattr(S3Storage, "at", lambda location, *_: made(location, retries, 1))
@@ -45,7 +45,7 @@ def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPat
 
 
 SERVICES = ObjectStoreHighAvailability(lease_ms=500, monotonic_ms=lambda: 0)
-"""Whoever waits for a lease sees no time pass: it is renewed or given back, and never runs out."""
+"""The clock does not advance, so a lease never expires: it is renewed or released."""
 
 
 def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]:
@@ -65,7 +65,7 @@ def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_job_continues_where_it_ended(uri, faulty_store, backend) -> None:
-    # No listing is of any use.
+    # Listings return nothing, and the job must not need them.
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
     assert run(uri, "abab", backend) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert run(uri, "ac", backend) == [("a", 3), ("c", 1)]
@@ -82,7 +82,7 @@ def test_a_checkpoint_in_doubt_is_found_by_the_next_start(uri, faulty_store) -> 
     writes = faulty_store.asked("PUT", COMPLETED_FILE_NAME)
 
     def lose_the_second(request) -> None:
-        # The first write takes over, the second completes the checkpoint.
+        # The first write takes over the job, the second one completes the checkpoint.
         is_write = request.method == "PUT" and COMPLETED_FILE_NAME in request.target
         written = faulty_store.asked("PUT", COMPLETED_FILE_NAME) - writes
         if is_write and written == 1:
@@ -136,7 +136,7 @@ def overtake(uri: str) -> None:
     objects = CheckpointFileSystem.from_uri(uri).conditional
     assert objects is not None
     taken = None
-    # It may be renewed in between.
+    # The holder may renew the lease between read and write.
     while taken is None:
         found = objects.read(LEASE_FILE_NAME)
         assert found is not None

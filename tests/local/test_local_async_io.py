@@ -1,4 +1,4 @@
-"""Whole jobs with async I/O in the local runtime."""
+"""Complete jobs with async I/O in the local runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("wait", [AsyncDataStream.ordered_wait, AsyncDataS
 
 
 class Doubling(AsyncFunction[Any, Any]):
-    """Returns key and twice the number; larger numbers return earlier."""
+    """Returns the key and twice the number. Larger numbers complete earlier."""
 
     async def setup(self) -> None:
         self.lock = asyncio.Lock()
@@ -83,7 +83,7 @@ def test_every_record_is_emitted_once_and_in_order_if_configured(wait: Wait, cap
 
 
 class Never(AsyncFunction[Any, Any]):
-    """Never completes for number 3, and fails for number 4 while failures are left."""
+    """Never completes for number 3. Fails for number 4 while ``failures`` is positive."""
 
     failures: ClassVar[int] = 0
 
@@ -97,7 +97,7 @@ class Never(AsyncFunction[Any, Any]):
 
 @BOTH
 def test_a_function_that_never_completes_fails_the_epoch_with_operator_key_and_record(wait: Wait) -> None:
-    # On a busy machine another record may be late before it.
+    # On a busy machine another record may time out first.
     late = r"operator 'ask', key '(\w)', record Row\(key='\1', number=\d+\): no results within 20 ms"
     with pytest.raises(AsyncTimeoutError, match=late):
         run(wait, Never(), timeout=20)
@@ -121,7 +121,7 @@ def test_an_exception_of_a_function_fails_the_epoch_with_operator_key_and_record
 @BOTH
 def test_records_in_flight_are_restored_after_checkpoints_and_restarts(wait: Wait, tmp_path: Path) -> None:
     first = run(wait, Doubling(), RECORDS[:20], job_dir=tmp_path, carry_in_flight=True)
-    # Of another schedule: the first run may have left any number of records behind, or none.
+    # The two outputs are compared as a whole: any number of records may still be in flight after the first run.
     second = run(wait, Doubling(), RECORDS[20:], job_dir=tmp_path)
     expected = sorted((key, number * 2 + 1) for key, number in RECORDS)
     assert sorted([*first, *second]) == expected
@@ -150,7 +150,7 @@ def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(wait: 
 
 
 class Slow(AsyncFunction[Any, Any]):
-    """Completes when all other records have had many turns."""
+    """Completes after all other records had many turns of the event loop."""
 
     async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
         for _ in range(2000):
@@ -159,7 +159,7 @@ class Slow(AsyncFunction[Any, Any]):
 
 
 class Waiting(AsyncFunction[Any, Any]):
-    """Completes no record of a first run."""
+    """Completes no record in the first run."""
 
     answers: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""Jobs in each checkpointing mode: real operators, state, files and checkpoints, abandoned and continued."""
+"""Jobs in each checkpointing mode: real operators, state, files and checkpoints, with abandoned and restored runs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def environment_of(root: Path, results: list[Any], parallelism: int, schema: str
 
 
 def script(seed: int) -> list[tuple[str, int | None]]:
-    """Records of keys, with the time that they have; or a watermark."""
+    """Records as (key, event time), and watermarks."""
     chance = random.Random(seed)
     made: list[tuple[str, int | None]] = []
     for place in range(LENGTH):
@@ -90,7 +90,7 @@ def script(seed: int) -> list[tuple[str, int | None]]:
 
 
 def late_places(script: Sequence[tuple[str, int | None]]) -> set[int]:
-    """Records after a watermark of their only source."""
+    """Records that their only source sends after a watermark."""
     late, watermark_ms = set(), -(1 << 63)
     for place, (key, time_ms) in enumerate(script):
         assert time_ms is not None
@@ -139,7 +139,7 @@ def settings_of(mode: CheckpointingMode, clock: Clock) -> CheckpointSettings:
 def run_once(
     root: Path, mode: CheckpointingMode, parallelism: int, seed: int, given: Sequence[Any], place: int, finish: bool
 ) -> tuple[list[Any], dict[int, int], int]:
-    """One run from the job directory; returns output, source position, and records in flight at the end."""
+    """Run once from the job directory. Return output, source positions, and how many subtasks had records in flight."""
     chance, clock, results = random.Random(seed), Clock(), list[Any]()
     environment = environment_of(root, results, parallelism)
     with environment.opened_run(
@@ -162,7 +162,7 @@ def run_once(
         if latest is not None:
             states = [state for operator in latest.operators for state in operator.subtasks]
             in_flight = sum(state.has_in_flight_records for state in states)
-        # What dies here has its results and its positions up to its last checkpoint.
+        # Here the run ends without a shutdown. Its results and positions are those of its last checkpoint.
         return results, feeding.positions, in_flight
 
 
@@ -173,7 +173,7 @@ def newest(root: Path, parallelism: int) -> int | None:
 
 
 def play(root: Path, mode: CheckpointingMode, parallelisms: Sequence[int], seed: int) -> tuple[list[Any], int]:
-    """All output of consecutive runs, and how many subtasks had records in flight between them."""
+    """The output of consecutive runs, and how many subtasks had records in flight between them."""
     given, results, place, in_flight = script(seed), list[Any](), 0, 0
     for number, parallelism in enumerate(parallelisms):
         is_last = number == len(parallelisms) - 1
@@ -182,7 +182,7 @@ def play(root: Path, mode: CheckpointingMode, parallelisms: Sequence[int], seed:
         in_flight += 0 if is_last else count
         if not is_last:
             restored_id = newest(root, parallelism)
-            # Without a checkpoint the next one begins where this one did.
+            # If there is no checkpoint, the next run starts at the position where this run started.
             place = place if restored_id is None else positions.get(restored_id, place)
     return results, in_flight
 
@@ -211,12 +211,12 @@ def test_a_continued_job_emits_every_record_as_its_mode_promises(
 
 
 def with_records_in_flight(root: Path) -> tuple[int, str]:
-    """A job directory whose newest checkpoint has records in flight; its id, and its keys."""
+    """A job directory whose newest checkpoint has records in flight. Return the checkpoint id and the keys."""
     results: list[Any] = []
     environment = environment_of(root, results, 2)
     checkpoints = settings_of(CheckpointingMode.UNALIGNED, Clock())
     with environment.opened_run(checkpoints=checkpoints, capacity=8, scheduler=ReadsFirst()) as run:
-        # What lies there when it begins is processed at once.
+        # The watermark is in the channels from the start. Process it first.
         run.step()
         keys = "aAbBcCdD" * 2
         feeding = Feeding(run, [(key, 0) for key in keys], 0)
@@ -230,7 +230,7 @@ def with_records_in_flight(root: Path) -> tuple[int, str]:
 
 
 class ReadsFirst:
-    """A scheduler: mails first; then sources while there is capacity, and upstream before downstream."""
+    """A scheduler that prefers mails, then sources while there is capacity, then upstream over downstream subtasks."""
 
     def choose(self, moves: Iterator[Any]) -> Any:
         known = list(moves)
@@ -320,7 +320,7 @@ def test_a_damaged_file_of_records_in_flight_is_rejected(tmp_path: Path) -> None
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Emits its input of both sides."""
+    """Emits the input of both sides."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield value
@@ -335,12 +335,12 @@ def test_a_stream_that_is_also_broadcast_is_not_overtaken(tmp_path: Path) -> Non
     ruled = stream.key_by("k").connect(stream.broadcast(BroadcastStateDescriptor("rules", str, int)))
     ruled.process(Ruled(), uid="ruled", schema=RECORD).sink_to([])
     with environment.opened_run(checkpoints=settings_of(CheckpointingMode.UNALIGNED, Clock())) as run:
-        # Its keyed half could be written, and the other half has no place in a checkpoint.
+        # A checkpoint can store in-flight records of the keyed input, but not of the broadcast input.
         assert not any(one.may_be_overtaken for subtask in run.network.operators for one in subtask.channels)
 
 
 class Counting(KeyedProcessFunction[str, Any, Any]):
-    """Stores its input in operator state."""
+    """Stores its input records in operator state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.places = context.operator_state.get_list_state(SplitListStateDescriptor("places", int))

@@ -1,4 +1,4 @@
-"""The local environment: the same program as on Spark, without a JVM."""
+"""The local environment runs the program that runs on Spark, without a JVM."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SumPerShop(KeyedProcessFunction[str, Sale, tuple[str, int, int]]):
 
 
 class ReadTotals(KeyedProcessFunction[str, Sale, Any]):
-    """Version 2 with a changed record."""
+    """Version 2 of the program, with a changed record class."""
 
     def open(self, context: RuntimeContext) -> None:
         self.totals = context.get_state(ValueStateDescriptor("totals", RENAMED))
@@ -154,7 +154,7 @@ def test_output_of_a_failed_epoch_does_not_reach_the_sink(tmp_path: Path) -> Non
     with pytest.raises(UserFunctionError, match=r"'totals', key 'south', record Sale\(shop='south', amount=5\).*five"):
         environment.execute("sales")
     assert results == [("north", 1, 3)]
-    # What was completed before the failure is the state that the next run begins with.
+    # The next run starts with the state of the epoch that was completed before the failure.
     assert run(SumPerShop(), [Sale("north", 1)], job_dir=tmp_path / "job") == [("north", 2, 4)]
 
 
@@ -412,7 +412,7 @@ def test_a_failure_shows_the_line_of_the_program() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_state_that_only_some_subtasks_register_has_one_schema(tmp_path: Path, backend: str) -> None:
-    """State that only some subtasks migrated could not be restored at another parallelism."""
+    """State that only some subtasks migrate could not be restored at another parallelism."""
 
     class Late(KeyedProcessFunction[str, Sale, Any]):
         def open(self, context: RuntimeContext) -> None:
@@ -440,7 +440,7 @@ def test_a_state_that_only_some_subtasks_register_has_one_schema(tmp_path: Path,
     with pytest.raises(StateRegistrationError, match=r"open\(\) registered .*'totals'.* but not in subtask 1"):
         restart(InSubtaskZero())
     assert restart(LateAndUnchanged(), allow_non_restored_state=True) == [Totals(1, 3), [3]]
-    # All subtasks migrate, those without a record too, so that any parallelism restores what one epoch has left.
+    # All subtasks migrate, even those without a record, so the state can be restored at any parallelism.
     assert restart(ReadTotals()) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
     for parallelism in (1, 3, 16):
         assert restart(ReadTotals(), parallelism) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]

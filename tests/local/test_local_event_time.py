@@ -1,4 +1,4 @@
-"""Event time in local jobs: timestamps, watermarks over epochs, chained windows, restarts."""
+"""Event time in local jobs: timestamps, watermarks across epochs, chained windows, restarts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windowed(env: LocalStreamEnvironment, elements: list[Record], results: Any, 
 def run(
     epochs: Sequence[Sequence[Record]], *, backend: str = "heap", drain: bool = True, job_dir: Any = None
 ) -> tuple[list[Any], list[Any], LocalJob]:
-    """Run windows over these epochs, each in its own execution, like a restarted job."""
+    """Run windows over these epochs, each in its own execution, like a job that is restarted."""
     results: list[Any] = []
     late: list[Any] = []
     job: LocalJob | None = None
@@ -85,7 +85,7 @@ def test_only_what_is_due_after_the_last_elements_fires(tmp_path: Path) -> None:
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
     assert job.watermarks() == {"source": 24, "sums": 24}
-    # What is due fires in the epoch whose records have made it so.
+    # Timers fire in the epoch whose records advance the watermark past them.
     assert job.epochs == 1
 
 
@@ -99,7 +99,7 @@ def test_chained_windows_accept_what_was_sent_before_the_watermark() -> None:
     second = sums.key_by("k").window(TumblingEventTimeWindows.of(20))
     second.process(Summed(), uid="large", schema="k string, start bigint, v bigint").sink_to(results)
     env.execute(drain=True)
-    # The small windows of 1, 2 and 12 and the large one that they belong to fire at one watermark.
+    # The small windows of 1, 2 and 12 and the large window around them fire at the same watermark.
     assert sorted(map(tuple, results)) == [("a", 0, 5), ("a", 40, 8), ("b", 0, 2)]
 
 
@@ -206,7 +206,7 @@ def test_an_invalid_position_or_strategy_is_rejected_with_advice() -> None:
 
 
 class AtMarks(WatermarkGenerator[Any]):
-    """Punctuated: a record of value 0 is a watermark."""
+    """Punctuated: a record with value 0 is a watermark."""
 
     def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
         if event.v == 0:
@@ -214,7 +214,7 @@ class AtMarks(WatermarkGenerator[Any]):
 
 
 class EverySecondTime(WatermarkGenerator[Any]):
-    """Periodic: the largest timestamp, at every second call."""
+    """Periodic: emits the largest timestamp at every second call."""
 
     def __init__(self) -> None:
         self.largest = self.calls = 0
@@ -229,7 +229,7 @@ class EverySecondTime(WatermarkGenerator[Any]):
 
 
 def late_with(strategy: WatermarkStrategy[Any], elements: list[Record], **environment: Any) -> list[Any]:
-    """The late records for any backend and parallelism."""
+    """The late records, in any environment."""
     late: list[Any] = []
     env = LocalStreamEnvironment(**environment)
     stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
@@ -331,7 +331,7 @@ def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | Non
     counted.sink_to(results)
     env.execute(drain=True)
     assert [tuple(row) for row in results] == [("a", 0, 11)]
-    # Whoever is ahead has read one record beyond the drift; behind the end of the slower one nobody waits.
+    # The source ahead reads one record beyond the drift. When the slower one has ended, the other no longer waits.
     assert read.index(60) > read.index(20)
     assert read.index(90) > read.index(40)
 

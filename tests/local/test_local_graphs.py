@@ -139,13 +139,13 @@ def test_a_failing_sink_withholds_no_record_from_the_others(tmp_path: Path) -> N
         counted.sink_to(sink, uid=uid)
     with pytest.raises(ArithmeticError, match="no room for 1"):
         environment.execute()
-    # Its checkpoint is stored: that epoch is not processed again.
+    # The checkpoint of the failed epoch is stored, so that epoch is not processed again.
     assert [row.number for row in before] == [row.number for row in behind] == [1, 2]
     environment.close()
 
 
 def counted_in_union(*streams: tuple[list[Any], str | None], transformed: bool = False) -> list[tuple[Any, int]]:
-    """The records of a union counted by their column ``v``."""
+    """Count the records of a union by their column ``v``."""
     environment = LocalStreamEnvironment()
     sources = [environment.from_elements(*one, uid=f"source-{place}") for place, one in enumerate(streams)]
     first, *others = (one.flat_map(lambda record: [record]) for one in sources) if transformed else sources
@@ -200,7 +200,7 @@ def test_an_invalid_row_of_a_side_output_names_it(tmp_path: Path) -> None:
 
 
 def keyed_by(job_dir: Path, key: Any, elements: list[Any], schema: str | None, via: Any = None) -> list[Any]:
-    """Count by a key, in a directory that may have state with another key type."""
+    """Count by a key, in a job directory whose state may have another key type."""
     environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8)
     stream = environment.from_elements(elements, schema)
     stream = stream if via is None else stream.flat_map(via)

@@ -31,7 +31,7 @@ class Count(KeyedProcessFunction[str, Any, tuple[str, int]]):
 
 @pytest.fixture
 def services(zookeeper_server: ZooKeeperServer) -> ZooKeeperHighAvailability:
-    # So long that no session ends by itself, however busy the machine is.
+    # Longer than any test, so that no session expires on a busy machine.
     return ZooKeeperHighAvailability(
         zookeeper_server.hosts, f"/{uuid.uuid4().hex}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
     )
@@ -44,7 +44,7 @@ def run(
     at_record: Callable[[Any], None] = lambda record: None,
     **execute: Any,
 ) -> list[tuple[str, int]]:
-    """Runs the job over one record for each key, one of them in each epoch."""
+    """Run the job with one record per key, and one record per epoch."""
     environment = LocalStreamEnvironment(job_dir=job_dir, epoch_size=1, high_availability=services)
     rows: list[Any] = []
 
@@ -103,7 +103,7 @@ def test_a_standby_driver_continues_from_the_last_checkpoint_of_the_leader(
 
 
 def take_away_the_lead(services: ZooKeeperHighAvailability, server: ZooKeeperServer) -> None:
-    """End the session of the leader, as the servers do."""
+    """End the session of the leader, as the ZooKeeper servers do."""
     server.remove_node(server.leading_node(f"{services.root}/count/leaders"))
 
 

@@ -1,4 +1,4 @@
-"""The records of a stream that each subtask gets."""
+"""The records of a stream that each subtask receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""setup() and teardown() of functions of a local job: once per run."""
+"""A local job calls setup() and teardown() of its functions once per run."""
 
 from __future__ import annotations
 

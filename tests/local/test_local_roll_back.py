@@ -1,4 +1,4 @@
-"""A local job rolls back with its output: sinks remove later output, even across crashes."""
+"""A local job rolls back with its output: sinks remove later output, even after crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from statebackend.streaming.sink import SinkError
 
 
 class Hiding(Files):
-    """Hides the files of later epochs; may fail before or after it has hidden any."""
+    """Hides the files of later epochs. It may fail before or after it hides any."""
 
     def __init__(self, directory: Path, fails: Exception | None = None, hides_first: bool = True) -> None:
         super().__init__(directory)

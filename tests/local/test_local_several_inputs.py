@@ -52,7 +52,7 @@ def results(sinks: Sinks) -> tuple[list[Any], ...]:
 
 
 def cut(rows: Sequence[Sequence[InRow]], size: int) -> list[EpochInputs]:
-    """The epochs of sources with these records and so many per epoch."""
+    """The epochs of sources with these records and this many records per epoch."""
     most = max(map(len, rows))
     return [EpochInputs(*(source[start : start + size] for source in rows)) for start in range(0, most, size)]
 
@@ -61,7 +61,7 @@ KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
 def records(smallest: int = 0) -> st.SearchStrategy[list[InRow]]:
-    """Records of one source with distinct times, since equal times have no order."""
+    """Records of one source with distinct times, because records with equal times have no defined order."""
     drawn = st.lists(st.tuples(KEYS, st.integers(0, 1000), st.integers(smallest, 99)), max_size=12)
     return drawn.map(lambda rows: [InRow(key, at * 16 + place, value) for place, (key, at, value) in enumerate(rows)])
 

@@ -1,4 +1,4 @@
-"""Sources of local jobs have uids, by which a checkpoint stores their event time."""
+"""Sources of local jobs have uids. A checkpoint stores their event time by uid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Echo(KeyedProcessFunction[str, Any, Any]):
 
 
 def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str, int | None]:
-    """Run a job over sources with these times; returns what its checkpoint stores of each."""
+    """Run a job over sources with these times, and return what its checkpoint stores of each source."""
     environment = LocalStreamEnvironment(job_dir=directory)
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     streams = [

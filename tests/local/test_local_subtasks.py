@@ -1,4 +1,4 @@
-"""Local subtasks: before the key types are known, order, and long chains."""
+"""Local subtasks: their work before key types are known, the order of records, and long chains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scale(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 def scaled(job: HarnessJob) -> None:
-    """Key types that only records determine."""
+    """A job whose key types are known only from records."""
     rules = job.source("rules").broadcast(RULES)
     made = job.source("records").key_by("k").connect(rules).process(Scale(), uid="scale", schema=RECORD)
     job.output("out", made)

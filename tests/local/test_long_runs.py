@@ -30,7 +30,7 @@ TIMEOUT_MS = 50
 
 
 class Circumstances:
-    """Of three checkpoints one completes, one loses an acknowledgement, and one cannot be written."""
+    """In each round of three checkpoints, one completes, one loses an acknowledgement, and one cannot be written."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -48,7 +48,7 @@ class Circumstances:
 
 
 class FailingAtTimes(CheckpointFileSystem):
-    """Fails to write under these circumstances."""
+    """A file system that fails to write every third checkpoint."""
 
     def __init__(self, root: Path, circumstances: Circumstances) -> None:
         healthy = CheckpointFileSystem.from_uri(root)
@@ -69,7 +69,7 @@ class FailingAtTimes(CheckpointFileSystem):
 
 
 def one_checkpoint(run: LocalRun, circumstances: Circumstances) -> None:
-    """Records, a periodic checkpoint, and its consequences."""
+    """Process records, take a periodic checkpoint, and handle its result."""
     [source] = run.job_network.sources.values()
     for key in "abcd":
         source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1}]))
@@ -105,7 +105,7 @@ def test_a_run_holds_the_same_after_a_few_checkpoints_as_after_hundreds(tmp_path
         after = retained_items(run)
         assert circumstances.number == 300
         assert run.checkpoints.coordinator.counts.failed == 200
-        # A state is in some dozens of files, each of three checkpoints.
+        # A state has a few dozen files, and three checkpoints are retained.
         assert grown(before, after, by=60) == {}
 
 
@@ -127,7 +127,7 @@ def test_results_are_kept_for_their_callers(tmp_path: Path) -> None:
 
 def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) -> None:
     circumstances = Circumstances()
-    # Every checkpoint cannot be written, by any of its subtasks: the second one declines a checkpoint that is over.
+    # No subtask can write any checkpoint. The second subtask declines a checkpoint that was already aborted.
     circumstances.number = 2
     environment = LocalStreamEnvironment(backend="heap", parallelism=2, max_parallelism=8, clock=lambda: 0)
     schema = "k string, n bigint"
@@ -150,7 +150,7 @@ def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) ->
             if circumstances.now_ms % 1000 == 1:
                 sizes.append(retained_items(run.checkpoints))
         assert run.checkpoints.coordinator.counts.failed == 1001
-        # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
+        # The job fails by its number of consecutive failed checkpoints. A completed checkpoint resets that number.
         assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
         asked = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
         while run.step() is not None:
@@ -161,7 +161,7 @@ def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) ->
 
 
 class Writing:
-    """A snapshot that records its end."""
+    """A snapshot that records whether it was written or cancelled."""
 
     def __init__(self, checkpoint_id: int) -> None:
         self.checkpoint_id = checkpoint_id

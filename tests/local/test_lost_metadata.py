@@ -1,4 +1,4 @@
-"""The `_metadata` of the newest checkpoint is lost: the local runtime uses no older one without permission."""
+"""If `_metadata` of the newest checkpoint is lost, the local runtime uses no older checkpoint without permission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event time of a network in checkpoints: by node, read by an epoch runtime, and read from one."""
+"""Event time of a network in checkpoints: stored by node, read by an epoch runtime, and read from one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(left: Any, right: Any) -> Any:
 
 
 def build(job: HarnessJob, *, channel: str | None = None, sources: tuple[str, ...] = SOURCES) -> None:
-    """Chained windows, over sources with a bound of 5."""
+    """Chained windows over sources with an out-of-orderness of 5."""
     strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamps("t")
     if channel is not None:
         strategy = strategy.with_channel(channel)
@@ -59,7 +59,7 @@ def epoch_watermarks(state: WatermarkState, **given: Any) -> EpochWatermarks:
 
 
 def snapshot(path: Path, *records: tuple[str, str, int], parallelism: int = 2, **given: Any) -> str:
-    """A savepoint after records (source, key, timestamp), with the watermark of each source sent."""
+    """A savepoint taken after records (source, key, timestamp) and after the watermark of each source."""
     with JobTestHarness(lambda job: build(job, **given), parallelism=parallelism) as harness:
         for source, key, time_ms in records:
             harness.source(source).send((key, time_ms, 1))
@@ -85,7 +85,7 @@ def test_an_epoch_runtime_continues_from_the_watermarks_of_a_network(tmp_path: P
     assert sorted(one.node for one in state.nodes) == ["first", "large", "second", "small"]
     watermarks = epoch_watermarks(state)
     assert of_operators(watermarks.known()) == {"small": 20, "large": 20}
-    # What had been seen of the one that is further counts still.
+    # The restored timestamp of the source ahead still counts.
     watermarks = watermarks.after([ChannelTimestamp("second", "", 100)], 2)
     assert of_operators(watermarks.known()) == {"small": 34, "large": 34}
 
@@ -99,7 +99,7 @@ def test_channels_are_kept_by_other_runtimes_and_restored(tmp_path: Path) -> Non
     with JobTestHarness(lambda job: build(job, **given), from_snapshot=path) as harness:
         harness.source("first").send(("fast", 99, 1))
         harness.advance_processing_time(2)
-        # The slow one is waited for, though it has said nothing since.
+        # The watermark still waits for the slow channel, which has sent nothing since the restore.
         assert of_operators(harness.watermarks()) == {"small": 20, "large": 20}
         harness.source("first").send(("slow", 50, 1))
         harness.advance_processing_time(3)
@@ -112,7 +112,8 @@ def test_timers_that_an_epoch_runtime_made_due_fire_first_and_in_time(
 ) -> None:
     path = snapshot(tmp_path / "one", *(("first", key, 12) for key in "abcd"), ("second", "a", 3))
     file_system, metadata = read_savepoint(path)
-    # A checkpoint of such a runtime says with which watermarks the next epoch begins, before which nothing has fired.
+    # The checkpoint of an epoch runtime has the watermarks at which the next epoch starts. Nothing has fired for them
+    # yet.
     ahead = epoch_watermarks(state_of(path)).after([ChannelTimestamp(uid, "", 50) for uid in ("first", "second")], 1)
     file_system.delete("_metadata")
     write_metadata(file_system, "", evolve(metadata, watermarks=ahead.state()))
@@ -128,7 +129,7 @@ def test_timers_that_an_epoch_runtime_made_due_fire_first_and_in_time(
 
 
 def test_a_record_before_a_watermark_is_late_by_the_previous_watermark(tmp_path: Path) -> None:
-    # The small windows of 12 are held open, so that only what is sent before the next watermark has it.
+    # The small windows of 12 are open, so their results are sent before the next watermark.
     path = snapshot(tmp_path / "one", ("first", "a", 12), ("second", "a", 12))
     file_system, metadata = read_savepoint(path)
     state = metadata.watermarks
@@ -136,7 +137,7 @@ def test_a_record_before_a_watermark_is_late_by_the_previous_watermark(tmp_path:
     assert all(one.epoch_watermark_ms == one.watermark_ms for one in state.nodes if one.inputs)
     ahead = epoch_watermarks(state).after([ChannelTimestamp(uid, "", 50) for uid in ("first", "second")], 1).state()
     assert ahead is not None
-    # In its epoch the runtime was at 25 where the large windows are, behind those of 12.
+    # In its epoch the runtime had watermark 25 at the large windows, which is after the windows of 12.
     nodes = [evolve(one, epoch_watermark_ms=25 if one.node == "large" else None) for one in ahead.nodes]
     file_system.delete("_metadata")
     write_metadata(file_system, "", evolve(metadata, watermarks=evolve(ahead, nodes=tuple(nodes))))
@@ -147,7 +148,7 @@ def test_a_record_before_a_watermark_is_late_by_the_previous_watermark(tmp_path:
 def test_another_graph_continues_without_removed_nodes_and_is_not_rolled_back(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "one", ("first", "a", 40), ("second", "b", 26))
     with JobTestHarness(lambda job: build(job, sources=("first",)), from_snapshot=path) as harness:
-        # The source that held it is not there any more.
+        # The source that held back the watermark was removed from the graph.
         assert of_operators(harness.watermarks()) == {"small": 34, "large": 34}
         harness.source("first").send(("a", 30, 1))
         harness.advance_processing_time(5)

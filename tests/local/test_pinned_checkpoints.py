@@ -1,4 +1,4 @@
-"""Checkpoints that stay pinned while snapshots may refer to them."""
+"""Checkpoints stay pinned as long as snapshots may refer to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random event-time programs against models, across restarts with other parallelism, backends and move orders.
+"""Random event-time programs against models, across restarts with another parallelism, backend and order of moves.
 
-Records decide what a program does, so a model of a few lines gives the expected output. Between two events a job may be
-abandoned and restored from its snapshot, with another number of subtasks on another backend.
+The records decide what a program does, so a model of a few lines computes the expected output. Between two events a job
+may be abandoned and restored from its snapshot, with another parallelism and another backend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESTARTS = st.tuples(
 
 
 def programs(sources: int, *others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Events of several sources: records with key and number, watermarks, restarts, and more."""
+    """Events of several sources: records with key and number, watermarks, restarts and others."""
     source = st.integers(0, sources - 1)
     record = st.tuples(st.just("record"), source, KEYS, TIMES, st.integers(0, 99))
     watermark = st.tuples(st.just("watermark"), source, TIMES)
@@ -52,7 +52,7 @@ def programs(sources: int, *others: st.SearchStrategy[Any]) -> st.SearchStrategy
 def played(
     build: Callable[[HarnessJob], None], events: Sequence[Any], sources: int, check: Callable[[Any, list[Any]], None]
 ) -> None:
-    """Play the events to the end; ``check`` gets each event with its output: (output, row, timestamp)."""
+    """Play all events. ``check`` is called with each event and its output: (output, row, timestamp)."""
     with tempfile.TemporaryDirectory() as directory:
         harness = JobTestHarness(build, parallelism=2)
         try:
@@ -83,9 +83,9 @@ def taken(harness: JobTestHarness) -> list[Any]:
 
 @define
 class Inputs:
-    """The watermark of an operator by those of its inputs, each of one source.
+    """The watermark of an operator, computed from its inputs. Each input has one source.
 
-    An input that ended while it was active does not count until all have ended.
+    An input that ended while active does not count until all inputs have ended.
     """
 
     watermarks: list[int]
@@ -140,7 +140,7 @@ class Show(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @define
 class Sessions:
-    """Sessions in a list."""
+    """Sessions of a key as a list."""
 
     lateness: int
     gap: Callable[[int], int]
@@ -255,7 +255,7 @@ LIMIT = 25
 
 
 class Reminders(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Registers and deletes timers by numbers; a timer acts by the number of calls of its key."""
+    """Registers and deletes timers by the numbers in records. A timer acts by the call count of its key."""
 
     def open(self, context: Any) -> None:
         self.calls = context.get_state(COUNT)
@@ -286,7 +286,7 @@ def registered_by(value: int, at: int) -> list[int]:
 
 
 def changed_by(calls: int, at: int) -> tuple[list[int], list[int]]:
-    """The timers that a timer deletes and registers: itself, a due one, a possible one, a later one."""
+    """The timers that a timer deletes and registers: itself, a due one, an existing one, a later one."""
     deleted = [at + calls % 4, at + calls % 5] if calls % 2 else []
     added = [[at], [at - 3, at + calls % 5], [at + 1], []][calls % 4] if calls < LIMIT else []
     return deleted, added
@@ -337,7 +337,7 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Counts by rules, which are records: each rule adds to the present counts."""
+    """Counts by rules. A rule is a record that is added to the current counts."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))

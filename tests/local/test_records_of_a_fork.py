@@ -1,6 +1,6 @@
-"""In a fork of the local runtime, a reader that modifies a record changes no other reader's record.
+"""In a fork of the local runtime, a reader that modifies its record changes no record of another reader.
 
-On Spark each reader has its own objects. The elements that a program passes stay unchanged.
+On Spark each reader has its own objects. The elements that a program provides stay unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replayable sources: the checkpoint has the position of each split, at any parallelism."""
+"""Replayable sources: a checkpoint stores the position of each split, at any parallelism."""
 
 from __future__ import annotations
 
@@ -74,15 +74,16 @@ def test_a_failed_job_continues_after_its_position_and_emits_each_record_once(
     again, sink = Lists(lists), Files(tmp_path / "out")
     run(again, sink, tmp_path / "job", parallelism=3, backend=backend, **HOW[how])
     assert Counter(key for key, _ in sink.committed()) == dict.fromkeys([f"k{n}" for n in range(5)], 3600)
-    # Each count was put out once: state and positions belong together.
+    # Each count was emitted once, so state and positions are consistent.
     assert len(set(sink.committed())) == 18_000
-    # What had been put out is not read again, and nothing else is left out; records in flight are in the state.
+    # Records with emitted results are not read again. Only records in flight, which the state has, are read beyond
+    # them.
     read_before = sum(dict(reversed(again.read_at)).values())
     assert read_before >= reported if how == "unaligned" else read_before == reported
 
 
 class IdentifiedLists(Lists):
-    """A source whose splits have an identity, which changes after some questions."""
+    """A source whose splits have identities. Later calls return later identities."""
 
     def __init__(self, lists: Mapping[str, Sequence[Any]], *identities: str) -> None:
         super().__init__(lists)
@@ -97,7 +98,7 @@ RECREATED = r"source 'lists': split 'split-0', which was read up to position \d+
 
 
 def test_a_start_with_a_split_that_was_created_again_is_an_error(tmp_path: Path) -> None:
-    # The first checkpoint has no identities, as before they were stored.
+    # The first checkpoint stores no identities, like those of older releases.
     run(Lists(splits_of(10)), [], tmp_path / "job")
     run(IdentifiedLists(splits_of(20), "first"), [], tmp_path / "job").savepoint(tmp_path / "savepoint")
     out: list[Any] = []
@@ -119,7 +120,7 @@ def test_a_split_that_is_created_again_during_a_run_fails_the_checkpoint(tmp_pat
 
 
 class GrowingUntil(Lists):
-    """A source whose split grows until a condition holds; then comes one more, poisonous record."""
+    """A source whose split grows until a condition holds. Then it has one last record, which fails."""
 
     def __init__(self, split: str, is_so: Callable[[], bool]) -> None:
         super().__init__({split: [{"k": "k", "n": 1}] * 25_000})
@@ -357,7 +358,7 @@ def test_a_finished_source_holds_no_other_source_of_its_alignment_group(how: dic
     read = {"behind": range(11), "ahead": range(0, 100 * ahead, 100)}
     first, second = (
         environment.from_source(Lists({uid: [{"k": "k", "n": n} for n in times]}), RECORD, uid=uid)
-        # The one is at its end when the other is further ahead than it may be.
+        # One source ends while the other is ahead by more than the allowed drift.
         .assign_timestamps_and_watermarks(strategy.with_watermark_alignment("all", 5))
         for uid, times in read.items()
     )
@@ -369,7 +370,7 @@ def test_a_finished_source_holds_no_other_source_of_its_alignment_group(how: dic
 
 
 class Waiting(Lists):
-    """A source without more data, which calls a function at each poll."""
+    """A source without more data that calls a function at each poll."""
 
     def __init__(self, at_each: Callable[[int], object]) -> None:
         super().__init__({"only": [{"k": "k", "n": 1}]})
@@ -400,5 +401,5 @@ def test_an_unbounded_job_stops_on_request_and_makes_no_empty_checkpoints(
     job = environment.execute("job")
     assert len(counts) == 1
     assert len(slept) > 900, "the cores are left to others"
-    # In these five seconds: one for the record, then one each time that the clock is looked at.
+    # The run takes five seconds: one epoch for the record, and one for each check of the clock.
     assert job.epochs <= 30

@@ -1,4 +1,4 @@
-"""A local run driven step by step: by a seed, over a custom file system, abandoned anywhere."""
+"""A local run driven step by step: by a seed, on a custom file system, abandoned at any step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Row:
 
 
 class Clock:
-    """A clock that a test moves, and its waiters."""
+    """A clock that a test moves, and the waits on it."""
 
     def __init__(self) -> None:
         self.now_ms = self.looks = 0
@@ -89,7 +89,7 @@ def play(run: LocalRun, keys: Iterable[str]) -> None:
 
 
 class Crashing(CheckpointFileSystem):
-    """Allows so many writes, then none: the process is dead."""
+    """A file system that allows this many writes and then fails, like a dead process."""
 
     def __init__(self, root: Path, writes: int | None) -> None:
         alive = CheckpointFileSystem.from_uri(root)
@@ -191,7 +191,7 @@ def test_records_processed_before_a_delayed_write_are_not_in_the_snapshot(tmp_pa
         feed(run, "ab")
         trace = steps(run)
         first_write = next(place for place, move in enumerate(trace) if move.startswith("write"))
-        # The barrier was the first thing that the source sent; what it read behind it is at the end of the graph.
+        # The source sent the barrier first. The records after it are processed before the first write.
         assert trace[:first_write].count("in[0] reads") == 3
         assert sorted(results) == [("a", 1), ("a", 2)]
         assert store.latest() is not None
@@ -208,7 +208,7 @@ def test_records_processed_before_a_delayed_write_are_not_in_the_snapshot(tmp_pa
 def test_a_run_that_dies_between_any_two_writes_continues_from_a_complete_checkpoint(
     tmp_path: Path, backend: str
 ) -> None:
-    """Every number of writes is tried until the run needs no more; records of a failed run are given again."""
+    """Try every number of writes until the run needs no more. After a crash, the missing records are sent again."""
     keys = ["ab", "bc", "aa"]
     for writes in range(200):
         root, results = tmp_path / str(writes), list[Any]()
@@ -227,7 +227,7 @@ def test_a_run_that_dies_between_any_two_writes_continues_from_a_complete_checkp
         directory, opening = opened(root, rescaled, writes, CheckpointSettings(), None)
         with directory, opening as run:
             known = 0 if run.restored_id is None else run.restored_id + 1
-            # A checkpoint is complete when it is stored; who died behind that has not heard of it.
+            # A checkpoint is complete when it is stored. A process that dies right after that was not notified.
             assert known in (done, done + 1) if has_died else known == len(keys)
             play(run, "".join(keys[known:]))
             play(run, "abc")
@@ -283,7 +283,7 @@ def test_a_checkpoint_with_a_lost_message_times_out_and_the_next_one_has_its_rec
 
 
 class Abandoned(JobListener):
-    """Records the aborted checkpoints and their reasons."""
+    """Records the aborted checkpoints with their reasons."""
 
     def __init__(self) -> None:
         self.reasons: list[tuple[int | None, str]] = []
@@ -378,7 +378,7 @@ def test_waiting_for_a_checkpoint_waits_for_writer_threads_or_the_next_timer(
     with directory, opening as run:
         play(run, "ab")
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 0
-        # No more often than something was written.
+        # At most one wait per write.
         assert 1 <= len(waits) <= len(run.job_network.subtasks)
     assert set(waits) == {longest_s}
     assert clock.waits == []
@@ -397,7 +397,7 @@ def test_a_start_continues_from_the_requested_savepoint_and_its_records_are_emit
         feed(run, "b")
         steps(run)
         answers = [run.checkpoints.take_answer(request) for request in requests]
-        # A trigger may overtake the one before, which the source then declines: nothing waits for it.
+        # A trigger may overtake the previous one, which the source then declines. Every request is answered.
         allowed = (None, CheckpointFailureReason.DECLINED_SUBSUMED)
         assert all(answer is not None and answer.failure in allowed for answer in answers)
         assert run.checkpoints.is_idle
@@ -442,7 +442,7 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Its broadcast state seldom changes, and then refers to the file of the former checkpoint."""
+    """Its broadcast state changes rarely, so most checkpoints refer to the file of the previous one."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield context.current_key, context.get_broadcast_state(RULES).get(value.k) or 0
@@ -453,7 +453,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 def test_no_checkpoint_misses_files_of_one_dropped_meanwhile(tmp_path: Path) -> None:
-    """The base of a snapshot depends on when its task is notified of a completed checkpoint."""
+    """The base of a snapshot depends on when its task is notified about a completed checkpoint."""
     settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
     for seed in range(25):
         root = tmp_path / str(seed)
@@ -504,7 +504,7 @@ def test_periodic_checkpoints_keep_the_minimum_pause(tmp_path: Path) -> None:
             feed(run, "a")
             steps(run)
             ids.append(run.epochs)
-    # At 30; 60 is too early, so at 80; 110 is too early, so at 130; then at 180.
+    # The first checkpoint is at 30. 60 is too early, so the second is at 80; 110 is too early, so the third is at 130.
     assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
 
 
@@ -564,7 +564,7 @@ def test_files_of_a_failed_checkpoint_are_removed_when_a_newer_one_completes(tmp
         store = run.parts.store
         referred = {file.path for one in store.all() for file in one.files}
         there = set(directory.file_system.list_files("shared"))
-        # The next one is built upon files of the one that failed, which are not deleted; what is not needed is.
+        # The next checkpoint uses files of the failed one. These are not deleted, and unreferenced files are.
         assert any("-000000000000-" in path for path in referred)
         assert referred == there
     again: list[Any] = []

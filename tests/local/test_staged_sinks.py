@@ -1,4 +1,4 @@
-"""Two-phase sinks of the local runtime: staged at the barrier, committed once after the checkpoint is complete."""
+"""Two-phase sinks of the local runtime: staged at the barrier, committed once when the checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from statebackend.streaming.sink import SinkEpoch, SinkLineage
 
 
 class Files:
-    """A sink of files: staged ones are hidden, and are renamed at commit."""
+    """A sink of files. Staged files are hidden, and a commit renames them."""
 
     def __init__(self, directory: Path, commits_before_it_dies: int | None = None) -> None:
         self.identity = str(directory)
@@ -116,7 +116,7 @@ def test_output_of_a_failed_checkpoint_is_committed_with_the_next(tmp_path: Path
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
         assert sorted(sink.committed()) == [("a", 1), ("a", 2), ("b", 1)]
         assert sorted(plain) == [("a", 1), ("a", 2), ("b", 1)]
-        # It is under the id that it was staged with.
+        # The output is committed under the id with which it was staged.
         assert (tmp_path / "out" / "0").exists()
         assert run.parts.store.latest().sink_identities == {"files": str(tmp_path / "out")}
 
@@ -167,7 +167,7 @@ def test_two_sinks_for_one_target_are_rejected_before_anything_changes(tmp_path:
 
 
 class Noting:
-    """A sink without identity; it records its commits."""
+    """A sink without identity that records its commits."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []

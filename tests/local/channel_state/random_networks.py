@@ -1,10 +1,10 @@
-"""Networks of operators that only remember records, fed by a script, checkpointed in any mode, and rescaled.
+"""Networks of operators that only store records, driven by a script, checkpointed in any mode, and rescaled.
 
     sources s0 (s1)  ->  a, keyed  ->  b, keyed by half as many keys  ->  the end
 
-A record is (source, position in its feed, key). Subtasks store records by key, and keys belong to subtasks as key
-groups. A second source is another input of ``a``, a union with the first, or broadcast. `Run.checkpoints` are the
-completed ones of a run: positions of the sources, stored records, records in flight, and output.
+A record is (source, position in its feed, key). Subtasks store records by key. A key belongs to a subtask by its key
+group. A second source is another input of ``a``, a union with the first, or broadcast. `Run.checkpoints` are the
+completed checkpoints of a run: positions of the sources, stored records, records in flight, and output.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ ROW: Final = type(rows_of([(0, 0, 0)], SCHEMA)[0])
 """The class of the records."""
 
 Piece = tuple[str, int]
-"""What a source reads: ("record", key), ("time", how much later) or (a status, 0)."""
+"""One item of a feed: ("record", key), ("time", 0), or (a status, 0)."""
 
 
 def owner(key: int, parallelism: int, keys: int) -> int:
-    """The subtask of a key, as of a key group."""
+    """The subtask of a key, assigned as for a key group."""
     return key * parallelism // keys
 
 
 @frozen(kw_only=True)
 class Shape:
-    """A graph and its settings: ``second`` is the role of a second source for ``a``, None without one."""
+    """A graph and its settings. ``second`` is the role of the second source for ``a``, or None if there is none."""
 
     second: str | None = None
     has_idle: bool = False
@@ -72,7 +72,7 @@ class Shape:
 
 @frozen(kw_only=True)
 class Checkpoint:
-    """All that a run of any parallelism restores; positions by source, records by operator and key."""
+    """Everything that a run of any parallelism restores: positions by source, records by operator and key."""
 
     parallelism: int = 1
     positions: Mapping[int, int] = field(factory=dict)
@@ -85,7 +85,7 @@ class Checkpoint:
 
 @define
 class Source:
-    """A source; its records continue in the next run."""
+    """A source. The next run continues its records."""
 
     number: int
     output: SubtaskOutput
@@ -117,7 +117,7 @@ class Source:
         if kind == "record":
             self.send(tuple.__new__(ROW, (self.number, self.position, value)), self.output.watermark_ms)
         elif kind == "time":
-            # The time of a feed is that of its place, so that a run that goes on says the same.
+            # A watermark is computed from the position in the feed, so a restored run sends the same one.
             self.output.send_time(Watermark(10 * self.position))
         else:
             self.output.send_time(WatermarkStatus(kind))
@@ -147,7 +147,8 @@ class Work:
             key = row.key if self.uid == "a" else row.key // 2
             keys = KEYS if self.uid == "a" else KEYS // 2
             assert owner(key, self.run.parallelism, keys) == self.index
-            # Nobody waits for who is idle, whose records may be late then; so may those be that count twice.
+            # Records of idle inputs may be late, because watermarks do not wait for them. Records that are processed
+            # twice may be late too.
             is_waited_for = not self.run.shape.has_idle and self.run.shape.mode.is_exactly_once
             assert not is_waited_for or self.watermark_ms <= batch.sender_watermark_ms, "a record in time is late"
             if self.run.shape.second is None and self.uid == "a" and self.run.shape.mode.is_exactly_once:
@@ -174,7 +175,7 @@ class Work:
 
 
 class Run:
-    """One run of a network, from a checkpoint on."""
+    """One run of a network, which may start from a checkpoint."""
 
     def __init__(
         self, shape: Shape, feeds: Sequence[Sequence[Piece]], parallelism: int, seed: int, begin: Checkpoint
@@ -196,7 +197,7 @@ class Run:
         self._restore(begin)
 
     def time_of(self, row: Any) -> int:
-        """The last watermark before a record of the only source; an idle source drops watermarks."""
+        """The last watermark before a record of the only source. An idle source drops watermarks."""
         time_ms, is_idle = MIN_TIMESTAMP, False
         for place, (kind, _) in enumerate(self.feeds[row.source][: row.place]):
             if kind == "time" and not is_idle:
@@ -224,7 +225,7 @@ class Run:
         self.sources[source].output.send_to_all(CancelledCheckpoint(checkpoint_id))
 
     def step(self, count: int) -> None:
-        """Move so many times, or until no move is possible."""
+        """Do this many moves, or move until no move is possible."""
         for _ in range(count):
             move = self._scheduler.choose(self.network.moves())
             if move is None:
@@ -232,7 +233,7 @@ class Run:
             move.make()
 
     def finish(self, checkpoint_id: int) -> None:
-        """Read all remaining records, to the end of time, with a checkpoint at the end."""
+        """Read all remaining records up to the final watermark, and take a checkpoint at the end."""
         for number, source in enumerate(self.sources):
             self.feed(number, len(self.feeds[number]))
             source.feed_end()
@@ -385,7 +386,7 @@ class Run:
         self.network.resume()
         self.network.run()
         if not self.shape.has_idle and self.shape.mode.is_exactly_once:
-            # With all that was in flight taken, readers are where their senders were together.
+            # All records in flight were taken, so each reader has reached the lowest watermark that its senders sent.
             reached_ms = min(time.sent_watermark_ms for own, time in former.times.items() if own.operator_uid == "a")
             readers = [one for one in self.network.operators if one.task.operator_uid == "b"]
             assert all(one.watermarks.watermark_ms >= reached_ms for one in readers), "time stays behind"

@@ -1,4 +1,4 @@
-"""Records in flight of a former run as one sequence: in order, at their event time, and never twice."""
+"""The records in flight of a previous run as one sequence: in order, with their event time, and never twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def b(name: str) -> RecordBatch:
 
 
 def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[TaskId]:
-    """The watermarks that a reader of one input has from s0, s1 and so on; None if idle."""
+    """The watermarks of s0, s1 and so on at a reader with one input; None if idle."""
     views = tuple(
         ValveChannel(TaskId(name[0], int(name[1:])), MIN_TIMESTAMP if time is None else time, time is None)
         for name, time in channels.items()
@@ -36,7 +36,7 @@ def at(valve_ms: int, **channels: int | None) -> OperatorWatermarkState[TaskId]:
 
 
 def shown(elements: Sequence[InFlight]) -> str:
-    """Names of records, and times as numbers."""
+    """Record names as text, watermarks as numbers."""
     return " ".join(
         one.records[0]
         if isinstance(one, RecordBatch)
@@ -93,7 +93,7 @@ def test_readers_without_watermarks_of_a_sender_are_rejected() -> None:
         merged_channels("s", {(S1, R0): [b("a")]}, {R0: at(3, s0=3)})
 
 
-# What a sender sends: a time to all channels, or a record to the reader of that number.
+# The output of one sender: a watermark or a status goes to all channels, and a number is a record for that reader.
 sent = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["W", "idle", "active"])), max_size=25)
 
 
@@ -149,7 +149,7 @@ def _send(
             and next(time for time in reversed(times) if isinstance(time, WatermarkStatus)) is IDLE
         )
         element: WatermarkElement = Watermark(place) if one == "W" else WatermarkStatus(one)
-        # An outlet sends neither time while it is idle nor a status twice.
+        # A sender drops watermarks while it is idle, and drops repeated statuses.
         if (one == "W" and is_idle) or (isinstance(element, WatermarkStatus) and element.is_idle is is_idle):
             continue
         times.append(element)
@@ -166,7 +166,7 @@ def _check(elements: Sequence[InFlight], in_flight: Mapping[tuple[TaskId, TaskId
 
 
 def _check_times(elements: Sequence[InFlight], times_before: Mapping[str, Sequence[WatermarkElement]]) -> None:
-    """With one sender, exactly the watermarks that were sent before a record precede it."""
+    """With one sender, a record comes after exactly the watermarks that were sent before it."""
     all_times = [one for one in elements if isinstance(one, Watermark)]
     seen: list[WatermarkElement] = []
     for one in elements:

@@ -1,4 +1,4 @@
-"""Channel state as bytes: it round trips, released files stay readable, and other bytes are rejected."""
+"""The byte format of channel state: it round trips, released files stay readable, and other bytes are rejected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reader(end: TaskId) -> str:
 
 
 def sealed(body: bytes) -> bytes:
-    """A body as metadata with checksum."""
+    """A metadata file with a valid checksum and any body."""
     return b"SBCH\0\0\0\1" + xxhash.xxh3_64_digest(body) + body
 
 

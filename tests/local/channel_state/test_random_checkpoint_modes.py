@@ -1,6 +1,6 @@
-"""Random networks in every mode, restored midway at the same and other parallelisms: nothing lost or doubled.
+"""Random networks in every mode, restored midway at the same and other parallelisms: no record is lost or doubled.
 
-While they run, the works check what holds at every moment: see `random_networks`.
+The operators check the invariants during the run: see `random_networks`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MODES: Final = {
 
 KINDS: Final = (("record", "record", "time"), ("record", "record", "record", "time", "idle", "active"))
 EVENTS: Final = {"feed": 5, "step": 6, "tick": 5, "trigger": 3, "partial": 0.4, "cancel": 0.4, "savepoint": 0.6}
-"""What happens, and how often."""
+"""The events of a run, with weights."""
 
 
 def play(shape: Shape, parallelisms: Sequence[int], seed: int) -> tuple[Run, int]:
-    """Run once per parallelism, each from a checkpoint of the run before; all by one seed."""
+    """Run once per parallelism. Each run starts from a checkpoint of the run before. One seed determines them all."""
     chance = random.Random(seed)
     feeds: list[list[Piece]] = [
         [(kind, chance.randrange(KEYS)) for kind in chance.choices(KINDS[shape.has_idle], k=chance.randrange(5, 40))]
@@ -53,7 +53,7 @@ def play(shape: Shape, parallelisms: Sequence[int], seed: int) -> tuple[Run, int
         for _ in range(chance.randrange(6, 40)):
             next_id = _event(run, chance, next_id)
         run.step(chance.randrange(60))
-        # What is not complete by now never is; the run dies here.
+        # Checkpoints that are incomplete now never complete, because the run ends here.
         complete = run.checkpoints
         in_flight += run.in_flight_count
         if complete:
@@ -162,7 +162,7 @@ def row_of(key: int) -> Any:
 
 
 def test_records_in_flight_keep_their_watermarks_at_another_parallelism() -> None:
-    """A record between two watermarks finds every new subtask at the first, and all subtasks end at the second."""
+    """For a record between two watermarks, each new subtask restores the first one and ends at the second one."""
     s0, a0, b0 = TaskId("s0", 0), TaskId("a", 0), TaskId("b", 0)
 
     rows = [row_of(key) for key in range(KEYS)]

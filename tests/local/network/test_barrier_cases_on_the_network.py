@@ -1,7 +1,7 @@
 """The barrier cases of Flink's tests on real channels: the subtask follows the tables.
 
-The scripts are those of the tables' own tests, where what comes of them is written down; here channels end as they do
-in a network, which gives nothing up.
+The tests of the tables define these scripts and their results. Here channels end as in a network: a channel that ends
+aborts no checkpoint.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CASES: list[tuple[str, int, str]] = [
 
 @define
 class Task:
-    """A subtask of one operator with several channels, and its actions; a record is a number."""
+    """A subtask of one operator with several channels, and its actions. A record is a number."""
 
     mode: CheckpointingMode
     count: int
@@ -84,7 +84,7 @@ class Task:
     def __attrs_post_init__(self) -> None:
         own = TaskId("operator", 0)
         self.channels = [Channel(TaskId("source", index), own, (0,), 1 << 20) for index in range(self.count)]
-        # What is sent is looked at in the order in which it was.
+        # Barriers do not overtake here, so the output is checked in the order in which it was sent.
         self.out = Channel(own, TaskId("reader", 0), (0,), 1 << 20, may_be_overtaken=False)
         output = SubtaskOutput()
         output.channels.append(self.out)
@@ -117,7 +117,7 @@ class Task:
         for place, token in enumerate(tokens):
             self._play(token, tokens[place + 1 :])
         for channel in self.channels:
-            # What lies behind a barrier that overtook, and is not blocked, comes out at last.
+            # Read the records after a barrier that overtook, unless the channel is blocked.
             while channel in self.subtask.readable():
                 self._step(channel)
         return self
@@ -154,7 +154,7 @@ class Task:
                 self._step(channel)
         else:
             self._put_barrier(index, self._barrier(kind, int(number)))
-            # A handler without an announcement gets the barrier when it is delivered.
+            # A handler without announcements sees the barrier only when it is delivered.
             channel.take_announced()
             self._step(channel)
 
@@ -219,7 +219,7 @@ def test_a_subtask_follows_the_tables_on_its_channels(kind: str, count: int, scr
     captured = _records_of([one for done in task.captures.values() for part in done.inputs.values() for one in part])
     done = {int(one[1:]) for one in expected.results if one[0] == "D"}
     if done >= {int(one[1:]) for one in task.checkpoints if one[0] == "U"}:
-        # Otherwise the table has captured for a checkpoint that was given up.
+        # Otherwise the table captured records for an aborted checkpoint.
         assert sorted(captured) == sorted(expected.captured)
     for of_channel in task.put:
         assert [one for one in task.processed if one in of_channel] == [

@@ -1,4 +1,4 @@
-"""A channel with overtaking barriers: the order of its output, and who stores overtaken records."""
+"""A channel with overtaking barriers: the order of its output, and which side stores overtaken records."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_parts_are_the_unread_records_before_a_barrier_and_all_are_delivered_in_
             before[checkpoint_id] = len(sent)
             senders[checkpoint_id] = made.put_barrier(barrier, splits=splits)
         elif move == "overtake":
-            # Only the oldest that is on its way is ever let overtake: a newer one takes the place of others.
+            # Only the oldest pending barrier may overtake: a newer barrier replaces older ones.
             made.let_overtake(min((one for one in before if one not in barriers), default=-1))
         elif made.can_be_read:
             _take(made, taken, barriers, sent, before, senders)
@@ -273,7 +273,7 @@ def test_records_emitted_during_the_snapshot_belong_to_that_checkpoint(may_be_ov
     subtask = OperatorSubtask(TaskId("r", 0), [made], 1, Flushing(output), output, CheckpointingMode.UNALIGNED)
     made.put_barrier(unaligned(7), splits=True)
     subtask.step(made)
-    # Behind the barrier it would be processed again after a restore, although the state no longer holds it.
+    # After the barrier, the record would be processed again after a restore, although the state no longer has it.
     expected = (
         [OvertakingBarrier(unaligned(7), [record(7)]), record(7)] if may_be_overtaken else [record(7), unaligned(7)]
     )

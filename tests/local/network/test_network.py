@@ -1,4 +1,4 @@
-"""The network of subtasks with operators that only remember: order, back-pressure, barriers, any order of moves."""
+"""The network of subtasks with operators that only store records: order, back-pressure, barriers, any order of moves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Source:
 
 @define
 class Work:
-    """Forwards records, and one more for each watermark, as a timer would; its snapshot is its input so far."""
+    """Forwards records, and emits one more for each watermark, as a timer would. Its snapshot is its input so far."""
 
     output: SubtaskOutput
     holds_watermarks: bool = False
@@ -104,7 +104,7 @@ class TrackingEvent:
 
 @define
 class Job:
-    """Sources, each an input of one operator, whose subtasks send to the end."""
+    """Sources, each an input of one operator, and operators whose subtasks send to the end."""
 
     network: Network
     sources: list[SourceSubtask[Source]]
@@ -221,7 +221,7 @@ def test_no_subtask_moves_without_capacity_in_its_outputs() -> None:
     made.sources[0].feed(lambda source: source.record(2))
     [move] = made.network.moves()
     move.make()
-    # The second record would go to the same subtask.
+    # The second record would be sent to the same subtask.
     [move] = made.network.moves()
     assert move.subtask is made.network.operators[0]
     move.make()
@@ -231,7 +231,7 @@ def test_no_subtask_moves_without_capacity_in_its_outputs() -> None:
 
 
 def restored_at(made: Job, watermark_ms: int) -> None:
-    """The channels are at that watermark, and the operator has not processed it yet."""
+    """The channels have received that watermark, and the operator has not processed it yet."""
     for subtask in made.network.operators:
         for channel in subtask.channels:
             for index in channel.inputs:
@@ -336,7 +336,7 @@ def test_a_source_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
     slow.feed(lambda source: source.time(Watermark(15)))
     made.network.run()
     assert (fast.is_paused, fast.unread) == (True, 0)
-    # Nobody waits for who has nothing to read any more.
+    # A source that has nothing left to read pauses no other source.
     slow.read_on(False)
     assert not fast.is_paused
 
@@ -358,7 +358,7 @@ def test_in_any_order_of_moves_a_checkpoint_contains_its_input_and_channels_keep
     for index, event in script:
         source = made.sources[index]
         if event == "barrier":
-            # Barriers overtake what is not read, so that is read first.
+            # Barriers overtake unread records, so read all records first.
             made.network.run()
             checkpoint_id += 1
             trigger(made.network, checkpoint_id)
