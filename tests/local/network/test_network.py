@@ -1,4 +1,4 @@
-"""The network of subtasks with operators that only store records: order, back-pressure, barriers, any order of moves."""
+"""The network of subtasks with operators that only store records: order, back-pressure, barriers, random moves."""
 
 from __future__ import annotations
 
