@@ -63,7 +63,7 @@ def test_partial_pages_are_read_as_written_or_rejected(tmp_path: pathlib.Path, m
 
     whole, rejected = read(), 0
     assert sum(map(len, whole)) == 100
-    # The file with its checksum is compared by nobody, so that damage is found by the pages or not at all.
+    # This read does not verify the file's checksum. Only the pages can show damage.
     for damaged in damaged_everywhere(content[: content.rindex(b"statebackend.keyed_state") // 2], limit=200):
         (tmp_path / "store" / "rows.parquet").write_bytes(damaged + content[len(damaged) :])
         try:

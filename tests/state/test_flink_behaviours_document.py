@@ -13,7 +13,7 @@ ROOT = pathlib.Path(statebackend.__file__).parent.parent
 DOCUMENT = ROOT / "docs/flink-behaviours.md"
 REFERENCE = re.compile(r"`([\w/]+\.py)::(?:(\w+)::)?(\w+)`")
 CASES_AT_LEAST = 170
-"""What is there; a table that is not a table any more would have none."""
+"""A lower bound near the present number: a broken table would have no rows."""
 
 
 def cases():

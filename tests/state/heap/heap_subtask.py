@@ -1,4 +1,4 @@
-"""A heap backend and its store, which outlives the backend like in a worker between epochs."""
+"""A heap backend and its store. The store outlives the backend, as in a worker between epochs."""
 
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.keyed_state_backend import KeyedStateBackend

@@ -53,7 +53,7 @@ def kept(harness, epochs=1):
 
 
 def epoch_elsewhere(harness, handle, offset, keys=KEYS):
-    """The handle after another worker's epoch on top of a handle."""
+    """The handle after an epoch of another worker, which restored the passed handle."""
     other = open_heap(harness, handle)
     fill(harness, other, keys, offset)
     return harness.snapshot(other).handle
@@ -93,7 +93,7 @@ def test_learned_serializer_state_does_not_prevent_catch_up(harness):
     harness.at(other, 2)
     places(other).update(PortV1(4, 5, 6))
     handle = harness.snapshot(other).handle
-    # It cannot know what another worker has met: the restore that follows does.
+    # A catch-up cannot know the classes that another worker has written. A full restore learns them.
     assert not catch_up(harness, backend, handle)
     assert content(harness, open_heap(harness, handle), ValueStateDescriptor("places", places_v1())) == {
         1: TownV1(1, 2, 3),
@@ -239,7 +239,7 @@ def test_merged_files_prevent_catch_up(harness):
     for offset in range(1, MAX_FILES + 2):
         fill(harness, other, KEYS, offset)
         handle = harness.snapshot(other).handle
-    # The increment that this backend has is part of a merged one by now.
+    # The increment of this backend is part of a merged file by now.
     assert not catch_up(harness, backend, handle)
     assert contents(harness, backend) == before
 
@@ -309,7 +309,7 @@ def test_inconsistent_file_lists_prevent_catch_up(harness):
     harness.at(other, 3)
     for descriptor in (VALUE, LIST, MAP):
         other.get_state(descriptor).clear()
-    # All of the newer files would be laid over what is there, and nothing of what has gone.
+    # A catch-up applies newer files to the present entries. These files cannot remove entries.
     assert not catch_up(harness, restored, harness.snapshot(other).handle)
 
 
@@ -465,7 +465,7 @@ def test_a_lease_reuses_the_cached_backend_or_restores(harness):
     assert third._store is not first._store
     assert unchanged(harness, third)
     HEAP.return_keyed_state_backend(third, subtask, succeeded=True)
-    # What no longer fits is closed, whether a restore of another state or of several subtasks takes its place.
+    # A backend that does not fit the next restore is closed: other state, or a restore from several subtasks.
     fourth = HEAP.lease_keyed_state_backend(harness.parameters(), subtask)
     assert third._store.is_closed
     fill(harness, fourth, KEYS)
@@ -484,7 +484,7 @@ def test_a_snapshot_that_ends_after_a_catch_up_has_no_effect_on_it(harness):
     older = harness.snapshot(first).handle
     fill(harness, first, KEYS, 1)
     newer = harness.snapshot(first).handle
-    # Nothing is registered here, so nothing is read by what is under way but files.
+    # No state is registered, so the running snapshot reads only files.
     kept = open_heap(harness, older)
     task = harness.prepare(kept)
     assert kept.catch_up(harness.parameters(newer).restore[0])

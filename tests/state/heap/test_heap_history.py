@@ -110,7 +110,7 @@ def test_removed_keys_are_dropped_when_there_are_many(harness, backend):
     for key in range(4900):
         harness.at(backend, key)
         state.clear()
-    # Some come back while a snapshot is under way, and must not be listed twice.
+    # Add some removed keys again during a snapshot. They must not be listed twice.
     task = harness.prepare(backend)
     for key in range(100):
         harness.at(backend, key)
@@ -233,7 +233,7 @@ def test_remains_of_failed_snapshots_do_not_accumulate(harness, backend):
         assert unwritten.olders == (list(KEYS) if name == "value" else [])
         assert sorted(unwritten.changes) == list(KEYS)
     snapshot = harness.snapshot(backend)
-    # A value, a chunk, and the entries of the three offsets but for the one that was there, with that of the key.
+    # Per key: a value, a list chunk, and four map entries (`key` and three offsets).
     assert snapshot.entries_written == len(KEYS) * (1 + 1 + 4)
     assert contents(harness, open_heap(harness, snapshot.handle)) == contents(harness, backend)
 

@@ -10,7 +10,7 @@ import pytest
 from statebackend.state.heap.history import EntryHistory, EpochChanges, FrozenEntries
 
 MANY = 5000
-"""With so many removed keys, the history is rebuilt."""
+"""Enough removed keys that the history is rebuilt."""
 
 
 class WatchedKey:
@@ -120,7 +120,7 @@ def test_changes_merged_during_a_new_snapshot_match_that_snapshot(is_written: bo
         ended.release(is_written=False)
 
     def fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
-        # On the thread of the last one; the owner prepares another meanwhile, which ends at once.
+        # Runs on the thread of the last snapshot. Meanwhile the owner prepares another one, which ends at once.
         history.freeze().release(is_written=is_written)
         folded = EpochChanges()
         for epoch in epochs:

@@ -129,7 +129,7 @@ def test_a_forked_child_starts_with_an_empty_cache_outside_of_the_ledger(harness
         signal.pause()
     assert os.read(read_end, 10) == b"empty"
     assert len(cache) == 1
-    # Its parent is gone as soon as it has let go, whatever the child has inherited.
+    # The parent stops counting as soon as it closes its ledger, although the child inherited the file descriptor.
     with other._ledger.counted() as others:
         assert others.count == 1
     cache._ledger.close()
@@ -149,7 +149,7 @@ def test_the_oldest_backend_is_evicted_when_the_bytes_are_used_up(harness, new_c
     for index in (0, 1):
         cache.put(subtask(index), backends[index], limits)
     assert (len(cache), cache.bytes_of_host) == (2, 2 * size)
-    # Taken out and put back, the first is the newest.
+    # The first one was taken and put back, so it is the newest.
     assert cache.take(subtask(0)) is backends[0]
     cache.put(subtask(0), backends[0], limits)
     cache.put(subtask(2), backends[2], limits)
@@ -171,7 +171,7 @@ def test_all_workers_of_a_host_share_the_bytes(harness, new_cache):
 
     put_all(workers[0])
     assert [len(worker) for worker in workers] == [4, 0, 0]
-    # There is no room until the first one has noticed that it is not alone.
+    # The second worker has no space until the first one notices that it is no longer alone.
     put_all(workers[1])
     assert [len(worker) for worker in workers] == [4, 0, 0]
     for _ in range(2):

@@ -60,7 +60,7 @@ def test_caches_are_flushed_when_they_hold_too_many_bytes(harness, begins_small)
             highest = max(highest, held_bytes(backend))
 
     if begins_small:
-        # Entries that are in the cache already may grow.
+        # Entries that are already in the cache may grow.
         touch(1)
         assert held_bytes(backend) > 240 * ENTRY_BYTES
     touch(FAT)
@@ -116,7 +116,7 @@ def test_a_flush_caused_by_a_clear_writes_the_clear(harness, descriptor):
             descriptor
         ]()
     fat.update("x" * (limit // 3))
-    # With a second backend the first has too much in its cache, and notices at its next access.
+    # A second backend halves the share of the first, which is then over its limit. It notices at its next access.
     other = harness.open(RocksDBStateBackend(cache_bytes=limit))
     state.clear()
     assert sorted(backend.get_keys(descriptor.name)) == [0]
@@ -222,7 +222,7 @@ def test_changes_of_an_epoch_on_the_heap_are_encoded_in_pieces(harness, monkeypa
     finally:
         tracemalloc.stop()
     assert held.entries_written == 600
-    # A piece of each file that is merged is there at a time.
+    # At any time, memory holds one piece of each merged file.
     assert peak < (number_of_bytes if merged else number_of_bytes // 3)
     restored = harness.open(HeapStateBackend(), held.handle)
     for key in (0, 199):
@@ -254,9 +254,9 @@ def test_deduplication_leaves_no_tombstones(harness):
         last = backend.collect_metrics(snapshot).states["seen"].entries
         backend.close()
     assert last == alive
-    # A base of what is alive took the place of the increments when they were too many files.
+    # When there were too many increments, a base of the live entries replaced them.
     assert len(handle.files) <= 60 - MAX_FILES
-    # What is read from a handle has marks, which do not stay either; not in a rescaled subtask, and in no other.
+    # A restore from a handle also creates deletion marks. They are removed, in rescaled subtasks too.
     for parallelism in (1, 2):
         backend = harness.open(RocksDBStateBackend(), handle, parallelism=parallelism)
         assert backend.get_state(seen) is not None
@@ -286,7 +286,7 @@ def test_a_subtask_of_a_rescaled_job_restores_its_own_range_only(harness):
             held[key] = subtask.get_state(TEXT).value()
             assert subtask.get_state(TEXTS).get() == [str(key)]
     assert held == {key: str(key) for key in range(200) if key != 7}
-    # And together again: what one has taken over says nothing of the others.
+    # Scale in again: each handle covers only its own keys.
     handles = [harness.snapshot(subtask).handle for subtask in subtasks]
     whole = harness.open(RocksDBStateBackend(), *handles)
     assert len(list(whole.get_keys("text"))) == 199

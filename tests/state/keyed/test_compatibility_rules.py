@@ -127,7 +127,7 @@ def test_a_backend_checks_and_migrates_with_the_passed_rules(tmp_path: Path, bac
             assert price.value() == 7 * rate
             paid = exchanging.get_state(ListStateDescriptor("paid", MoneySerializer("eur")))
             assert paid.get() == [rate, 2 * rate]
-    # What was passed to one is unknown to another.
+    # A backend does not see the rules that were passed to another backend.
     with restored() as plain, pytest.raises((StateMigrationException, TypeError), match="no compatibility rule"):
         plain.get_state(ValueStateDescriptor("price", MoneySerializer("eur")))
 

@@ -188,7 +188,7 @@ def test_it_equals_a_round_trip_or_is_rejected_like_a_write(serializer, value):
     ids=repr,
 )
 def test_an_exact_value_is_kept_unchanged(serializer, value):
-    # A zone is known once it was written.
+    # A time zone is registered when it is written.
     serializer.to_bytes(value)
     assert compile_exact(serializer, lambda: "")(value) is value
 

@@ -79,6 +79,6 @@ def test_a_store_without_queues_rejects_their_registration(
     backend = harness.open(HeapStateBackend())
     with pytest.raises(StateRegistrationError, match="state 'due': this backend keeps no priority queues"):
         backend.get_priority_queue(PriorityQueueDescriptor("due", int))
-    # It can still be used, and its snapshots are whole.
+    # The backend remains usable, and its snapshots are complete.
     fill(harness, backend, range(3))
     assert sorted(harness.open(HeapStateBackend(), harness.snapshot(backend).handle).get_keys("value")) == [0, 1, 2]

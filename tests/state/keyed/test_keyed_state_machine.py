@@ -179,8 +179,8 @@ class Side:
                 self.harness.open(self.backend, *chosen, subtask=subtask, parallelism=parallelism, local=local)
             )
             if not handles:
-                # A serializer that is reconfigured in one subtask and new in another would differ for ever, so what
-                # is going to be reconfigured is registered everywhere from the start, as open() does.
+                # A serializer that is reconfigured in one subtask and new in another would differ forever. So states
+                # that will be reconfigured are registered everywhere from the start, as open() does.
                 for name in NAMESPACED:
                     self.register(self.subtasks[-1], name)
 
@@ -464,7 +464,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.commit()
         self.parallelism = parallelism
         if swap:
-            # The backends change places: what one has written, the other restores from the same store.
+            # The two backends change places. Each restores from the store that the other wrote.
             self.sides[0].close()
             self.sides[1].close()
             self.sides[0].backend, self.sides[1].backend = self.sides[1].backend, self.sides[0].backend
@@ -477,7 +477,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.barrier()
         self.version, self.parallelism = 2, parallelism
         self.reopen([side.handles for side in self.sides], reuse_local=True)
-        # All states of all subtasks migrate together, as they do when open() registers them.
+        # All states of all subtasks migrate together, as when open() registers them.
         for side in self.sides:
             for backend in side.subtasks:
                 for name in DESCRIPTORS[2]:

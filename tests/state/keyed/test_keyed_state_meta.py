@@ -97,7 +97,7 @@ def with_unknown_name(encoded, position):
 
 def test_a_state_of_an_unknown_serializer_is_kept_to_the_byte():
     encoded = encode_meta(meta(B, A))
-    # The last name in it is that of the serializer of the last state.
+    # The last occurrence is the serializer of the last state.
     alien = with_unknown_name(encoded, encoded.rindex(b"LongSerializerSnapshot"))
     decoded = decode_meta(alien, 0)
     assert encode_meta(decoded) == alien

@@ -128,7 +128,7 @@ def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
 def test_a_directory_removed_before_its_lock_is_created_again(
     tmp_path: Path, moment: str, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clean-up may take it for abandoned between its creation and its lock; such a lock is void."""
+    """A cleanup may remove a directory as abandoned before it is locked. Such a lock is void."""
     path = tmp_path / "directory"
     module, name = (os, "open") if moment == "before the lock file is made" else (fcntl, "flock")
     function = getattr(module, name)
@@ -220,7 +220,7 @@ def test_a_directory_that_vanishes_during_the_check_is_created_again(
 
     def late(of: str, *arguments: Any, **options: Any) -> Any:
         if os.fspath(of) == str(path):
-            # Whoever held its lock has removed it.
+            # The process that held the lock has removed the directory.
             monkeypatch.undo()
             path.rmdir()
         return real(of, *arguments, **options)

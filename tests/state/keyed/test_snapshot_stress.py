@@ -47,7 +47,7 @@ MAP = MapStateDescriptor("map", UuidSerializer(), int)
 PANES = ListStateDescriptor("panes", int)
 QUEUE = PriorityQueueDescriptor("queue", int)
 CARRIED = ValueStateDescriptor("carried", int)
-"""Registered once, before anything else, and by nobody later."""
+"""Registered once at the start and never again."""
 
 
 class FailingStore(CheckpointFileSystem):
@@ -66,7 +66,7 @@ class FailingStore(CheckpointFileSystem):
         return super().upload(local_path, path, **options)
 
     def _pass(self, path):
-        # The writer adds to it meanwhile.
+        # The writer adds entries meanwhile.
         for state_id in list(self.writes_left):
             if f"-{state_id}-" in path:
                 self.writes_left[state_id] -= 1
@@ -84,11 +84,11 @@ class Writer:
         self.queue = backend.get_priority_queue(QUEUE)
         self.numbers = itertools.count()
         self.favourite = None
-        """The key that is likelier than others."""
+        """A key that is chosen more often than others."""
 
     def one_of(self, keys):
         key = self.favourite if self.favourite in keys and self.chance.random() < 0.6 else self.chance.choice(keys)
-        # One that is equal to another, and not the same.
+        # An equal key that is another object.
         return uuid.UUID(int=key.int)
 
     def step(self):
@@ -246,7 +246,7 @@ class Trial:
         assert everything_in(self.harness, self.backend) == self.model
         self.backend.close()
         for handle, then in reversed(self.done):
-            # The last one is what the local directory holds.
+            # The local directory holds the last snapshot.
             restored = self.open(handle)
             assert everything_in(self.harness, restored) == then
             restored.close()

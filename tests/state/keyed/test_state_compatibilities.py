@@ -95,7 +95,7 @@ def test_the_worst_part_decides():
         *(RECONFIGURED, AFTER_MIGRATION, INCOMPATIBLE),
         *(INCOMPATIBLE, INCOMPATIBLE, INCOMPATIBLE),
     ]
-    # What is migrated keeps the reconfigured serializer of what is not.
+    # The serializer of a migrated part keeps the reconfigured serializer of the other part.
     migrated = descriptor_compatibility(old, MapStateDescriptor("state", NEW_WORDS, flight_v2()))
     assert set(migrated.serializers.values()) >= {SERVING_BOTH, flight_v2()}
 
@@ -121,7 +121,7 @@ def test_after_a_rejection_there_is_no_state_until_a_compatible_descriptor_is_re
     backend = harness.open(state_backend, handle)
     rejected = ValueStateDescriptor("flight", flight_v3())
     for _ in range(2):
-        # Nobody here knows what else the run has changed.
+        # The message states only that the restored snapshot is unchanged. The rest of the job is unknown here.
         with pytest.raises(
             StateMigrationException, match="incompatible; the restored checkpoint or savepoint is unchanged"
         ):
@@ -130,7 +130,7 @@ def test_after_a_rejection_there_is_no_state_until_a_compatible_descriptor_is_re
     restored = backend.current_meta().state("flight")
     assert restored.has_schema_of(meta_of_descriptor(old, VOID_NAMESPACE_SERIALIZER))
     state = backend.get_state(new)
-    # It is registered, so neither the old descriptor nor the rejected one is checked again.
+    # The state is registered now, so neither the old descriptor nor the rejected one is checked again.
     for other in (old, rejected):
         with pytest.raises(StateRegistrationError, match="registered twice"):
             backend.get_state(other)

@@ -25,7 +25,7 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 BACKENDS = ["heap", "rocksdb"]
 KEYS = range(40)
 LOWER = [key for key in KEYS if key % 10 < 5]
-# So many that their changes are not kept beside a local database: it is opened for writing.
+# Too many changes for the overlay of a read-only local database, so it is opened for writing.
 MANY_KEYS = range(300)
 BYTES = ValueStateDescriptor("bytes", BytesSerializer())
 
@@ -38,7 +38,7 @@ def harness(tmp_path):
 
 
 def stop_at(path, number, connection):
-    """Stop this process at the n-th call of a function, and report it through a pipe."""
+    """Stop this process at the n-th call of a function, and notify the parent through a pipe."""
     module, _, path = path.partition(":")
     *owners, name = path.split(".")
     owner = importlib.import_module(module)
@@ -60,7 +60,7 @@ def stop_at(path, number, connection):
     def stopping_context(*arguments, **options):
         with original(*arguments, **options) as temporary:
             yield temporary
-            # The file is written, and not yet in its place.
+            # The file is written but not yet renamed.
             stop()
 
     setattr(owner, name, stopping_context if name == "replacing" else stopping)
@@ -94,7 +94,7 @@ def kill_at(name, harness, handle, point, parallelism=1, keys=None):
 
 
 WRITING = [
-    # In the asynchronous part: the first, and another file of the snapshot.
+    # In the asynchronous part: at the first file of the snapshot and at a later one.
     ("heap", ("statebackend.checkpoint.fs.local_storage:replacing", 1)),
     ("heap", ("statebackend.checkpoint.fs.local_storage:replacing", 2)),
     ("rocksdb", ("statebackend.state.rocksdb.rocksdb_state_store:RocksDBSnapshotTask._upload", 1)),
@@ -152,7 +152,7 @@ def test_a_kill_while_a_snapshot_is_written(harness, name, point, parallelism):
 
 @pytest.mark.parametrize(("name", "point", "keys"), WRITING_LOCALLY)
 def test_a_kill_while_a_snapshot_is_prepared(harness, name, point, keys):
-    # The local database is taken as it is, so that these calls are those of the snapshot.
+    # The local database is reused, so the counted calls belong to the snapshot.
     handle = first_handle(harness, name, "local", keys)
     kill_at(name, harness, handle, point, keys=keys)
     check_everything_goes_on(harness, name, handle, keys=keys)
@@ -206,7 +206,7 @@ def test_a_store_without_space(harness, name, room_files, parallelism):
     assert set(harness.file_system.list_files("")) == before
     again = harness.open(state_backend(name), handle, parallelism=parallelism)
     assert contents(harness, again) == filled(keys, 0)
-    # With room again, the backend itself has lost nothing.
+    # With free space again, the backend itself has lost nothing.
     storage.room_files = 100
     following = harness.snapshot(backend).handle
     again = harness.open(state_backend(name), following, parallelism=parallelism)

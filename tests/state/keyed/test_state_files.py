@@ -50,7 +50,7 @@ def test_a_base_is_written_only_if_there_are_too_many_files_and_it_is_small() ->
     increment, is_few = 1000, [1000] * (MAX_FILES - 1)
     assert not files(1, *is_few).is_mostly_deleted
     assert files(1, *is_few, increment).is_mostly_deleted
-    # A merge of increments would write a third of them.
+    # A merge of increments would rewrite a third of the bytes.
     small = increment * MAX_FILES * MERGED_AT_ONCE // (2 * MAX_FILES)
     assert files(small - 1, *is_few, increment).is_mostly_deleted
     assert not files(small, *is_few, increment).is_mostly_deleted

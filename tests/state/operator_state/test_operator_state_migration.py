@@ -314,7 +314,7 @@ def test_each_schema_of_a_state_has_its_own_file_in_a_savepoint(operator):
         backend.get_state(SplitListStateDescriptor("flights", flight_v1())).add(FLIGHTS[index])
     backends = operator.restart(backends)
     backends[0].get_state(SplitListStateDescriptor("flights", flight_v2()))
-    # A single subtask that registers nothing has the rows of both schemas.
+    # A single subtask that registers nothing keeps the rows of both schemas.
     handles, source = operator.savepoint(operator.snapshot(operator.restart(backends, 1)))
     assert [file.path for file in decode_operator_state(handles[0]).files] == [
         "operator/operator=split/flights/part-00000.parquet",

@@ -102,7 +102,7 @@ def test_every_element_is_kept_once_and_the_load_is_even(handles, parallelism):
             assert all(copy in copies for copy in content)
             assert carried == content
             continue
-        # Carried by exactly one, in the old order.
+        # Exactly one subtask holds each row, in the old order.
         assert [row for part in carried for row in part] == everything
         assert content == (carried if mode is SPLIT else [everything] * parallelism)
         if parallelism == len(handles):

@@ -110,7 +110,7 @@ def test_files_of_a_checkpoint_before_the_newest_complete_one_are_not_referenced
     backend.snapshot(1, "snapshot-1")
     second = backend.snapshot(2, "snapshot-2")
     backend.notify_checkpoint_complete(2)
-    # The files of checkpoint 1 may be gone, although the state has not changed since.
+    # The files of checkpoint 1 may be deleted, although the state has not changed since.
     backend.notify_checkpoint_complete(1)
     assert backend.snapshot(3, "snapshot-3").handle.files == second.handle.files
 

@@ -152,7 +152,7 @@ def test_many_elements_are_added_and_polled_together_as_one_by_one(max_changes, 
     generator = random.Random(max_changes)
     for round_number in range(16):
         queue = ListedQueue(max_changes)
-        # Whether a queue knows that it began empty does not change what it holds.
+        # Whether a queue knows that it started empty does not change its content.
         queue.upper_bound = b"" if round_number % 2 else None
         model = QueueModel(queue)
         for _ in range(12):

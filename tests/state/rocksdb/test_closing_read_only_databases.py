@@ -39,7 +39,7 @@ def test_queries_of_a_closed_backend_do_not_open_a_database_of_another(harness, 
         with pytest.raises(StateBackendClosedError):
             ask()
     assert os.path.exists(version_path(harness))
-    # The closed one is held still.
+    # A variable still references the closed backend.
     again = harness.open(ROCKSDB, handle, local="local")
     assert contents(harness, again) == filled(KEYS, 0)
     assert again.is_local
@@ -67,5 +67,5 @@ def test_metrics_count_the_overlay_by_its_effect_on_rows_on_the_disk(harness, mo
     assert entries_after({2: None, 3: None}) == (False, 2)
     assert entries_after({1: None}) == (False, 1)
     assert entries_after({4: 4})[0]
-    # RocksDB counts each of three deletions for a row that was there, and only one was.
+    # RocksDB estimates rows minus deletions. There are three deletions here, but only one of them removed a row.
     assert entries_after({0: None}) == (False, 0)

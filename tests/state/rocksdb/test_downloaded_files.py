@@ -83,7 +83,7 @@ def test_four_subtasks_download_the_files_of_one_once(
     handles = [harness.snapshot(subtask).handle for subtask in subtasks]
     harness.close(subtasks)
     assert downloads.exists()
-    # What is opened where it is has no use for them any more.
+    # A subtask with a reusable local database does not need the downloads.
     again = harness.open(RocksDBStateBackend(), handles[0], subtask=0, parallelism=4, local="4-0")
     assert again.is_local
     assert not downloads.exists()
@@ -136,7 +136,7 @@ def test_files_removed_during_the_download_are_downloaded_again(
     replace = os.replace
 
     def late(source: str, target: str, **directories: Any) -> None:
-        # Another subtask of the operator was opened where it is, and nobody needs them any more.
+        # Another subtask of the operator reused its local database, and the downloads were discarded.
         downloads.discard()
         replace(source, target, **directories)
 

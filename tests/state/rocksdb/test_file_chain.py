@@ -56,7 +56,7 @@ def test_snapshots_may_end_in_any_order(tmp_path: Path, is_older_first: bool) ->
     newer = chain.freeze(1)
     if is_older_first:
         chain.complete(older, ["older"], is_exact=True)  # type: ignore[list-item]
-        # The newer one is still reading what it has frozen.
+        # The newer task still reads its frozen files.
         assert left(tmp_path) == ["a", "b"]
         chain.complete(newer, STORED, is_exact=True)
     else:
@@ -83,6 +83,6 @@ def test_unread_files_of_one_tier_are_merged(tmp_path: Path) -> None:
     assert [file.tier for file in chain.pending] == [1]
     chain.add(tmp_path, *names[1:])
     assert chain.mergeable() == ()
-    # A file that came of others is no older than the last of them.
+    # A merged file is as new as the last of its inputs.
     chain.complete(chain.freeze(1), STORED, is_exact=True)
     assert left(tmp_path) == []

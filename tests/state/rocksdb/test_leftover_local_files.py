@@ -22,7 +22,7 @@ def harness(tmp_path):
 
 
 def test_damage_found_before_a_read_is_repaired_by_a_restore(harness, monkeypatch):
-    """The library decides where it detects damage."""
+    """RocksDB decides at which call it detects damage."""
 
     def reject(family, name):
         monkeypatch.undo()
@@ -46,7 +46,7 @@ def test_a_database_that_cannot_be_inspected_is_left_to_the_next_backend(harness
     with pytest.raises(MemoryError):
         contents(harness, failed)
     failed.close()
-    # The failed one is still held, by its error or by who looks at that.
+    # The error, or a debugger, may still reference the failed backend.
     backend = harness.open(ROCKSDB, handle, local="local")
     assert contents(harness, backend) == filled(KEYS, 0)
 
@@ -61,7 +61,7 @@ def test_remains_of_killed_attempts_of_small_epochs_do_not_accumulate(harness):
     backend = harness.open(ROCKSDB, handle, local="local")
     assert backend.is_local
     assert not os.path.exists(files)
-    # What the attempt itself makes stays for its snapshot.
+    # Files of the current attempt are kept for its snapshot.
     harness.at(backend, 1)
     backend.get_state(VALUE).update(99)
     handle = harness.snapshot(backend).handle
@@ -134,7 +134,7 @@ def test_a_forked_child_that_changes_the_database_leaves_the_version_to_its_pare
     if not child:
         reported = b"not rejected"
         try:
-            # What is stored is known, so nothing is looked up.
+            # The value was read before the fork, so nothing is looked up.
             state.update(99)
             harness.snapshot(backend)
         except RocksDBError as error:

@@ -106,10 +106,10 @@ def test_many_small_epochs_never_upload_the_complete_state_and_lose_nothing(tmp_
     whole = job.epoch(0, list(range(KEYS)), draw)
     uploaded = [job.epoch(number, draw.sample(range(KEYS), 5), draw) for number in range(1, EPOCHS)]
     assert job.handle is not None
-    # Every state was merged more than once: there were more epochs than that many files and merges allow.
+    # Every state was merged more than once, because there were enough epochs.
     assert len(job.handle.files) <= 3 * (MAX_FILES + 1)
     assert EPOCHS > MAX_FILES + 2 * MERGED_AT_ONCE
-    # A merge writes the increments of some epochs again; with five keys in each that is far less than all keys.
+    # A merge rewrites the increments of some epochs. With five keys each, that is much less than all keys.
     assert max(uploaded) < whole
     assert sorted(uploaded)[len(uploaded) // 2] * 5 < whole
     job.check("local")

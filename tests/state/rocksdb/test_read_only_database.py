@@ -36,7 +36,7 @@ def test_an_unused_database_is_not_opened_and_is_valid_for_the_next_snapshot(har
         for _ in range(3):
             backend = harness.open(ROCKSDB, handle, local="local")
             backend.get_state(VALUE)
-            # What fails, or is killed, before its snapshot changes nothing.
+            # An attempt that fails or is killed before its snapshot changes nothing.
             backend.close()
             backend = harness.open(ROCKSDB, handle, local="local")
             backend.get_state(VALUE)
@@ -69,7 +69,7 @@ def test_the_first_element_of_a_queue_is_known_without_the_database(harness):
     handle, first, _, _ = next_epoch(None, lambda queue: queue.add_all([(timer(5), 3), (timer(7), 4), (timer(9), 3)]))
     assert first is None
     for expected in [(timer(5), 3, False), (timer(7), 4, False), (timer(9), 3, False), (None, None, False)]:
-        # A look, and nothing else, leaves all as it is.
+        # An epoch that only peeks changes nothing.
         handle, *found = next_epoch(handle, lambda queue: None)
         assert tuple(found) == expected
         handle, *found = next_epoch(handle, poll)
@@ -80,7 +80,7 @@ def test_the_first_element_of_a_queue_is_known_without_the_database(harness):
     assert found == [timer(8), 1, False]
     handle, *found = next_epoch(handle, lambda queue: queue.remove(timer(2), 2))
     assert found == [timer(2), 2, False]
-    # Nothing is known of a queue behind a restore, and nothing is said of one that was closed.
+    # After a full restore the first element is unknown and must be read. A closed queue raises an error.
     backend = harness.open(ROCKSDB, handle)
     queue = backend.get_priority_queue(TIMERS)
     assert (queue.peek(), queue.peek_key_group()) == (timer(8), 1)
@@ -151,7 +151,7 @@ def test_changes_beyond_the_overlay_limit_are_moved_into_the_database_with_the_o
     handle, _ = changed(harness, None, updates(harness, {0: -1}))
     expected = {0: -1}
     for key in range(fitting, 0, -1):
-        # A row that is changed again counts once.
+        # A row that changes again counts once.
         for value in (key, key + 1):
             handle, was_opened = changed(harness, handle, updates(harness, {key: value}))
             expected[key] = value
@@ -159,7 +159,7 @@ def test_changes_beyond_the_overlay_limit_are_moved_into_the_database_with_the_o
     handle, was_opened = changed(harness, handle, updates(harness, {fitting + 1: 99}))
     expected[fitting + 1] = 99
     assert was_opened
-    # From here on as many find room again.
+    # After that, the overlay has space for the same number of rows again.
     assert changed(harness, handle, updates(harness, {0: 0}))[1] is (fitting == 0)
     for local in ("local", None):
         assert values_at(harness, handle, local) == expected
@@ -190,7 +190,7 @@ def test_the_overlays_of_all_states_of_a_subtask_are_bounded_together(harness, m
 
 
 def test_a_row_deleted_in_the_overlay_stays_deleted_when_increments_are_merged(harness):
-    # So many that the increments do not outgrow them.
+    # Enough rows that the increments stay smaller than the base.
     many = dict.fromkeys(range(3, 5_000), 3)
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2, **many}))
     handle, _ = changed(harness, handle, updates(harness, {1: None}))
@@ -219,7 +219,7 @@ def test_rows_are_looked_up_in_the_overlay_and_on_the_disk_together(harness):
             read = rows._stored_rows()
             assert backend.collect_metrics().states["value"].entries == 2
             assert len(list(rows.scan(b""))) == 2
-            # A writer must have no reader beside it.
+            # A writer must have the database for itself.
             with pytest.raises(RocksDBError, match="closed"):
                 read.get(keys[2])
         assert backend._store.database.is_open
@@ -265,7 +265,7 @@ def test_a_backend_closed_before_its_snapshot_leaves_its_local_state_unchanged(h
     handle, _ = changed(harness, handle, updates(harness, {2: 2}))
     backend = harness.open(ROCKSDB, handle, local="local")
     updates(harness, {1: None, 2: 20, 3: 30})(backend, backend.get_state(VALUE))
-    # Written out early, as a cache that is full would be.
+    # Written out early, as a full cache does.
     backend._store.tables["value"].write_out()
     backend.close()
     again = harness.open(ROCKSDB, handle, local="local")
@@ -284,7 +284,7 @@ def test_changes_after_the_snapshot_are_not_part_of_it(harness, wanted, value):
     backend._store.tables["value"].write_out()
     backend.close()
     backend = harness.open(ROCKSDB, (first, second)[wanted], local="local")
-    # The database is what it was.
+    # The database on the disk is unchanged.
     assert backend.is_local is (wanted == 0)
     assert content(harness, backend, VALUE) == {1: value}
 
@@ -319,7 +319,7 @@ def test_the_overlay_is_applied_to_a_rebuilt_database(harness):
     damage(harness)
     backend = harness.open(ROCKSDB, second, local="local")
     state = backend.get_state(VALUE)
-    # None of these needs the disk, and none is known to the handles.
+    # None of these accesses reads the disk, and the handles contain none of the changes.
     harness.at(backend, 1)
     state.update(11)
     harness.at(backend, 2)
@@ -365,7 +365,7 @@ def test_a_database_with_an_unreadable_row_is_rebuilt(harness, reads_one):
     assert content(harness, backend, VALUE) == {1: 10, 3: 3}
     handle = harness.snapshot(backend).handle
     backend.close()
-    # What is rebuilt is as good as what was damaged.
+    # The rebuilt database equals the damaged one.
     again = harness.open(ROCKSDB, handle, local="local")
     assert again.is_local
     again.close()

@@ -94,7 +94,7 @@ class Model:
 
 
 def check_epochs(epochs, max_rows):
-    """Run epochs in one local directory with this overlay limit; returns how many left the database read-only."""
+    """Run epochs in one local directory with this overlay limit. Returns in how many the database stayed read-only."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patched:
         patched.setattr(read_only_database, "MAX_KEPT_ROWS", max_rows)
         harness = BackendHarness(directory)
@@ -110,7 +110,7 @@ def check_epochs(epochs, max_rows):
                 assert (snapshot.digest, snapshot.entries_written) == (other.digest, other.entries_written)
                 handle = snapshot.handle
             if end == "late":
-                # What is changed behind the snapshot is in none.
+                # Changes after the snapshot are in no snapshot.
                 tried.play(harness, backend, [*operations, ("value", 1, 77), ("write out",)])
             read_only += not backend._store.database.is_open
             backend.close()
@@ -128,7 +128,7 @@ def test_any_epochs_return_the_same_from_the_disk_and_from_the_handles(epochs, m
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_mostly_read_only_epochs_return_the_same(seed):
-    """Few of the others do: one scan is enough to open the database."""
+    """The random epochs of the other test rarely stay read-only: one scan opens the database for writing."""
     choice = random.Random(seed).choice
 
     def operation(scans):

@@ -195,7 +195,7 @@ def test_a_wiped_directory_has_no_version_even_with_a_new_database(tmp_path):
     directory.write_version(LocalVersion("state-1", {}))
     assert directory.read_version() is not None
     directory.wipe()
-    # A restore that is killed half way leaves no more than this.
+    # A restore that is killed halfway leaves only this.
     os.makedirs(directory.database_path)
     assert directory.read_version() is None
     directory.close()
@@ -267,7 +267,7 @@ def test_only_unused_private_directories_of_killed_attempts_are_removed(tmp_path
     zombie = LocalStateDirectory(path)
     in_use = LocalStateDirectory(path)
     abandoned = tmp_path / f"subtask-{'0a' * 16}"
-    # Killed before it had its lock, and killed later.
+    # One attempt was killed before it had its lock, and the others after it.
     for directory in (tmp_path / f"subtask-{'1b' * 16}", abandoned, abandoned / "db"):
         directory.mkdir(mode=0o700)
     (abandoned / "lock").touch()

@@ -53,7 +53,7 @@ def usage_of_many_states(directory):
 def test_all_states_of_all_stores_share_one_cache_and_stay_within_it(tmp_path):
     reported = in_a_process_of_its_own(usage_of_many_states, str(tmp_path))
     assert set(reported["block-cache-capacity"]) == {BUDGET}
-    # One cache: whichever state is asked, it tells the same.
+    # There is one cache, so every state reports the same usage.
     assert len(set(reported["block-cache-usage"])) == 1
     assert BUDGET / 2 < reported["block-cache-usage"][0] <= BUDGET
     # Index and filters are in the cache, not beside it: a filter alone would have 125,000 bytes.
@@ -91,7 +91,7 @@ def budget_of_a_backend(directory, *budget):
 
 
 def test_a_backend_requests_the_budget_of_its_configuration(tmp_path):
-    # A snapshot and the merging of files must not ask for more.
+    # A snapshot and a merge of files must not request more memory.
     assert in_a_process_of_its_own(budget_of_a_backend, str(tmp_path), BUDGET) == BUDGET
     assert in_a_process_of_its_own(budget_of_a_backend, str(tmp_path)) == DEFAULT_MEMORY_BUDGET_BYTES
 

@@ -86,9 +86,9 @@ def test_tasks_may_end_in_any_order(harness, order):
     snapshots = {number: run_in_thread(tasks[number]) for number in order}
     for number in range(3):
         assert restored(harness, snapshots[number]) == filled(KEYS, *range(number + 1))
-    # What was prepared while nothing was completed refers to nothing of the others.
+    # A snapshot that was prepared before any other completed references no files of the others.
     assert not paths_of(snapshots[0]) & paths_of(snapshots[1])
-    # The files of the latest count from now on, whenever it ended.
+    # Later snapshots reference the files of the newest one, in whichever order they ended.
     last = harness.snapshot(backend)
     assert paths_of(snapshots[2]) < paths_of(last)
     assert not paths_of(snapshots[0], snapshots[1]) & paths_of(last)
@@ -135,7 +135,7 @@ def test_a_base_has_the_content_of_the_barrier_after_later_changes(harness):
     backend = harness.open(ROCKSDB)
     fill(harness, backend, KEYS, 0)
     restored_backend = harness.open(ROCKSDB, harness.export(backend))
-    # The handle of a savepoint must not be referred to: both of these write all of the state.
+    # A snapshot must not reference a savepoint, so both of these write all of the state.
     halved = harness.open(ROCKSDB, harness.snapshot(restored_backend).handle, subtask=0, parallelism=2)
     lower = [key for key in KEYS if key % 10 < 5]
     fill(harness, halved, lower, 1)
@@ -238,7 +238,7 @@ def test_closing_waits_for_a_task_that_is_ending(harness, monkeypatch):
     closer = threading.Thread(target=backend.close)
     closer.start()
     is_cancelled.wait()
-    # The task is cancelled, and still reads its file.
+    # The task is cancelled but still reads its file.
     assert closer.is_alive()
     may_go_on.set()
     for thread in (runner, closer):
@@ -261,7 +261,7 @@ def test_a_version_names_a_completed_snapshot(harness):
     first, second = prepare(harness, backend), prepare(harness, backend)
     snapshot = first.run()
     assert second.cancel()
-    # Nothing was written in between, so the database holds what the first one has.
+    # No write came in between, so the database equals the first snapshot.
     assert reopened_local(harness, backend, snapshot.handle)
 
 

@@ -74,7 +74,7 @@ def test_sorted_look_ups_return_the_values_of_single_ones(store, tmp_path, monke
     family.ingest(written_file(tmp_path / "more.sst", rows))
     family.ingest(written_file(tmp_path / "gone.sst", [(key, None) for key, _ in rows[50:60]]))
     present = [key for key, _ in rows][::per_key]
-    # Some keys lie between rows, and the last ones after all rows.
+    # Some keys are between the rows, and the last ones are after all rows.
     every = sorted([*present, *(key + b"x" for key in present[::7]), b"n", b"o"])
     for keys in (
         every,

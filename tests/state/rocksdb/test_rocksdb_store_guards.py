@@ -66,7 +66,7 @@ def test_a_snapshot_leaves_the_changes_of_another_prepared_task(harness):
     fill(harness, backend, KEYS)
     prepared = harness.prepare(backend)
     fill(harness, backend, KEYS, 1)
-    # What a whole snapshot ends with must not forget what the other task will ask for.
+    # The end of this snapshot must keep the changes that the other task needs.
     harness.snapshot(backend)
     fill(harness, backend, KEYS, 2)
     for key in range(10):
@@ -89,7 +89,7 @@ def test_increments_that_outgrow_the_base_become_one_base(harness, state_backend
         backend.get_state(texts).update(bytes([epoch]) + bytes(range(256)) * 3 + _noise(size, epoch))
         snapshot = harness.snapshot(backend)
         written.append(len(snapshot.handle.files))
-    # A base, two increments of more than half a mebibyte, which is more than is borne, and a base again.
+    # A base, then two increments of more than half a mebibyte. That exceeds the limit, so a base follows again.
     assert written == [1, 2, 3, 1, 2, 3]
     assert content(harness, harness.open(state_backend, snapshot.handle), texts)[1][0] == 5
 
@@ -149,6 +149,6 @@ def test_maps_are_cleared_in_parts_of_limited_bytes(harness, monkeypatch):
     state.clear()
     state.put("left", 1)
     handle = harness.snapshot(backend).handle
-    # A value has nine bytes, its flag and the number.
+    # A value takes nine bytes: its flag and the number.
     assert parts == [10] * 9 + [11]
     assert content(harness, harness.open(RocksDBStateBackend(), handle), MAP) == {1: {"left": 1}}

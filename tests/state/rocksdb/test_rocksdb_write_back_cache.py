@@ -34,7 +34,7 @@ KEYS = st.integers(0, 3)
 
 
 def walk(change):
-    """Iterate a map, changing an entry midway; later items must be current."""
+    """Iterate a map and change an entry midway. The items after it must be current."""
 
     def read(state):
         seen = []
@@ -183,7 +183,7 @@ def test_a_list_appended_to_in_one_epoch_is_flushed_early(harness, monkeypatch):
     state = backend.get_state(LIST)
     for number in range(1000):
         state.add(number)
-    # One chunk each, of the elements and a mark of nothing.
+    # Each spilled entry is one chunk of elements and one tombstone.
     assert len(spilled) == 10
     assert state.get() == list(range(1000))
     assert len(harness.snapshot(backend).handle.files) == 1

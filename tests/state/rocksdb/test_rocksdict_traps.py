@@ -55,7 +55,7 @@ def damage(database, start=0.45, stop=0.55):
 
 
 def test_the_library_ends_an_iteration_at_damage_without_an_error(tmp_path):
-    # If this fails, the library has learned to tell, and the store need not look twice.
+    # If this fails, the library reports damage itself, and the store no longer needs its own check.
     path = written_store(tmp_path / "db")
     damage(path)
     database = rocksdict.Rdict(path, rocksdict.Options(raw_mode=True))
@@ -102,7 +102,7 @@ def test_the_end_of_an_undamaged_column_family_is_no_error(tmp_path):
     assert sum(1 for _ in family.scan_prefix(b"k1999")) == 10
     assert [list(family.scan(b"z")), list(family.scan_prefix(b"z"))] == [[], []]
     assert [list(empty.scan(b"")), list(empty.scan_prefix(b"k"))] == [[], []]
-    # The last entry is deleted and others are added while the scan is under way.
+    # During the scan, the last entry is deleted and others are added.
     scan = family.scan(MIDDLE)
     begun = next(scan)
     writer = SstWriter(str(tmp_path / "more.sst"))
@@ -115,7 +115,7 @@ def test_the_end_of_an_undamaged_column_family_is_no_error(tmp_path):
 
 KEYS = range(3000)
 KEY = 1503
-"""One in the middle of the files: their ends are read, and kept in memory, when they are taken in."""
+"""A key in the middle of the files. RocksDB reads the ends of a file into memory when it is ingested."""
 
 ACCESSES = {
     "value": (VALUE, lambda state: state.value(), KEY),
@@ -212,8 +212,8 @@ def test_another_process_is_rejected_by_name_while_a_store_is_open(tmp_path):
     assert outcome_in_another_process() == "opened\n"
 
 
-# Bounds that are mixed up, batches that can be used once, snapshots whose iterators see later writes, entries that
-# expire at some compaction, options with a wrong stub, following a writer.
+# Each of these has a pitfall: mixed-up bounds, single-use batches, snapshots whose iterators see later writes, expiry
+# at any compaction, wrong type stubs, or a follower of a writer.
 TRAPPED_NAMES = {
     "set_iterate_lower_bound",
     "set_iterate_upper_bound",

@@ -26,7 +26,7 @@ def test_rows_after_the_key_groups_of_a_subtask_are_not_read(tmp_path: Path, sub
     store = backend._store
     table = store.tables[VALUE.name]
     rows = list(table.scan())
-    # The first key group behind, the last one there is, and a mark of a deletion.
+    # The next key group, the last possible one, and a deletion mark.
     foreign = [KEY_GROUP.pack(groups.end + 1), KEY_GROUP.pack((1 << 15) - 1), DELETION_MARK + rows[0][0]]
     store.database.ingest(table, [(key + b"row", b"value") for key in foreign])
     assert list(table.scan()) == rows

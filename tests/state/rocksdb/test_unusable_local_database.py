@@ -30,7 +30,7 @@ def test_a_damaged_database_is_restored(harness):
     snapshot = harness.snapshot(backend)
     assert set(handle.files) < set(snapshot.handle.files)
     backend.close()
-    # What was filled again is as good as what was damaged.
+    # The rebuilt database equals the damaged one.
     for local in ("local", None):
         again = harness.open(ROCKSDB, snapshot.handle, local=local)
         assert again.is_local is (local is not None)
@@ -46,7 +46,7 @@ def record(**fields):
 
 
 def evolved(harness):
-    """A handle whose database was migrated, so that its rows have another place; a state and its value."""
+    """A handle whose migration moved the rows in the database, a state, and its value."""
     backend = harness.open(ROCKSDB, local="local")
     before = record(first=0)
     values, numbers = backend.get_state(ValueStateDescriptor("records", before)), backend.get_state(NUMBERS)
@@ -98,7 +98,7 @@ def test_the_first_writes_to_a_damaged_database_are_kept_with_the_restored_rows(
 def test_a_database_of_many_files_is_restored(harness, monkeypatch):
     monkeypatch.setattr("statebackend.state.rocksdb.read_only_database.MAX_KEPT_ROWS", 0)
     handle, _ = epoch(harness, None, 0)
-    # The first files find a place below level zero, one at each level.
+    # RocksDB ingests the first files into levels below zero, one per level.
     offsets = range(1, 9)
     for offset in offsets:
         handle, is_local = epoch(harness, handle, offset)
@@ -127,7 +127,7 @@ def test_files_do_not_accumulate_where_each_has_later_keys_than_all_others(harne
         backend.close()
         counts.append(sum(name.endswith(".sst") for name in os.listdir(database)))
     assert max(counts) == most + 1
-    # Seldom, since what is filled again has fewer.
+    # This is rare, because a rebuilt database has fewer files.
     assert 1 < restored < len(epochs) // 10
     backend = harness.open(ROCKSDB, handle)
     state = backend.get_state(by_number)
@@ -145,7 +145,7 @@ def test_a_database_that_can_be_neither_opened_nor_rebuilt_is_an_error_each_time
     harness.at(backend, 1)
     with pytest.raises(MissingFileError):
         state.value()
-    # A function may have caught it.
+    # A user function may have caught the error.
     for _ in range(2):
         with pytest.raises(StateBackendError, match="could not be opened"):
             state.value()

@@ -54,7 +54,7 @@ class World:
 def test_a_sweep_pauses_from_the_start_of_its_pass_for_a_quarter_of_the_ttl() -> None:
     world = World()
     assert world.at(0) == 2
-    # Whatever the pass takes, the next one is due a quarter behind where this began.
+    # However long a pass takes, the next one starts a quarter of the TTL after its start.
     assert world.at(100, calls=10) == 8
     assert (world.begun, world.sweep.due_ms) == ([0], REST_MS)
     assert world.at(REST_MS - 1, calls=10) == 0

@@ -61,7 +61,7 @@ class FrozenV2:
 
 
 class Form:
-    """A type of values: made of a number, converted to the next version, folded, and changed by a careless caller."""
+    """A type of values: how to make one, convert it to the next version, fold it, and modify it carelessly."""
 
     def __init__(self, types: tuple[Any, Any], make: Any, convert: Any, combine: Any, spoil: Any) -> None:
         self.types, self.make, self.convert, self.combine, self.spoil = types, make, convert, combine, spoil
@@ -78,12 +78,12 @@ def extended(left: list[Any], right: list[Any]) -> list[Any]:
 
 
 def untouched(value: Any) -> None:
-    """An immutable value cannot be spoiled."""
+    """Does nothing, because an immutable value cannot be modified."""
 
 
 FORMS = {
     "int": Form((int, int), lambda version, n: n, lambda v: v, lambda a, b: a * 31 + b, untouched),
-    # A bool is stored as the int that it equals.
+    # A bool is stored as the equal int.
     "bool": Form((int, int), lambda version, n: n % 2 == 0, lambda v: v, lambda a, b: (a * 31 + b) % 1009, untouched),
     "nan": Form(
         (float, float), lambda version, n: float("nan") if n % 3 else float(n), float, lambda a, b: a - b, untouched
@@ -402,7 +402,7 @@ class Program:
             assert shown(got) in [shown(entry.value) if one and entry else "None" for one in options], (got, entry)
             is_found = got is not None
             if got is None and entry is not None and entry.value is None:
-                # Such a read does not show whether the entry is there.
+                # A read that returns None does not show whether the entry is there.
                 if True in options and not state.is_over(entry, now_ms):
                     was = entry.is_doubtful
                     state.read(entry, now_ms)
@@ -425,7 +425,7 @@ class Program:
                 del entries[user_key]
 
     def adopt_list(self, state: Modelled, place: Any, found: list[Any]) -> None:
-        """Continue with the elements that a read has found: those that are certain, and some that are doubtful."""
+        """Continue with the elements that a read has found: all certain ones, and some of the doubtful ones."""
         now_ms, entries = self.clock.now_ms, state.entries.get(place, [])
         options = [state.may_be_read(entry, now_ms) for entry in entries]
         for chosen in itertools.product(*options):

@@ -1,11 +1,11 @@
 """Random events on state with TTL, on heap and RocksDB, against plain dicts.
 
-Time moves, snapshots, crashes, rescaling, savepoints from one backend into the other, and upgrades that give states a
-time-to-live, take it away or change it, together with the schema.
+Events move the clock, take snapshots, crash, rescale, restore a savepoint of one backend into the other, and upgrade.
+An upgrade adds, removes or changes the time-to-live of states, together with the schema.
 
-The model of a side knows of each entry when it was last accessed, and whether its time was ever over while it was
-stored. Such an entry is *doomed*: it may have been removed or not, which shows only when an upgrade takes its
-time-to-live away or makes it longer. Then what is found there is right either way, and the model takes it over.
+The model of a side records when each entry was last accessed, and whether it ever expired while it was stored. Such an
+entry is *doomed*: it may be removed or not. That shows only when an upgrade removes its time-to-live or extends it.
+Then both results are correct, and the model continues with the entries that it finds.
 """
 
 import copy
@@ -83,7 +83,7 @@ def descriptors(version, ttls):
 
 
 class Entry:
-    """A number, and its time."""
+    """A number and its timestamp."""
 
     def __init__(self, number, accessed_ms):
         self.number = number
@@ -135,7 +135,7 @@ class Model:
         return made(alive[0].number) if alive else None
 
     def adopt(self, name, key, found):
-        """Take over the entries found after an upgrade; those that are not doomed must be among them, in place."""
+        """Continue with the entries found after an upgrade. All entries that are not doomed must be found, in order."""
         entries = self.states[name].pop(key, {} if name == "map" else [])
         if name == "map":
             assert set(found) <= set(entries)
@@ -146,7 +146,7 @@ class Model:
             wanted = found if name == "list" else [] if found is None else [found]
             made = {"list": leg, "value": flight, "sum": lambda version, number: number}[name]
             kept, gone, wanted = [], [], list(wanted)
-            # Entries that stay come before those after them; of equal ones, what is not doomed must stay.
+            # Remaining entries keep their order. Of equal entries, one that is not doomed must stay.
             for position, entry in enumerate(entries):
                 later = [made(self.version, one.number) for one in entries[position + 1 :] if not one.is_doomed]
                 matches = wanted and made(self.version, entry.number) == wanted[0]
@@ -334,7 +334,7 @@ class TtlStateMachine(RuleBasedStateMachine):
     def crash(self, reuse_local):
         for side in self.sides:
             side.model = copy.deepcopy(side.committed)
-            # The clock has gone on since the barrier.
+            # The clock has advanced since the barrier.
             side.model.pass_time(self.clock.now_ms)
             side.open(side.handles, self.parallelism, reuse_local)
             side.register_all()
@@ -380,7 +380,7 @@ class TtlStateMachine(RuleBasedStateMachine):
             model.version = 2 if upgrades else model.version
             for name in NAMES:
                 if before[name] is None and ttls[name] is not None:
-                    # Everything that is there counts as accessed at the migration.
+                    # A migration counts as an access to every stored entry.
                     for entry in model.entries(name):
                         entry.accessed_ms = now_ms
             side.register_all()
@@ -395,10 +395,10 @@ class TtlStateMachine(RuleBasedStateMachine):
         now_ms, ttl = self.clock.now_ms, model.ttls[name]
         entries = model.states[name].get(key, {} if name == "map" else [])
         for entry in list(entries.values() if name == "map" else entries):
-            # While the job was down, or under the old configuration.
+            # It expired while the job was down, or under the old configuration.
             entry.is_doomed |= before is not None and entry.accessed_ms + before.ttl_ms <= now_ms
         if ttl is not None:
-            # What is over now as well cannot be seen, and is removed by the read.
+            # Entries that are expired now are invisible, and the read removes them.
             def is_over(entry):
                 return entry.accessed_ms + ttl.ttl_ms <= now_ms
 
