@@ -72,7 +72,7 @@ class Count(KeyedCoProcessFunction[str, Any, Any, Any]):
         context.timer_service.register_event_time_timer(context.timestamp + WAIT)
 
     def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterator[Any]:
-        # What is there at the time of the timer does not depend on how the streams are cut.
+        # Read only the entries of this timer's time. They do not depend on how the streams are cut into epochs.
         due = [one % 2 for one in self.sides.get() if one // 2 == timestamp - WAIT]
         yield context.current_key, due.count(0), due.count(1), timestamp
 

@@ -209,7 +209,7 @@ def fits(call: Call, values: Sequence[Any]) -> bool:
 
 @frozen
 class Run:
-    """A run of a job: its rows, and what it runs as."""
+    """A run of a job: its rows and its settings."""
 
     rows: list[Any]
     epoch_size: int
@@ -341,7 +341,7 @@ def test_partial_results_of_arrow_equal_the_model(rows: list[Any], added: list[C
         else:
             keys, *partials = map(column_values, [column.combine_chunks() for column in table.columns])
             aggregates.combine(state, load, keys, keys, *partials)
-        # As a checkpoint and a restore.
+        # Like a checkpoint and a restore.
         serializer = aggregates.serializer
         stored = {key: serializer.to_bytes(aggregates.pack(one)) for key, one in state.items()}
         state = {key: aggregates.unpack(serializer.from_bytes(one)) for key, one in stored.items()}
@@ -440,7 +440,7 @@ def check_windows(harness: JobTestHarness, model: Windows, held: Sequence[Held],
             assert one.timestamp_ms == start + SIZE - 1
     assert set(fired) == {one for one in expected if one != "late"}
     for place, row in fired.items():
-        # Of several firings in one call the last has all rows.
+        # If one call fires several times, the last firing has all rows.
         for one in held:
             values = [seen[POSITIONS.get(one.call.column, 0)] for seen in model.rows[place]]
             check(one.call, row[one.name], values)

@@ -70,7 +70,7 @@ class Line(NamedTuple):
 
 
 for kind in (Payment, Alert, Line):
-    # The classes travel to workers that cannot import this module and so do not know the names in their hints.
+    # Workers cannot import this module, so they could not resolve the names in the hints of these classes.
     kind.__annotations__ = get_type_hints(kind, include_extras=True)
 
 LARGE = OutputTag("large", Payment)
@@ -227,7 +227,7 @@ def test_the_chains_emit_the_same_on_spark(spark: SparkSession, tmp_path: Path) 
     sinks = {name: MemorySink() for name in EXPECTED}
 
     def build(stream: DataStream) -> None:
-        # Only windows see the record that moves time: it is in a window that does not fire.
+        # Only windows get the record that advances time. Its own window does not fire.
         with_time = timed(stream)
         without = with_time.filter(lambda row: row.card != "time")
         for name, sink in sinks.items():

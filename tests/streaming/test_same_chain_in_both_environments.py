@@ -128,7 +128,7 @@ RIGHT: dict[str, Any] = {
 
 
 def once(wrong: Callable[[Any], Any], *more: Any) -> Callable[[Any], Any]:
-    """One record is wrong, so that the reported one does not depend on timing."""
+    """Makes only one record wrong, so that the reported record does not depend on timing."""
     return lambda value: wrong(value) if value.number == 2 else (value.key, value.number, *more)
 
 

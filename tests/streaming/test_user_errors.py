@@ -147,10 +147,10 @@ def test_rows_are_emitted_in_batches_of_bounded_size() -> None:
     rows = [("x" * 100,)] * 5000
     batches = list(writer.batches(rows))
     assert [row for batch in batches for row in batch.column(0).to_pylist()] == [row[0] for row in rows]
-    # The first one is as long as it happens to be: nothing is known of the rows yet.
+    # The first batch is not bounded, because the size of the rows is not known yet.
     assert all(batch.nbytes <= 10_000 for batch in batches[1:])
     assert all(batch.nbytes >= 8_000 for batch in batches[1:-1])
-    # Rows that become fat are noticed by the first batch of them.
+    # The first batch of larger rows reduces the length of later batches.
     list(writer.batches([("x" * 50_000,)] * 3))
     assert [batch.num_rows for batch in writer.batches([("x" * 50_000,)] * 3)] == [1, 1, 1]
     assert list(writer.batches([])) == []

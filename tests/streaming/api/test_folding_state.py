@@ -124,7 +124,7 @@ class Failing(HighestAndMean):
 
     def open(self, context: RuntimeContext) -> None:
         reduce: Any = divmod if self.failing == "reduce" else max
-        # divmod of a number by 0 is an error in C: it has no place in the program.
+        # divmod by 0 raises in C code, so the traceback has no line of the program.
         self.highest = context.get_reducing_state(ReducingStateDescriptor("highest", reduce, int, ttl=self.ttl))
         mean = AggregatingStateDescriptor("mean", FailingMean(self.failing), Mean, ttl=self.ttl)
         self.mean = context.get_aggregating_state(mean)

@@ -102,7 +102,7 @@ def recorder_by_hand(*listeners: JobListener, **options: Any) -> JobRecorder:
 
 
 def acknowledged(epoch_id: int, index: int, *, records: int = 10, size_bytes: int = 100, uid: str = "count") -> Any:
-    """An acknowledgement of a subtask with so much state."""
+    """An acknowledgement of a subtask with state of this size."""
     file = FileHandle(f"shared/{epoch_id}-{index}", size_bytes, f"xxh3:{0:032x}")
     return Acknowledgement(
         job_id="job",

@@ -105,7 +105,7 @@ def test_a_job_logs_the_migrated_states_before_migrating(tmp_path: Path, caplog:
 
 def test_each_job_of_an_environment_has_its_own_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     environment = visits_environment(tmp_path / "job")
-    # What is written of one job is news of the next as well, and what it has not ended is not the next one's to end.
+    # The log of one job neither suppresses lines of the next one nor leaves operations open in it.
     for name in ("first", "second"):
         with caplog.at_level(logging.INFO, "statebackend.savepoint.progress_display"):
             caplog.clear()

@@ -173,7 +173,7 @@ def test_reading_metrics_is_not_disturbed_by_the_running_job(tmp_path: Path) -> 
     visits_environment(tmp_path).execute("visits")
     with visits_environment(tmp_path).opened_run("visits") as run:
         reading = iter(run.recorder._live().schema_reports.items())
-        # As when a record gives key types that were unknown before.
+        # A record may add key types during the read.
         run.schema_reports["later"] = run.schema_reports["count"]  # type: ignore[index]
         assert [uid for uid, _ in reading] == ["count"]
 

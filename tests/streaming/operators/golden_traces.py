@@ -1,6 +1,6 @@
 """The functions of the golden traces of keyed operators, as described in their README.
 
-What they emit is a row of one text, since its columns differ from one object to another.
+They emit rows with one text, because the columns differ between objects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 
 
 RECORD = "key string, value bigint, do string"
-"""A record of the traces, with its own program as a text if it has one."""
+"""A record of the traces. ``do`` is its own program as a text, if it has one."""
 
 SAID = "said string"
 
@@ -55,7 +55,7 @@ class Program:
 
     def element(self, record: Any, context: Any, **also: Any) -> Iterable[Any]:
         columns = record.asDict()
-        # Behind a first stage a record has the values that were folded.
+        # After a first stage, a record has the folded values.
         value = columns["value"] if "value" in columns else sum(columns["values"])
         own = columns.get("do")
         shown = {"on": "element", "key": context.current_key, **also, "value": value}

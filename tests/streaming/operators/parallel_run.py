@@ -28,7 +28,7 @@ EVENTS = st.lists(
     ),
     max_size=40,
 )
-"""Records as (input, key, value, timestamp), watermarks, ends of batches, and starts on a backend at a parallelism."""
+"""Records (input, key, value, timestamp), watermarks, batch ends, and restarts with a backend and a parallelism."""
 
 
 class Model(Protocol):
@@ -50,7 +50,7 @@ class ParallelRun:
         self.watermark_ms = MIN_TIMESTAMP
 
     def start(self, state_backend: Any, parallelism: int) -> None:
-        """Open the subtasks again, from the state of the former ones, by a canonical savepoint."""
+        """Reopen the subtasks from a canonical savepoint of the previous ones."""
         handles = []
         for number, run in enumerate(self._runs):
             run.operator.prepare_snapshot()

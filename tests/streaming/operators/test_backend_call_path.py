@@ -14,7 +14,7 @@ from statebackend.streaming.operators.subtask_context import SubtaskContext
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ROOMS = ("statebackend.streaming", "statebackend.streaming.operators", "statebackend")
-"""From the top to the bottom of this way."""
+"""From the top layer to the bottom layer of the path."""
 
 passed: list[str] = []
 
@@ -37,7 +37,7 @@ class Watching(KeyedProcessFunction[Any, Any, Any]):
         if event != "call" or not frame.f_code.co_filename.startswith(str(REPOSITORY)):
             return
         module = frame.f_globals["__name__"]
-        # What a context asks on the way, of the plan or of metadata, is not a part of it.
+        # Calls in which a context reads the plan or metadata are not part of the path.
         if frame.f_code.co_name in ("get_state", "_register", "register") and module not in passed:
             passed.append(module)
 

@@ -43,7 +43,7 @@ SIDE = OutputTag[Any]("side")
 
 
 class Doing(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Runs the record, which is a function of this one, the record's side and the context."""
+    """Each record is a function; calls it with this object and the context."""
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(COUNT)
@@ -374,7 +374,7 @@ def test_stored_handles_and_views_change_nothing_where_changes_are_forbidden(
     run.records(("k", keep_view, None))
     with pytest.raises(UserFunctionError, match="can be changed only in process_broadcast_element"):
         run.records(("k", lambda function, context: write(function.handle), None))
-    # What was given out for reading is for reading, also where others may write.
+    # A view that was obtained for reading stays read-only, even where writes are allowed.
     with pytest.raises(UserFunctionError, match="can be changed only in process_broadcast_element"):
         run.broadcast((lambda function, context: write(function.view), None))
     run.records(("k", lambda function, context: [dict(function.view.items())], None))

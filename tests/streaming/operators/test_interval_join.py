@@ -76,7 +76,7 @@ class Model:
     upper: int
     watermark: int = MIN_TIMESTAMP
     waiting: list[tuple[int, str, int, int, int]] = field(factory=list)
-    """Input, key, time, value, and until when it waits."""
+    """Waiting records: input, key, time, value, and the time at which the record is removed."""
     out: list[Any] = field(factory=list)
 
     def record(self, side: int, key: str, value: int, time: int) -> None:
@@ -134,7 +134,7 @@ def test_a_record_writes_its_own_entry_only(state_backend: Any, tmp_path: Path) 
     run.records(("k", -1, 5))
     run.records(("k", -2, 4_000), input_index=1)
     snapshot = run.harness.snapshot(run.backend)
-    # An entry of each buffer, and the timer of the time that is new.
+    # One new entry in each buffer, and a timer for the new time.
     assert snapshot.entries_written == 3
     run.records(("k", -3, 10), input_index=1)
     assert run.rows() == [("k", 0, -3, 10, 10)]
@@ -206,7 +206,7 @@ def test_changed_bounds_apply_to_waiting_records_and_leave_nothing(state_backend
     run.records(("k", 3, 90), ("k", 4, 200), input_index=1)
     wider = opened(tmp_path / "first", state_backend, join_of(-50, 200), run.snapshot(), watermark=MIN_TIMESTAMP)
     wider.records(("k", 5, 60), input_index=1)
-    # The left record at 100 is given up at 110, as it was said when it came.
+    # The left record at 100 is removed at 110, as decided when it arrived.
     wider.watermark(110)
     wider.records(("k", 6, 290), input_index=1)
     assert wider.rows() == [("k", 1, 5, 100, 60), ("k", 2, 5, 105, 60), ("k", 2, 6, 105, 290)]

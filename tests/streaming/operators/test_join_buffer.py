@@ -104,7 +104,7 @@ def test_dropped_times_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in "abcdada":
         state.key = key
         assert len(list(buffer.between(key, 0, 100))) == 12
-    # With the fourth the first three were forgotten, and there is room for two again.
+    # The fourth key evicted the first three. After that, there is space for two keys again.
     assert state.passes == 5
 
 

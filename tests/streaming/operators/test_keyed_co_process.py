@@ -38,7 +38,7 @@ WAITS_MS = 5
 
 
 class Match(KeyedCoProcessFunction[str, int, int, Any]):
-    """The first input adds to the total and has it emitted later; the second subtracts and emits."""
+    """The first input adds to the total, which a timer emits later; the second input subtracts and emits."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(TOTAL)

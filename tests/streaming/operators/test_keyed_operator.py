@@ -54,7 +54,7 @@ class Returning(KeyedProcessFunction[Any, Any, Any]):
 
 SWEEPING = StateTtlConfig(1 << 40, incremental_cleanup=IncrementalCleanup(1, for_every_record=True))
 LOOPS = {"in place": None, "by the backend": SWEEPING}
-"""What makes the loop write the key in place, and what makes it ask the backend for every record."""
+"""A TTL with which the loop writes the key in place, and one with which it asks the backend for every record."""
 
 
 def run(function: Returning, loop: str = "in place", job_dir: Path | None = None) -> list[Any]:

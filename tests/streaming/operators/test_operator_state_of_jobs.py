@@ -141,7 +141,7 @@ def test_a_split_list_persists_over_epochs_with_keyed_state_of_the_same_name(
     assert report.operator_state_rows == {"operator": {"seen": len(NUMBERS)}}
     held = seen_in(report.path, PARALLELISM, Collect)
     assert joined(held) == NUMBERS
-    # A record is held by the subtask that processed it, so all of a key are in one place.
+    # The subtask that processed a record holds it, so all records of a key are in one subtask.
     for key in range(7):
         assert sum(any(number % 7 == key for number in part) for part in held) == 1
 
@@ -213,7 +213,7 @@ def test_a_union_list_has_all_elements_at_a_start_and_own_ones_over_epochs(tmp_p
     job, emitted = run(first, NUMBERS, job_dir=tmp_path / "job", epoch_size=10)
     assert job.epochs == 2
     assert [first.found[0, index] for index in range(3)] == [[], [], []]
-    # The second epoch goes on with what the first left: nobody was opened again, and sees the others' elements.
+    # The second epoch continues without another open(), so no subtask sees the elements of the others.
     assert {epoch_id for epoch_id, _ in first.found if epoch_id > 0} == set()
     at_end = [(index, emitted.count(index)) for index in range(3)]
     restarted = Own()

@@ -55,7 +55,7 @@ class Account(KeyedProcessFunction[int, Any, Any]):
         if context.epoch_id >= 0 and self.index not in self.opened:
             self.opened[self.index] = self.seen.get(), self.counts.get(), dict(self.generations.items())
         if context.is_restored:
-            # Each count is kept by one subtask, whatever the parallelism was before.
+            # One subtask keeps each count, whatever the previous parallelism was.
             self.counts.update([count for count in self.counts.get() if count[0] % context.parallelism == self.index])
         self.generations.put(self.generation, f"generation {self.generation}")
 
@@ -107,7 +107,7 @@ def test_all_modes_agree_with_a_model_in_random_jobs(
             assert Counter(number for part in seen for number in part) == Counter(expected)
             if generation and parallelism != before:
                 assert max(map(len, seen)) - min(map(len, seen)) <= 1
-            # The start gave everyone every count, one for each number.
+            # At the start every subtask got all counts, one for each number.
             assert all(part == counts[0] for part in counts)
             assert len(counts[0]) == len(expected)
             assert all(part == {old: f"generation {old}" for old in range(generation)} for part in generations)
@@ -183,5 +183,5 @@ def test_an_epoch_whose_state_cannot_be_written_is_replayed_from_the_former_one(
     replayed = AlsoKeyed(1)
     run(tmp_path / "job", replayed, [4, 5], parallelism=2)
     assert Counter(number for seen, _, _ in replayed.opened.values() for number in seen) == Counter([1, 2, 3])
-    # What the failed attempt noted in the broadcast state is gone with it.
+    # The broadcast entries of the failed attempt are rolled back.
     assert all(generations == {0: "generation 0"} for _, _, generations in replayed.opened.values())

@@ -72,7 +72,7 @@ def test_rules_counts_and_timers_survive_rescaling_and_a_backend_change(
 ) -> None:
     keys = ["a", "b", "c", "d"]
     job, results = limited([(key, 1) for key in keys], [("r", 10), ("s", 20)], parallelism=3, backend=before)
-    # The first epoch has both rules, then the records of two keys, though the program has these first.
+    # The first epoch processes both rules, then the records of two keys, although the program names the records first.
     assert results == [(key, 1, "r=10,s=20") for key in keys]
     savepoint = job.savepoint(tmp_path / "savepoint").path
     _, results = limited(
@@ -82,7 +82,7 @@ def test_rules_counts_and_timers_survive_rescaling_and_a_backend_change(
         backend=after,
         execute={"from_savepoint": savepoint, "drain": True},
     )
-    # The rule is added to the counts that were restored before its own epoch's records come.
+    # The new rule is added to the restored counts before the records of its epoch arrive.
     assert results == sorted((key, 9, what) for key in keys for what in ("r=7,s=20", "timer"))
 
 

@@ -90,7 +90,7 @@ def test_accesses_of_all_subtasks_and_epochs_are_summed(backend: str, parallelis
 
 def test_cache_hits_of_rocksdb_are_accesses_without_a_read() -> None:
     count = run(EVERY_ACCESS, "rocksdb").metrics().totals.state_metrics["words"].states["count"]
-    # In each of two epochs each of three keys is read from the database once.
+    # Each of two epochs reads each of three keys from the database once.
     assert (count.accesses, count.cache_misses, count.cache_hits) == (24, 6, 18)
     assert run(EVERY_ACCESS, "heap").metrics().totals.state_metrics["words"].states["count"].cache_hits is None
 

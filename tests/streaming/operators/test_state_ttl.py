@@ -210,7 +210,7 @@ def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp
     ).sink_to(ParquetSink(tmp_path / "rows"))
     environment.execute("count", trigger={"availableNow": True}).await_termination()
     rows = spark.read.parquet(str(tmp_path / "rows")).select("epoch", "user", "short", "long").collect()
-    # Within a micro-batch time stands still, so even a millisecond lasts to its end.
+    # Time does not advance within a micro-batch, so even a TTL of one millisecond lasts until its end.
     assert sorted(tuple(row) for row in rows) == [
         (0, "ann", 1, 1),
         (0, "ann", 2, 2),
@@ -239,6 +239,6 @@ def test_a_clock_that_goes_back_does_not_extend_ttl(tmp_path: Path, backend: str
     job = tmp_path / "job"
     run(Visits(StateTtlConfig(100)), CLICKS, backend, job, ManualClock(1000))
     run(Visits(StateTtlConfig(100)), CLICKS, backend, job, ManualClock(0))
-    # What was written by the clock that is behind lives as long as if it had been right.
+    # Entries written while the clock was behind live as long as with a correct clock.
     rows, _ = run(Visits(StateTtlConfig(100)), CLICKS, backend, job, ManualClock(1099))
     assert rows == [same("ann", times) for times in (5, 6)]

@@ -1,6 +1,6 @@
 """numpy scalars as values, keys and in rows: the Python value if exact, an error otherwise.
 
-numpy is not needed: the stand-ins behave as its scalars do. Where it is installed, its own scalars are played too.
+numpy is not needed, because stand-ins behave like its scalars. If it is installed, its own scalars are tested too.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_whole_numbers_are_durations(numpy: Any) -> None:
 
 
 class Timestamp(datetime.datetime):
-    """A time with nanoseconds, as that of pandas."""
+    """A time with nanoseconds, like that of pandas."""
 
     nanosecond = 0
 

@@ -1,4 +1,4 @@
-"""Which copies of broadcast state an epoch may end with, by the acknowledgements."""
+"""The copies of broadcast state that subtasks acknowledge at the end of an epoch must be equal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_different_copies_are_reported_with_the_state_and_the_subtasks() -> None
     reported = "operator 'op', epoch 7: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
     with pytest.raises(EpochError, match=reported):
         check((copy(part("a")),), (copy(part("a")),), (copy(part("b")),))
-    # The first that has a copy is the one that others are held to, whoever has none.
+    # All copies are compared with the first one. Subtasks without a copy are skipped.
     with pytest.raises(EpochError, match="'rules' in subtasks 1 and 2 differ"):
         check(None, (copy(part("a")),), (copy(part("b")),))
     with pytest.raises(EpochError, match="'other' in subtasks 0 and 1 differ"):
@@ -71,7 +71,7 @@ def test_an_empty_copy_counts_as_a_copy() -> None:
 
 def test_unknown_copies_are_not_compared() -> None:
     check((copy(part(None)),), (copy(part("a")),), (copy(part("a")),))
-    # Behind a change of its schema a copy may be in two parts.
+    # After a schema change, a copy may consist of two parts.
     check((copy(part("a"), part("b", start=1, envelopes=MORE)),), (copy(part("c")),))
     for mode in (OperatorStateMode.SPLIT, OperatorStateMode.UNION):
         elements = {"element": ENVELOPES["value"]}

@@ -17,7 +17,7 @@ DUE_AT_9, DUE_AT_27 = ([TimersDue("windows", event_time_ms=time_ms)] for time_ms
 
 
 def event_time(sources: int = 1) -> EventTime:
-    """Windows over so many sources, which become idle after 100 ms."""
+    """Windows over this many sources, which become idle after 100 ms."""
     graph = StreamGraph()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at").with_idleness(100)
     streams = [DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)]
@@ -87,7 +87,7 @@ def test_idleness_of_a_source_is_due_when_timers_depend_on_it_and_not_before() -
     now = EpochWatermarks(event_time(sources=3), None, now_ms=1000)
     assert now.next_epoch_ms([TimersDue("windows", processing_time_ms=5)]) == 5
     now = now.after([*seen(12), *seen(50, 1)], 1050)
-    # The third has had no record since the start, then the first is waited for.
+    # The third source, without a record since the start, becomes idle first. The first source follows.
     assert now.of("windows") == MIN_TIMESTAMP
     assert now.next_epoch_ms(DUE_AT_9) == 1101
     assert now.after([], 1101).are_due(DUE_AT_9)
@@ -102,7 +102,7 @@ def test_a_job_without_event_time_has_no_watermarks() -> None:
         assert one.state() is None
         assert times(one) == (MIN_TIMESTAMP, MIN_TIMESTAMP)
         assert one.next_epoch_ms(DUE_AT_9) is None
-    # A drain is the end for its operators, too: what they have under way is waited for.
+    # For operators, a drain is the end of time. The job waits for their requests in flight.
     assert times(none.at_the_end()) == (MIN_TIMESTAMP, MAX_TIMESTAMP)
     assert none.at_the_end().state() is None
 
@@ -131,5 +131,5 @@ def test_a_spark_processor_needs_an_epoch_whenever_its_watermark_has_advanced() 
     moved = first.after(seen(12), 1000)
     assert [one.next_epoch_ms([]) for one in (first, moved, moved.after([], 1000))] == [None, MIN_TIMESTAMP, None]
     assert moved.after(seen(12), 2000).next_epoch_ms([]) is None
-    # Nobody else has anything to do then.
+    # Other operators need no further epoch.
     assert EpochWatermarks(event_time(), None).after(seen(12), 1000).next_epoch_ms([]) is None

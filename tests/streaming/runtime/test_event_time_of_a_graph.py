@@ -36,10 +36,10 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
 
 
 def graph_of(build: Build, sources: int = 2) -> Any:
-    """A job over so many sources; the result of a function on their streams goes to a sink."""
+    """A job over this many sources; the streams that ``build`` returns go to sinks."""
     graph = StreamGraph()
     built = build([DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)])
-    # Every job has an operator with state; this one does without time.
+    # Every job needs an operator with state. This one has no event time.
     beside = DataStream(graph, graph.add(SourceNode(sources, f"source-{sources}"))).key_by("k")
     beside.process(Nothing(), uid="nothing", schema=SCHEMA).sink_to([], uid="beside")
     for place, stream in enumerate(built if isinstance(built, list) else [built]):

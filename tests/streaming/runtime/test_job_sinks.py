@@ -177,7 +177,7 @@ def test_a_committable_is_given_to_the_sink_that_staged_it(tmp_path: Path) -> No
     noted = {"sink": sink.identity}
     JobSinks({"sink": same}).check_commits(checkpoint({"sink": staged(b"rows")}, noted))
     JobSinks({"sink": FrameSinkAdapter(NoopSink())}).check_commits(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
-    # Older checkpoints do not say whose it is.
+    # Older checkpoints do not contain the identity of the sink.
     JobSinks({"sink": other}).check_commits(checkpoint({"sink": staged(b"rows")}, {}))
     # There is nothing to commit.
     JobSinks({"sink": other}).commit_again(checkpoint({"sink": staged(b"")}, {"sink": "noop"}))
@@ -193,7 +193,7 @@ def test_nothing_is_committed_if_a_sink_is_missing() -> None:
     with pytest.raises(JobRestoreError, match="staged by another sink: b, not none"):
         JobSinks({"sink": first}).commit_again(found)
     assert reported == []
-    # One that was added since has nothing to commit.
+    # A sink that was added later has nothing to commit.
     JobSinks({"sink": first, "late": Noting("b", reported), "third": Noting("c", reported)}).commit_again(found)
     assert reported == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 

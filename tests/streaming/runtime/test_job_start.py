@@ -128,7 +128,7 @@ def test_keys_of_another_type_are_rejected_before_anything_changes(
 ) -> None:
     run(tmp_path / "job", [{"key": "a"}])
     before = files(tmp_path / "job")
-    # Without a record the schema tells it; without a schema the first element does.
+    # The key type comes from the schema if there is no element, and from the first element if there is no schema.
     elements = [] if key is None else [{"key": key}]
     with pytest.raises(StateMigrationException, match="key"):
         run(tmp_path / "job", elements, schema=schema)

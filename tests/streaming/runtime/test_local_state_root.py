@@ -68,7 +68,7 @@ class Host:
         return {job.name: {path.name for path in job.iterdir() if path.is_dir()} for job in jobs}
 
     def age(self, job: LocalStateRoot, seconds: float) -> None:
-        """Set the last use of a job's local state to that long ago."""
+        """Set the last use of a job's local state to this many seconds ago."""
         then = time.time() - seconds
         os.utime(self.root / job.job_id / "JOB", (then, then))
 
@@ -227,7 +227,7 @@ def test_a_host_is_cleaned_up_by_one_process_at_a_time(host: Host) -> None:
     long_ago = time.time() - 2 * SWEEP_INTERVAL_S
     os.utime(swept, (long_ago, long_ago))
     with open(swept, "rb") as looked_over:
-        # Whoever is at it holds the file, be it only to read.
+        # Every process that checks the directories locks this file, even to read it.
         fcntl.flock(looked_over, fcntl.LOCK_SH)
         host.epoch(job)
         assert other.job_id in host.left()

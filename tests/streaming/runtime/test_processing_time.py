@@ -1,4 +1,4 @@
-"""The time of an epoch: that of Spark's batch, equal in a replay, and never before the former epoch."""
+"""The processing time of an epoch is that of Spark's batch, is equal in a replay, and never goes back."""
 
 from __future__ import annotations
 

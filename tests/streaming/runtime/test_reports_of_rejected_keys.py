@@ -60,7 +60,7 @@ def test_a_report_starts_with_rejected_keys_and_no_state_in_it_looks_compatible(
     assert "as is" not in str(report)
     with pytest.raises(StateMigrationException) as rejected:
         report.raise_if_incompatible()
-    # Both states would fit: what is rejected is the keys, once.
+    # Both states are compatible. Only the keys are rejected, and each reason is in the error once.
     rejections = [
         one.reason for one in report.key_compatibility.issues if one.compatibility is FieldCompatibility.REJECT
     ]

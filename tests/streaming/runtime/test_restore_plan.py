@@ -1,4 +1,4 @@
-"""State rejected before a start, and the handles of each subtask, at both sides of every limit."""
+"""State rejected before a start, and the handles of each subtask, on both sides of every limit."""
 
 from __future__ import annotations
 

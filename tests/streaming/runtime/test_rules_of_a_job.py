@@ -39,7 +39,7 @@ class Remember(KeyedProcessFunction[str, Any, Any]):
 
 @frozen
 class AsTextPlan(Plan):
-    """A number becomes its digits."""
+    """Converts a number to its digits."""
 
 
 class AsTextConversion(Conversion):
@@ -85,7 +85,7 @@ def test_a_job_checks_and_migrates_with_its_passed_rules(tmp_path: Path, backend
     with pytest.raises(StateMigrationException, match="'last'"):
         run(tmp_path, backend, StringSerializer(), "8")
     assert run(tmp_path, backend, StringSerializer(), "8", rules=rules_with_text()) == [("7", ["7"])]
-    # What is migrated is migrated: the next run needs them no more.
+    # The state is migrated now, so the next run needs no rules.
     assert run(tmp_path, backend, StringSerializer(), "9") == [("8", ["7", "8"])]
 
 

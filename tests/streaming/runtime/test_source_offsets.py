@@ -112,7 +112,7 @@ def test_an_offset_without_identities_is_as_in_earlier_versions(tmp_path: Path) 
 def test_a_split_with_another_identity_is_an_error() -> None:
     stored = SplitOffset({"a": 5, "b": 3}, {"a": "first", "b": "b"})
     assert stored.identified_by(Numbers(), "here", "x=") == stored
-    # Split b did not say its identity, so the stored one is kept.
+    # Split b reported no identity, so the stored one is kept.
     assert stored.identified_by(IdentifiedNumbers(), "here", "x=") == stored
     assert SplitOffset({"a": 5}).identified_by(IdentifiedNumbers(), "here", "x=").identities == {"a": "first"}
     other = evolve(stored, identities={"a": "other"})

@@ -140,7 +140,7 @@ def test_own_checkpoints_have_precedence_and_record_their_origin(job: Checkpoint
     assert starting_point(job, stranger, None, True).restored_from is None
     with pytest.raises(JobRestoreError, match=r"checkpoints of its own \(the newest is 8\)"):
         starting_point(job, stranger, path, True)
-    # The directory knows it even where the checkpoint does not.
+    # The job directory contains the origin, even if the checkpoint does not.
     begin(job, starting_point(job, None, path, True))
     assert starting_point(job, stranger, path, True).own_checkpoint == stranger
 

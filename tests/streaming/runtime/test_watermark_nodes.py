@@ -21,7 +21,7 @@ from statebackend.streaming.time.watermark_generators import Watermark
 
 @frozen(eq=False)
 class Operator:
-    """The operator members that are needed here."""
+    """The operator members that these tests need."""
 
     kind = NodeKind.OPERATOR
 

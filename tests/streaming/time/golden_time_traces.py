@@ -1,4 +1,4 @@
-"""Flink's traces of parts that are driven as objects, and the notation of their output."""
+"""Flink's traces of single components, and the notation of their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scenarios(group: str) -> list[dict[str, Any]]:
 
 
 def with_pairs_tied(scenario: dict[str, Any]) -> dict[str, Any]:
-    """A trace in which the pairs of a firing session are a tie, because their order is undefined."""
+    """The trace with the pairs of a firing session marked as a tie, because their order is undefined."""
     operator = scenario["operator"]
     is_join = not isinstance(operator, list) and operator["type"] == "window_join"
     if not is_join or not scenario.get("values_unordered", False):

@@ -207,7 +207,7 @@ def test_an_active_channel_is_never_dropped() -> None:
     source.epoch(0, a=11, b=21)
     source.epoch(150, a=12)
     assert [one.is_idle for one in source.channels.snapshot()] == [False, True]
-    # Behind a restore nobody knows when the active one was so last.
+    # After a restore, the last activity of the active channel is unknown.
     for following in (source.restored(), source):
         following.epoch(160, c=31)
         assert following.names == ["a", "c"]
@@ -222,7 +222,7 @@ def test_more_active_channels_than_the_limit_are_rejected_without_changes() -> N
     with pytest.raises(StreamJobError, match="more than 2 channels"):
         source.epoch(200, c=1, d=2, e=3)
     assert source.channels.snapshot() == before
-    # The two are idle after this epoch, and may be forgotten for others.
+    # Both channels are idle after this epoch, and may be dropped for others.
     source.epoch(200)
     source.epoch(300, c=31, d=41)
     assert source.names == ["c", "d"]
@@ -331,7 +331,7 @@ def test_no_order_of_epochs_decreases_a_source(
     assert statuses == [("idle", "active")[at % 2] for at in range(len(statuses))]
 
 
-# Whether a channel called "" is one of several is not known at once after a restore.
+# After a restore, it is not known at once whether a channel "" is one of several. So all channels have names here.
 epochs_of_named = st.lists(st.tuples(st.just(0), st.dictionaries(st.sampled_from("abc"), times)), max_size=20)
 
 

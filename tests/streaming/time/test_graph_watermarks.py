@@ -24,7 +24,7 @@ def node(name: str, *inputs: str | tuple[str, ...], **options: bool) -> Watermar
 
 
 def reported(reactions: Sequence[NodeReaction]) -> list[str]:
-    """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not get."""
+    """``a=5`` for a node that advances, ``a idle`` for a status; in parentheses if it is not forwarded."""
     texts = [
         f"{one.node}={one.element.timestamp_ms}"
         if isinstance(one.element, Watermark)
@@ -81,7 +81,7 @@ def test_nested_unions_are_channels_of_their_readers() -> None:
     for source, time in [("x", 10), ("y", 5), ("z", 3)]:
         graph.take(source, Watermark(time))
     assert graph.watermark_of("last") == 3
-    # A valve within the inner union would flush 10 here and be idle.
+    # A valve in the inner union would emit 10 here and become idle.
     assert reported([*graph.take("x", IDLE), *graph.take("y", IDLE)]) == []
     assert reported(graph.take("z", IDLE)) == ["last=10", "last idle"]
 
@@ -202,7 +202,7 @@ def test_a_new_graph_has_no_times() -> None:
     assert graph.watermark_of("c") == MIN_TIMESTAMP
 
 
-# All but the end of time, which is not kept.
+# All times except the end of time, which is not stored.
 times = st.integers(0, 12) | st.sampled_from([MIN_TIMESTAMP, MIN_TIMESTAMP + 1, MAX_TIMESTAMP - 1])
 elements = st.builds(Watermark, times) | st.sampled_from([IDLE, ACTIVE])
 events = st.lists(st.tuples(st.sampled_from("stuv"), elements), max_size=40)

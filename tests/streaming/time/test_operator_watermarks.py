@@ -98,7 +98,7 @@ def test_channels_that_all_end_while_idle_do_not_advance_the_operator(inputs: li
     operator.take(last, "b", Watermark(10))
     operator.take(0, "a", IDLE)
     assert operator.take(0, "a", END_OF_TIME) == ()
-    # The largest watermark of all that are idle counts, ended or not, as in Flink.
+    # As in Flink, the largest watermark of all idle channels counts, ended or not.
     assert operator.take(last, "b", IDLE) == (Watermark(20), IDLE)
     assert operator.take(last, "b", END_OF_TIME) == ()
     assert operator.has_ended
@@ -172,7 +172,8 @@ def test_an_operator_that_becomes_idle_by_a_restore_reports_it_after_the_waterma
     operator.take(0, "a", Watermark(20))
     operator.take(0, "b", Watermark(10))
     operator.take(0, "a", IDLE)
-    # Whoever holds it is gone, and the other is idle; behind that status nobody would hear of a watermark.
+    # The channel that held the watermark back is removed, and the other one is idle. The watermark must come before
+    # that status, because no reader takes a watermark after it.
     fewer = OperatorWatermarks([["a"]])
     assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20), IDLE)
 

@@ -273,7 +273,7 @@ def test_no_order_of_events_decreases_its_watermark(
 
 
 def test_any_end_of_time_from_upstream_is_forwarded() -> None:
-    # It need not be the object that this process calls so: it may have come from another one.
+    # The watermark may come from another process, so it need not be the object `END_OF_TIME`.
     assert bounded().on_upstream(Watermark(MAX_TIMESTAMP)) == (END_OF_TIME,)
     assert bounded().on_upstream(Watermark(MAX_TIMESTAMP - 1)) == ()
 

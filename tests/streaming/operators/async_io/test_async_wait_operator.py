@@ -1,6 +1,6 @@
 """An async operator, record by record, with coroutines and a clock controlled by the test.
 
-The cases are those of Flink's AsyncWaitOperatorTest, and what else may come from a function.
+It covers the cases of Flink's AsyncWaitOperatorTest, and more results and errors of functions.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def test_ten_thousand_records_pass_a_queue_of_one() -> None:
 
 
 def immediate(asking: Asking) -> Any:
-    """Step the loop only as needed by such a coroutine."""
+    """Step the loop twice, which is enough for a coroutine that returns immediately."""
     requests = asking.requests
 
     def outcomes(wait_s: float) -> Any:
@@ -275,7 +275,7 @@ def test_restored_records_waiting_for_capacity_are_not_overtaken(order: Emission
             operator.let_watermarks_out()
             assert asking.output == [0, 1, 2, 3, 4, ("W", 9)]
         operator.prepare_snapshot()
-        # What has not come out goes into the next snapshot, and nothing is left out.
+        # Records that were not emitted are in the next snapshot, and none is lost.
         records = [one for one in asking.output if one != ("W", 9)]
         assert records == list(range(5 - len(asking.stored)))
 

@@ -97,7 +97,7 @@ def test_an_exception_of_a_coroutine_is_reported_and_the_loop_continues(
 
 
 def test_a_future_completed_by_another_thread_is_noticed(requests: LoopRequests) -> None:
-    """Without waking the loop, which asyncio forbids, but programs do."""
+    """The thread does not wake the loop when it completes the future. asyncio forbids this, but programs do it."""
     futures: concurrent.futures.Future[asyncio.Future[Any]] = concurrent.futures.Future()
 
     async def waiting() -> Any:
@@ -180,7 +180,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(caplog: pytest.
     assert begun.wait(LONG_S)
     requests.close()
     loop.run(giving())
-    # Other threads and what is collected meanwhile may log what they like.
+    # Other threads and the garbage collector may log other messages meanwhile.
     reported = [
         one.getMessage() for one in caplog.records if one.name == "statebackend.streaming.operators.async_requests"
     ]
@@ -219,7 +219,7 @@ def test_a_blocked_loop_is_abandoned_and_the_next_operator_gets_another(
 
 
 class StoodStill(threading.Event):
-    """An object that is awaited while the process is paused: the timeout is over afterwards."""
+    """An event whose first wait times out, as if the process had been paused."""
 
     has_stood_still = False
 

@@ -1,4 +1,4 @@
-"""When an async operator may emit what: its queue as a table, without a coroutine."""
+"""The queue of an async operator: which results and watermarks it may emit, and when."""
 
 from __future__ import annotations
 

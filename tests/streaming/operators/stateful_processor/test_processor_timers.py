@@ -66,8 +66,8 @@ def test_records_precede_timers_and_timers_are_in_time_order(tmp_path: Path, bac
         ("a", "1 rows at 0, [5000, 10000, 15000]"),
         ("c", "1 rows at 0, []"),
     ]
-    # What a record deletes does not fire although it is due, what is due when it is registered fires at once, and what
-    # a timer registers in the next epoch.
+    # A timer that a record deletes does not fire, even if it is due. A timer that is due at its registration fires at
+    # once. A timer that a timer registers fires in the next epoch.
     assert epochs.epoch(10_000, ("a", 10_011, [], [5000]), ("b", 10_012, [10, 9999, 10_001, 1007], [])) == [
         ("a", "1 rows at 10000, [10000, 15000]"),
         ("b", "1 rows at 10000, [10, 1007, 9999, 10001]"),
@@ -95,7 +95,7 @@ def test_a_timer_fires_once_for_any_number_of_registrations_and_deletions(
     epochs = EpochDrive(tmp_path, backend, Timed(), mode)
     epochs.epoch(0, ("a", 1, [100, 100], []))
     assert epochs.next_timer == 100
-    # The first is deleted by one record of the epoch in which it is due, and registered again by the next.
+    # One record deletes the first timer in the epoch in which it is due. The next record registers it again.
     assert epochs.epoch(100, ("a", 101, [], [100, 100, 5]), ("a", 102, [100, 50], []), ("a", 103, [], [50])) == [
         ("a", "3 rows at 100, [100]"),
         ("a", "timer 100 at 100, [100]"),
@@ -119,7 +119,7 @@ def test_timers_stored_by_an_older_version_fire_once_each(
 ) -> None:
     epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     with monkeypatch.context() as older:
-        # It had them in the timer service at their own time.
+        # The older version registered timers in the timer service at their own times.
         older.setattr(ProcessorTimers, "_in_service", lambda timers, timestamp_ms: timestamp_ms)
         epochs.epoch(0, ("a", 1, [5007, 5008, 9000], []))
     reported = [text.split(" at ")[0] for _, text in epochs.epoch(5009)]
@@ -171,7 +171,7 @@ def run_in_job(
 
 def test_event_time_timers_fire_in_jobs_and_are_in_savepoints(tmp_path: Path, backend: Any) -> None:
     job, results = run_in_job([("a", 5), ("b", 1), ("a", 12), ("c", 5)], backend)
-    # The record of c is not after the watermark that the first two have made.
+    # The record of c is late: its time is not after the watermark of the first two records.
     assert results == [("a", "last 5 at 0"), ("b", "last 1 at 0"), ("a", "last 12 at 5"), ("b", "timer 11 at 12")]
     savepoint = job.savepoint(tmp_path / "savepoint").path
     other = next(one for one in BACKENDS.values() if one is not backend)

@@ -35,7 +35,7 @@ from typeserializers.opaque import PickleSerializer
 from typeserializers.times.timers import GLOBAL_WINDOW
 
 ELEMENT = "key string, values array<bigint>"
-"""A record of the traces; behind a first stage, ``values`` are those that were folded."""
+"""A record of the traces. After a first stage, ``values`` are the folded values."""
 
 
 class Element(NamedTuple):

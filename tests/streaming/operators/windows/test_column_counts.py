@@ -137,7 +137,7 @@ class Columns:
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("contents", [COUNT, AGGREGATES], ids=["count", "aggregates"])
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
-# The window ends where the watermark is.
+# The end of the window equals the watermark.
 @example([[("a", 12)], [("a", 5)]], 0)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_columns_and_objects_return_the_same_rows_including_late_ones(
@@ -339,7 +339,7 @@ def test_every_type_has_the_same_bytes_and_results_in_columns(
         runs.append(OperatorTestHarness(harness, state_backend(backend), operator, schemas=(EVERY_SCHEMA,)))
     for records in batches:
         runs[0].operator.process_batch(0, wide_batch(records, harness.key_group, EVERY_SCHEMA, zone))
-        # Records of one batch are folded in their order, and the sums of these floats do not depend on it.
+        # Records of one batch are folded in order, and the sums of these floats do not depend on the order.
         runs[1].records(*[(record[0], record[:-1], record[-1]) for record in records])
         for run in runs:
             run.snapshot()

@@ -130,7 +130,8 @@ def test_a_processing_time_timer_removes_no_event_time_window(harness: BackendHa
     run = WindowRun(harness, HEAP, by_the_clock)
     run.records(("a", 1, 1))
     [window] = HOURLY.assign_windows(1, 1)
-    # The clock passes the end of the window, which in event time has not come: it fires next when the clock goes on.
+    # Processing time passes the end of the window, but event time does not. The trigger fires again when processing
+    # time advances.
     for run.context.now_ms in (5, 9):
         run.operator.on_processing_time_timer(run.context.now_ms, "a", run.harness.key_group("a"), window)
         run.timers.delete_processing_time_timer(window, run.context.now_ms)
@@ -182,7 +183,7 @@ def test_no_state_outlives_merged_sessions_with_any_trigger(trigger: Any, harnes
     run = WindowRun(harness, HEAP, sessions.aggregate(Sum()))
     run.records(("a", 1, 0), ("a", 2, 12), ("a", 4, 6))
     run.watermark(MAX_TIMESTAMP)
-    # Timers by the clock of those that were taken in find nothing any more, and go when they are due.
+    # Processing-time timers of merged-away windows find no window. They are removed when they are due.
     run.processing_time(100)
     assert run.entries() == {}
 

@@ -13,14 +13,14 @@ from tests.local.golden_jobs import play
 from tests.streaming.operators.windows.window_model import MAX_TIME, MIN_TIME, WindowModel
 from tests.streaming.time.golden_time_traces import GOLDEN, comparable, in_one_order, scenarios
 
-# What the model knows nothing of: records without timestamps, and what is rejected.
+# The model does not cover records without timestamps, nor rejected jobs.
 OTHERS = ("global_no_timestamp", "session_window_state_rejected")
 RECORDED = [
     pytest.param(scenario, id=scenario["name"])
     for group in sorted(path.stem for path in GOLDEN.glob("windows_*.json"))
     for scenario in scenarios(group)
     if scenario["operator"]["type"] == "window" and "quirk" not in scenario and scenario["name"] not in OTHERS
-    # A dynamic gap of 0, which fails.
+    # A dynamic gap of 0 fails.
     if not any("error" in entry for entry in scenario["expected"])
 ]
 
@@ -79,14 +79,15 @@ def cases() -> Iterator[Any]:
         operator = {"type": "window", "assigner": assigner, "trigger": given, "function": {"type": next(functions)}}
         yield name, operator, next(lateness)
     for name, evictor, after in itertools.product(("overlapping", "global"), EVICTORS, (False, True)):
-        # What a reduction of none gives is not defined.
+        # An evictor may leave no element, and the result of reducing none is undefined. So only process functions are
+        # used.
         operator = {"type": "window", "assigner": ASSIGNERS[name], "evictor": {**evictor, "after": after}}
         operator |= {"trigger": {"type": "count", "n": 2}, "function": {"type": "process"}}
         yield name, operator, next(lateness)
 
 
 def completed(name: str, operator: dict[str, Any], lateness: int) -> dict[str, Any]:
-    """Completed with all allowed options."""
+    """The operator with all allowed options."""
     if name != "global":
         operator = {**operator, "allowedLateness": lateness, "lateTag": "late"}
     if operator["function"]["type"] in ("reduce", "aggregate"):
@@ -111,7 +112,7 @@ def stream(seed: str, kind: str) -> list[dict[str, Any]]:
         record = {"key": draw.choice("aab"), "ts": now + draw.randint(-11, 5), "value": value}
         events.append({"record": record})
         now += draw.choice([0, 0, 1, 2])
-    # A global window that fires at intervals would do so to the end of time.
+    # A global window that fires at intervals would do so until the end of time, so its stream only becomes idle.
     return [*events, {"idle": True}] if kind == "global" else [*events, {"end": True}]
 
 
@@ -129,6 +130,6 @@ def test_a_job_emits_what_the_rules_define(operator: dict[str, Any], request: py
     assert any("out" in entry for entry in expected)
     actual = play({"operator": operator, "input": events}, backend="heap")
     for entry in (*actual, *expected):
-        # Of windows of a key that fire at one time, none is the first.
+        # The order of windows of a key that fire at the same time is undefined.
         entry.get("out", {}).pop("gfires", None)
     assert_equal(actual, expected, expected, kind.startswith("session"))

@@ -1,4 +1,4 @@
-"""The harness of operators with an operator of windows in it."""
+"""The operator harness with a window operator."""
 
 from __future__ import annotations
 

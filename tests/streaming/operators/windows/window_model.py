@@ -218,7 +218,7 @@ class WindowModel:
     operator: Given
     watermark: int = MIN_TIME
     timers: dict[tuple[int, str, Window], None] = field(factory=dict)
-    """By the order in which they were registered."""
+    """In the order of their registration."""
     trigger_state: dict[tuple[str, Window], Any] = field(factory=dict)
     held: dict[tuple[str, Window], list[Held]] = field(factory=dict)
     open_sessions: set[tuple[str, Window]] = field(factory=set)
@@ -236,7 +236,7 @@ class WindowModel:
             elif "idle" in event or "active" in event:
                 self._set_idle(is_idle="idle" in event)
             elif not self.is_idle:
-                # An idle source has no watermark, not even the one at its end.
+                # An idle source sends no watermark, not even the one at its end.
                 self._advance(event.get("watermark", MAX_TIME))
         return self.entries
 
@@ -382,6 +382,6 @@ class WindowModel:
         if side is not None:
             entry["side"] = side
         if timer is not None:
-            # What timers of one time emit, of other keys and windows, may come in any order.
+            # Timers of one time may emit in any order, if their keys or windows differ.
             entry["tie"] = timer
         self.entries.append(entry)
