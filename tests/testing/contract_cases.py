@@ -121,7 +121,7 @@ class Case:
     misfits: Sequence[Any] | None = None
     equal: Callable[[Any, Any], bool] | None = None
     different: Sequence[ts.TypeSerializer[Any]] = ()
-    """Serializers of the same class that are configured otherwise."""
+    """Serializers of the same class with another configuration."""
 
 
 STRING, LONG, INT = ts.StringSerializer(), ts.LongSerializer(), ts.IntSerializer()
@@ -295,7 +295,7 @@ CASES: dict[str, Case] = {
             ts.RowSerializer([INT]),
         ],
     ),
-    # The names are not part of what is written: a restored serializer reads rows without them.
+    # Names are not written with a value: a restored serializer reads rows without them.
     "row-named": Case(
         lambda: ts.RowSerializer([INT], ["n"]), [ts.Row.named({"n": 5})], equal=lambda a, b: a.fields == b.fields
     ),

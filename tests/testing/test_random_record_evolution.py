@@ -1,7 +1,7 @@
-"""Random record classes and evolutions: the compatibility result equals what happens to the bytes.
+"""Random record classes and evolutions: the compatibility result agrees with the effect on stored values.
 
-A record is a list of fields of random types. An evolution is a list of steps, and each step says what it does to the
-class and to the values, and how severe it is. The expected result follows from the steps alone.
+A record is a list of fields of random types. An evolution is a list of steps. Each step declares its effect on the
+class and on the values, and its severity. The expected result follows from the steps alone.
 """
 
 from __future__ import annotations

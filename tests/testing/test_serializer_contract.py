@@ -83,7 +83,7 @@ def test_every_serializer_with_a_configuration_is_compared_with_others_of_its_cl
 
 
 class Unsaid(ts.CompiledTypeSerializer[Any]):
-    """Declares nothing about its configuration: its snapshot does."""
+    """Declares no configuration, although its snapshot has one."""
 
     def __init__(self, inner: ts.TypeSerializer[Any]) -> None:
         self.inner = inner
@@ -118,7 +118,7 @@ class UnsaidSnapshot(CompositeTypeSerializerSnapshot[Any, Unsaid]):
 
 
 class Forgetful(Unsaid):
-    """Declares that it has none."""
+    """Declares that it has no configuration."""
 
     def configuration(self) -> Any:
         return ()

@@ -101,7 +101,7 @@ class DoublesAnEpoch(TableSink):
 
 
 class LeaksInItsRepr(TableSink):
-    """Has its password in its text, as of a class with generated `__repr__`."""
+    """Shows its password in its text, like a class with a generated `__repr__`."""
 
     def __repr__(self) -> str:
         return f"TableSink({self.path!r}, {self._password!r})"

@@ -15,7 +15,7 @@ from statebackend.testing.serializers import SerializerContract
 from statebackend.testing.upgrades import UpgradeContract
 from typeserializers import IntSerializer, StringSerializer, TypeSerializer
 
-# No other test may meet the names of the guide: they are registered for the whole process.
+# Names are registered for the whole process, so other tests must not use those of the guide.
 _DOCS = Path(__file__).parents[2] / "docs"
 _PAGES = ("writing-a-snapshot.md", "writing-a-composite-snapshot.md")
 _GUIDE = "".join((_DOCS / page).read_text() for page in _PAGES).replace('"my.', '"tests.guide.')

@@ -1,4 +1,4 @@
-"""Inputs that end while they or others are idle: time waits for all, and an idle end makes nothing active."""
+"""Inputs that end while some are idle: time waits for all inputs, and the end of an idle one activates nothing."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_watermark_of_the_test_counts_with_a_strategy() -> None:
         payments.watermark(9)
         assert [tuple(row) for row in harness.taken_records("totals")] == [("a", 0, 3)]
         assert harness.watermarks()["payments"] == 9
-        # Time does not go back, and the strategy goes on from there.
+        # A lower watermark is ignored, and the strategy continues from the current one.
         payments.watermark(8)
         assert harness.taken() == []
         payments.send(("a", 30, 4))

@@ -113,7 +113,7 @@ def test_a_snapshot_continues_with_another_backend_and_parallelism(tmp_path: Pat
         harness.source("in").watermark(14)
         harness.taken()
         snapshot = harness.snapshot(tmp_path / "snapshot")
-        # The harness goes on, and the snapshot does not.
+        # The harness continues, and the snapshot does not change.
         harness.source("in").watermark(15)
         assert sorted(harness.taken_records("out")) == [(key, 1) for key in keys]
     with JobTestHarness(remembering, backend=after, parallelism=3, from_snapshot=snapshot) as restored:
@@ -335,7 +335,7 @@ def test_a_watermark_waits_for_earlier_async_results() -> None:
     with JobTestHarness(build) as harness:
         harness.source("in").send(("a", 1), timestamp_ms=3)
         harness.source("in").end()
-        # The answer may have been there before the end.
+        # The request may complete before the input ends.
         [answer, end] = harness.taken()
         assert (tuple(answer.record), answer.timestamp_ms) == (("a", 10), 3)
         assert end == EmittedWatermark("out", MAX_TIMESTAMP)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Before the runs inside this one, which forget again what they import.
+# Imported before the nested runs, because these remove the modules that they import.
 import statebackend.testing.lock_check  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -57,7 +57,7 @@ class Program:
         self.is_as(PROGRAM)
 
     def is_as(self, program: str) -> None:
-        # Each has a size of its own, or the compiled module of the same second would be taken.
+        # Each version has another size. Otherwise Python would reuse the compiled module of the same second.
         self.versions += 1
         self.pytester.makepyfile(program_under_lock=f"{program}\n#{' version' * 8 * self.versions}")
 
@@ -129,7 +129,7 @@ def test_every_lock_of_a_history_must_be_compatible(pytester: pytest.Pytester) -
     program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
     program.is_as(PROGRAM.replace('    note: str = ""\n', ""))
     program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
-    # Of the newest lock it is a field with a default, of the one before another type.
+    # Relative to the newest lock, this is a field with a default. Relative to the lock before, its type has changed.
     program.is_as(PROGRAM.replace('note: str = ""', "note: int = 0"))
     result = program.tested()
     result.assert_outcomes(failed=1)
