@@ -1,7 +1,7 @@
 """A backend of another distribution, found by its entry point, passes the complete contract and runs jobs.
 
-Its package is not on the path of the tests: it is installed here, as its pyproject.toml says, into a temporary
-directory, by hand, since a machine without a network may have no build tools.
+Its package is not on the path of the tests. The tests install it into a temporary directory, as its pyproject.toml
+says. They do it without build tools, because these may need a network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keyed state in SQLite: a state backend as another distribution would bring it.
+"""Keyed state in SQLite: an example of a state backend in another distribution.
 
-It uses nothing of `statebackend` but what docs/writing-a-backend.md and docs/backend-rules.md name.
+It uses only the parts of `statebackend` that docs/writing-a-backend.md and docs/backend-rules.md name.
 """
 
 from sqlite_state.state_store import SqliteStateBackend, SqliteStateStore

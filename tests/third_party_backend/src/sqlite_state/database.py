@@ -3,9 +3,9 @@
     row     := key_group, key, namespace, part, value
     part    := empty for a value | the user key of a map entry | u64(chunk number) of a list
 
-Rows are sorted by their address, all of it bytes compared as such, which is the canonical order. Triggers write down
-the address of every row that is inserted, replaced or deleted, so that what a snapshot writes follows from what the
-handles did, and no handle has to keep account of it. Tables are filled before their triggers are made.
+Rows are sorted by their address, compared byte by byte, which is the canonical order. Triggers record the address of
+every row that is inserted, replaced or deleted. A snapshot writes these rows, so handles need not track changes. Tables
+are filled before their triggers are created.
 
 The database is a cache of the checkpoint: it lives in one transaction that is never committed, and a crash loses it.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from statebackend.state.canonical import Address
 
 Row = tuple[int, bytes, bytes, bytes, "bytes | None"]
-"""Key group, key, namespace, part, value; a value of None says that the row is gone."""
+"""Key group, key, namespace, part and value. A value of None marks a deleted row."""
 
 ADDRESS = "key_group, key, namespace, part"
 _COLUMNS = """
@@ -126,7 +126,7 @@ class StoredTable:
         cursor = self._execute(query)
         while rows := cursor.fetchmany(_FETCHED_ROWS):
             yield from rows
-            # Nothing can be fetched from a closed database, and that must not pass for the end.
+            # A closed database returns no rows, which must not look like the end of the scan.
             self._check_open()
 
 

@@ -2,7 +2,7 @@
 
     CREATE TABLE rows (key_group, key, namespace, part, value) WITHOUT ROWID      application_id "SQST", user_version 1
 
-A row without a value says that this row of an older file is gone. A state is its files, applied in order.
+A row without a value deletes this row of an older file. A state is its files, applied in order.
 """
 
 from __future__ import annotations

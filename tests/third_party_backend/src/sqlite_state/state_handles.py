@@ -142,7 +142,7 @@ class SqliteMapState(SqliteState, InternalMapState[K, V]):
         return not self.table.has(self.address())
 
     def _live_items(self, address: Any, parts: list[bytes]) -> Iterator[tuple[K, V | None]]:
-        """The former entries with current values, without removed ones."""
+        """The entries that existed at the call of `items`, with current values, without removed ones."""
         for part in parts:
             stored = self.table.get(address, part)
             if stored is not None:

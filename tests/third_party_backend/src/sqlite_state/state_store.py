@@ -1,8 +1,8 @@
 """The SQLite store of one subtask, and its configuration.
 
-State is written through to the local database at every access; only priority queues hold their changes back. What the
-barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.state.state_files`
-describes. A restore reads them all into an empty database.
+Every access writes through to the local database; only priority queues buffer their changes. A barrier writes one file
+with the rows that changed since the last barrier. `statebackend.state.state_files` describes how files form a state. A
+restore reads them all into an empty database.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROGRESS_STEP: Final = 10_000
 class WrittenSnapshot(SnapshotTask[KeyedStateSnapshot]):
     """The task of a snapshot that was written in the synchronous part.
 
-    What was written belongs to the store, whose next snapshot refers to it; so it stays if the task is cancelled.
+    Its files belong to the store, because the next snapshot references them. So they stay if the task is cancelled.
     """
 
     def __init__(self, snapshot: KeyedStateSnapshot) -> None:
@@ -126,7 +126,7 @@ class SqliteStateStore(StateStore):
         digest = self._content_digest()
         entries = written = 0
         files: list[StateFiles] = []
-        # Everything is written before anything is noted: a snapshot that fails leaves the store as it was.
+        # Write everything before recording anything: a snapshot that fails leaves the store as it was.
         for number, table in enumerate(self.tables.values()):
             changed = table.stored.changed_rows()
             entries += len(changed)
@@ -236,8 +236,8 @@ class SqliteStateStore(StateStore):
 def whole_lists(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalRow]:
     """The rows of a list state, in canonical order, with the chunks of each list as one value.
 
-    How a list is cut into chunks depends on when it was written, and must not show in a digest. The value has the
-    number of the elements in eight bytes, so that it is not a chunk.
+    The chunks of a list depend on when it was written, and must not affect a digest. The value contains the number of
+    elements in eight bytes, so that it differs from a chunk.
     """
     for (address, is_gone), run in itertools.groupby(rows, lambda row: (row[:3], row[4] is None)):
         if is_gone:
