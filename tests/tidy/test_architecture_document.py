@@ -18,7 +18,7 @@ ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 GLOSSARY = REPOSITORY / "docs" / "glossary.md"
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 TOP_MODULES = ("benchmarks", "examples", "verification")
-"""What documents name beside the packages."""
+"""Further packages that documents name."""
 NAMES_IN_FILES = {
     "statebackend.backends",
     "statebackend.checksum",
@@ -30,7 +30,7 @@ NAMES_IN_FILES = {
     "statebackend.metadata_version",
     "statebackend.operator_state",
 }
-"""What stands in durable files and packaging, and looks like a module."""
+"""Names in durable files and packaging that look like modules."""
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")

@@ -1,4 +1,4 @@
-"""A user's file with the name of one of our packages is named in one line."""
+"""A user's file that hides one of our packages is reported in one line."""
 
 from __future__ import annotations
 

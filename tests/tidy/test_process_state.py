@@ -95,7 +95,7 @@ def test_a_registration_for_one_test_is_reverted_after_it(tmp_path: Path, monkey
     for name in ("tests.process_state.Local", "tests.process_state.Former", "written_to_be_forgotten:Written"):
         with pytest.raises(UnknownSnapshotError):
             snapshot_class_for(name)
-    # Another class may have the names.
+    # The names are free again for another class.
     with process_state.own_registrations():
         register_snapshot("tests.process_state.Written")(Local)
 

@@ -1,6 +1,6 @@
 """The machine-checked code rules: import cycles, head docstrings, private names, file names.
 
-Who may import whom is in the contracts of `pyproject.toml`, which `make lint` holds the code to.
+The allowed imports between packages are contracts in `pyproject.toml`, which `make lint` checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("snapshots", "typeserializers", "migration", "statebackend")
 VERIFICATION = ("verification",)
-"""It shows that the packages keep their promises, and follows the same rules."""
+"""Verification follows the same rules, because it checks the promises of the packages."""
 NAMES_OF_LIBRARIES = {
     "_fields",
     "_field_types",
@@ -35,7 +35,7 @@ NAMES_OF_LIBRARIES = {
     "_python_includes",
     "_SpecialForm",
 }
-"""What NamedTuples, enums, typing and PySpark document or leave no other way to."""
+"""Private names of NamedTuples, enums, typing and PySpark that are documented or have no public alternative."""
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base", "base2", "manager")
 
 MODULES: Mapping[str, Path] = {
@@ -116,7 +116,7 @@ def is_private(name: str) -> bool:
 def defined_in(tree: ast.Module) -> set[str]:
     """Every name that a module defines: functions, classes, variables, attributes of its own objects.
 
-    Objects of one class may look at each other, and a subclass at what it inherits.
+    Objects may access private names of their own class, and those that it inherits.
     """
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -135,7 +135,7 @@ def defined_in(tree: ast.Module) -> set[str]:
 def is_of_its_class(node: ast.expr) -> bool:
     """Whether an object may be of the accessing class: by name, or itself, as in ``super()._name``.
 
-    What an attribute of another object holds is of a class of its own.
+    The value of an attribute counts as an object of another class.
     """
     return isinstance(node, ast.Name) or (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("super", "type")

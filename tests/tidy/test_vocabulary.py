@@ -42,7 +42,7 @@ WORDS: Mapping[str, str] = {
 """A word of the old vocabulary, and what to write."""
 
 MORE_WORDS = ("tells", "begun", "rim", "whoever")
-"""Words that no document has."""
+"""Words that no document may use."""
 
 
 def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
