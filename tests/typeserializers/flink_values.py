@@ -65,19 +65,19 @@ def row_of(item: dict[str, Any]) -> ts.Row:
 
 
 def value_of(item: Any) -> Any:
-    """Our value for a value of the golden files; enum constants are given by name."""
+    """Our value for a value of the golden files; enum constants are written as names."""
     if isinstance(item, list):
         return [value_of(element) for element in item]
     if isinstance(item, dict):
         return _CONVERSIONS[item["@type"]](item)
     if isinstance(item, str) and not item.isascii():
-        # JSON joins escaped surrogates to pairs by itself and leaves lone ones alone.
+        # The JSON parser joins escaped surrogates into pairs, and keeps lone ones.
         return item
     return item
 
 
 def number_of(item: Any) -> Any:
-    """A floating-point number; JSON texts for those that JSON has no number for."""
+    """A floating-point number, or the JSON text of one that JSON cannot express."""
     return float(item)
 
 

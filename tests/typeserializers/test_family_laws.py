@@ -48,7 +48,7 @@ def integers(bits: int) -> st.SearchStrategy[int]:
 
 LONGS, INTS = integers(64), integers(32)
 CHARACTERS = st.characters(max_codepoint=0xFFFF, categories=None)
-# A pair of surrogates written as two characters is read as the one character it means.
+# A surrogate pair written as two characters is read as the one character that it encodes.
 TEXTS = st.text(st.characters(categories=None)).map(
     lambda text: text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 )
@@ -308,7 +308,7 @@ def test_damaged_bytes_yield_a_value_or_an_error_and_both_codes_agree(
 ) -> None:
     serializer, strategy = LAWS[name]
     encoded = serializer.to_bytes(data.draw(strategy))
-    # To draw a value costs more than to damage it: each is damaged in several ways.
+    # Drawing a value costs more than damaging it, so each value is damaged in several ways.
     for number in range(DAMAGED_WAYS):
         noise = damaged(random.Random(seed + number), encoded)
         results = [outcome(serializer.from_bytes, noise), outcome(lambda part: read_whole(serializer, part), noise)]

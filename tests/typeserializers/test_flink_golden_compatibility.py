@@ -24,13 +24,13 @@ KINDS = {
     "RECONFIGURED": CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
     "AFTER_MIGRATION": CompatibilityKind.AFTER_MIGRATION,
     "INCOMPATIBLE": CompatibilityKind.INCOMPATIBLE,
-    # Flink throws when a constant of an enum is gone; here that is a compatibility result like any other.
+    # Flink throws when an enum constant is removed. Here that is a compatibility result like any other.
     "EXCEPTION": CompatibilityKind.INCOMPATIBLE,
 }
 
 CASES = {case["id"]: case for case in flink_values.COMPATIBILITY}
 
-# What Flink reads across composites is garbage.
+# Flink misreads these values across composites.
 REWRITTEN = [name for name, case in CASES.items() if "rewrittenHex" in case and case["group"] != "cross-composite"]
 
 
@@ -64,7 +64,7 @@ def values_in(data: bytes, serializer: ts.TypeSerializer[Any]) -> list[Any]:
 def test_the_compatibility_equals_that_of_flink(name: str) -> None:
     case = CASES[name]
     compatibility = compatibility_of(case)
-    # Flink lets composites of another class pass, and misreads the bytes.
+    # Flink accepts composites of another class, and misreads the bytes.
     expected = CompatibilityKind.INCOMPATIBLE if case["group"] == "cross-composite" else KINDS[case["verdict"]]
     assert compatibility.kind is expected, str(compatibility)
     if expected is not CompatibilityKind.AS_IS:

@@ -275,7 +275,7 @@ def test_a_struct_value_is_one_row(rows: int) -> None:
 
 
 def test_more_rows_than_the_bytes_allow_are_rejected() -> None:
-    # Columns of nulls take no bytes, whatever their number.
+    # Columns of nulls take no bytes, for any number of rows.
     schema = pa.schema([("a", pa.null())])
 
     def data(rows: int) -> bytes:

@@ -98,7 +98,7 @@ def test_the_path_of_a_changing_value_is_named() -> None:
         ("float", float("-inf"), float("-inf")),
         ({"type": "array", "items": "double"}, (1, 2.5), [1.0, 2.5]),
         ({"type": "array", "items": "float"}, (0.5, 0.1), [0.5, 0.10000000149011612]),
-        # As a pair it could be the name of a record and the record.
+        # A pair could also mean the name of a record and the record.
         (
             record(("n", "double"), ("of", {"type": "array", "items": "string"})).schema,
             {"n": 0.5, "of": ("a", "b")},
@@ -304,7 +304,8 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
         found: st.SearchStrategy[Any] = VALUES[schema]
         return found
     if isinstance(schema, list):
-        # The library writes a whole number as the first member that takes numbers: one that a float rounds is rejected.
+        # The library writes a whole number as the first numeric member. A number that this float would round is
+        # rejected.
         whole = st.integers(-(2**24), 2**24)
         is_rounded = not {"float", "double"}.isdisjoint(schema)
         return st.one_of(*(whole if is_rounded and one in ("int", "long") else values_of(one) for one in schema))

@@ -55,7 +55,7 @@ def test_a_duplicate_learns_independently(name: str) -> None:
     assert duplicate.from_bytes(data) == value("second")
     original.to_bytes(value("third"))
     assert part.words == ["first", "third"]
-    # By now the same number is another word to each of them.
+    # Each copy has assigned the same number to another word.
     assert duplicate.from_bytes(original.to_bytes(value("third"))) == value("second")
 
 

@@ -127,7 +127,7 @@ def test_ttl_can_be_turned_on_and_off(old, new, value, expected) -> None:
 
 
 def accessed_at(now_ms: int, plan: Plan) -> Plan:
-    """A plan by which values that get a TTL count as accessed then."""
+    """A plan by which values that get a TTL count as accessed at that time."""
     if isinstance(plan, PartsPlan):
         return PartsPlan(tuple(accessed_at(now_ms, part) for part in plan.parts))
     return evolve(plan, timestamp_ms=now_ms) if isinstance(plan, TimestampPlan) else plan

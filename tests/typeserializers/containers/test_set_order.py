@@ -40,7 +40,7 @@ def test_a_linked_set_keeps_its_order_and_added_elements_follow_in_byte_order() 
     assert elements(SHORTS, linked) == shorts(3, 2, 7, 8, 9)
     assert list(SHORTS.copy(linked).remembered()) == [3, 2]  # type: ignore[attr-defined]
     assert elements(SHORTS, SHORTS.from_bytes(SHORTS.to_bytes(linked))) == shorts(3, 2, 7, 8, 9)
-    # A frozen set has no order of its own, whatever it was made of.
+    # A frozenset has no order of its own, whatever it was created from.
     assert elements(ts.FrozenSetSerializer(ts.ShortSerializer()), linked) == shorts(2, 3, 7, 8, 9)
 
 

@@ -325,7 +325,7 @@ def test_a_record_in_a_union_in_itself_evolves_with_it() -> None:
 
 
 def test_a_stored_union_is_duplicated_with_any_members() -> None:
-    # Neither an optional member nor two of one class can be declared, and state may have them all the same.
+    # A program cannot declare an optional member or two members of one class, but stored state may have them.
     learning = ts.NullableSerializer(LearningWordSerializer())
     written = ts.UnionSerializer.as_written([learning, STRING, ts.StringSerializer()])
     restored = snapshot_from_bytes(snapshot_to_bytes(written.snapshot_configuration())).restore_serializer()
@@ -349,7 +349,7 @@ def test_a_union_has_a_minimal_length_and_may_be_of_fixed_length() -> None:
 
 
 def test_a_readable_null_of_a_member_is_not_none() -> None:
-    # A member that writes None by itself does not bring None into a union that does not name it.
+    # A member that accepts None does not add None to a union that does not declare it.
     serializer = union(LONG, STRING)
     for data in (b"\0\0",):
         with pytest.raises(StateFormatError, match="without None"):

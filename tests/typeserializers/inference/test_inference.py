@@ -203,7 +203,7 @@ def test_the_snapshot_of_a_recursive_record_restores_it() -> None:
         restored = restored_with(snapshot, serializer)
         assert restored.from_bytes(serializer.to_bytes(value)) == value
         assert resolve_compatibility(snapshot, serializer).is_as_is
-    # Under another name nothing of this process is known, and a stand-in takes the place of the class.
+    # The other name is unknown in this process, so a stand-in replaces the class.
     data = snapshot_to_bytes(ts.AttrsSerializer(Node, name="Gone").snapshot_configuration())
     stranger = snapshot_from_bytes(data.replace(b"\0\4Gone", b"\0\4Lost")).restore_serializer()
     read = stranger.from_bytes(ts.serializer_for(Node).to_bytes(Node(1, Node(2), [Node(3, Node(4))])))
@@ -255,7 +255,7 @@ def test_nesting_beyond_the_recursion_limit_is_an_error_both_ways() -> None:
     level = bytes(8) + b"\0"
     with pytest.raises(StateFormatError):
         serializer.from_bytes(level * 100_000)
-    # Taking the chain apart level by level spares the interpreter its own depth.
+    # Release the chain level by level, because releasing it at once would recurse too deeply.
     while deep is not None:
         deep = deep.next
 

@@ -1,4 +1,4 @@
-"""Rejected serializers and values, at both sides of each limit."""
+"""Rejected serializers and values, on both sides of each limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejections at both sides of a limit: names before and after the right one, a part and the composite."""
+"""Rejections on both sides of a limit: names before and after the right one, a part and the composite."""
 
 from __future__ import annotations
 

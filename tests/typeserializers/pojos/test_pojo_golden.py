@@ -109,7 +109,7 @@ def described(snapshot: Any) -> Any:
 def test_the_compatibility_equals_that_of_flink(name: str) -> None:
     case = CASES[name]
     compatibility = resolve_compatibility(old_snapshot(case), new_serializer(case))
-    # Flink says that all is well when a constant is gone, and throws when the serializer is restored.
+    # Flink reports a removed constant as compatible, and throws when the serializer is restored.
     expected = "INCOMPATIBLE" if name == "pojo-enum-field-removed-constant" else case["verdict"]
     assert compatibility.kind is KINDS[expected], str(compatibility)
     assert compatibility.is_as_is or (compatibility.issues and all(issue.reason for issue in compatibility.issues))

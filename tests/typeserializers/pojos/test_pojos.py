@@ -206,12 +206,12 @@ def test_a_damaged_frame_is_rejected() -> None:
 
 
 def test_a_removed_field_with_unreadable_values_is_rejected() -> None:
-    # They stand between those of other fields: who cannot read them does not find where they end.
+    # Their bytes are between those of other fields. A reader that cannot read them does not find their end.
     constants = ts.EnumSerializer(enum.Enum("E", "A xyz"), name="golden.pojo.E")
     old, new = version(a=int, e=Annotated[Any, constants]), version(a=int)
     data = snapshot_to_bytes(old.snapshot_configuration())
     assert not resolve_compatibility(snapshot_from_bytes(data), new).is_incompatible
-    # A constant of Java may have a name that none of Python's has.
+    # A Java constant may have a name that no Python constant can have.
     compatibility = resolve_compatibility(snapshot_from_bytes(data.replace(b"xyz", b"mro")), new)
     assert compatibility.is_incompatible
     assert [(one.path, one.rule) for one in compatibility.with_compatibility(FieldCompatibility.REJECT)] == [

@@ -381,7 +381,7 @@ def test_a_removed_field_is_lost_unless_a_converter_declares_to_read_it() -> Non
     assert "its values are lost, except to the converter that reads them" in str(compatibility_of(old, new))
     assert migrated(old, new, old.record_class(90, "JFK-LAX", "é")).origin == "JFK"
     assert lossy_fields(compatibility_of(old, third(converters={1: declared[1], 2: split_route}))) == [".route"]
-    # A converter of an earlier version does not run, so that what it declares does not count.
+    # A converter of an earlier version does not run, so its declaration does not count.
     assert lossy_fields(compatibility_of(second(), third(converters={1: declared[2], 2: split_route}))) == [".route"]
 
 

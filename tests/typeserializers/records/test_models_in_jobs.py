@@ -60,7 +60,7 @@ def run(record_class: Any, shops: list[str], tmp_path: Path, former: Path | None
     env = LocalStreamEnvironment(backend=backend)
     sales = env.from_elements([{"shop": shop} for shop in shops], "shop string")
     sales.key_by("shop").process(Count(record_class), uid="count", schema=SCHEMA).sink_to(rows)
-    # State knows a record by its name, which in three modules would be the same.
+    # State identifies a record by its name. The three classes stand for one class in three versions of a program.
     name, record_class.__qualname__ = record_class.__qualname__, "Total"
     try:
         job = env.execute("sales", from_savepoint=former)

@@ -99,7 +99,7 @@ def test_every_family_has_the_same_bytes_and_schema(name: str) -> None:
     written = [first.to_bytes(value) for value in families.flights(families.OfAttrs)]
     assert [other.to_bytes(value) for value in families.flights(families.FAMILIES[name])] == written
     if name != "named tuples":
-        # Those have no factories, which a snapshot tells from values.
+        # Named tuples have no default factories, and a snapshot distinguishes them from default values.
         assert snapshot_to_bytes(other.snapshot_configuration()) == snapshot_to_bytes(first.snapshot_configuration())
 
 
@@ -119,7 +119,7 @@ def takes_over(old: Any, new: Any) -> type[UpgradeContract]:
     return TakesOver
 
 
-# What is stored is the same of all, so that each needs no more than one of the others on either side.
+# All families store the same bytes, so each is tested with one other family, in both directions.
 for _old, _new in (
     *(pair for name in families.FAMILIES if name != "attrs" for pair in ((name, "attrs"), ("attrs", name))),
     ("pydantic", "msgspec"),

@@ -60,7 +60,7 @@ def test_the_compatibility_describes_the_effect_on_the_bytes(old: list[str], new
     assert [serializer.from_bytes(data).name for data in written] == old
     assert [serializer.to_bytes(after[name]) for name in old] == written
     assert all(serializer.from_bytes(serializer.to_bytes(constant)) is constant for constant in after)
-    # The reconfigured order is the one that is written from now on.
+    # From now on, the reconfigured order is written.
     assert resolve_compatibility(serializer.snapshot_configuration(), serializer).is_as_is
 
 

@@ -40,7 +40,7 @@ def test_a_number_that_would_change_is_rejected_by_every_writer(serializer: Any,
     for write in (
         serializer.to_bytes,
         lambda given: serializer.serialize(given, DataOutputView()),
-        # What a backend keeps of an update.
+        # The value that a backend keeps after an update.
         compile_exact(serializer, lambda: "the value"),
     ):
         with pytest.raises(SerializationError, match="cannot be stored as a float: it would become"):

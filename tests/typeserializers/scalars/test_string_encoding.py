@@ -114,7 +114,7 @@ def test_long_ascii_with_a_few_others_round_trips(kind: str) -> None:
 
 
 def test_a_written_character_is_not_mistaken_for_another() -> None:
-    # Each number of three bytes begins with what its neighbour is in UTF-8.
+    # Each number of three bytes begins with the UTF-8 bytes of the character beside it.
     texts = [
         "".join(f"plain text {chr(0x4000 | (low & 0x7F) << 7 | lead & 0x7F)} and {bytes((lead, low)).decode()} ")
         for lead in range(0xC2, 0xE0)
@@ -175,7 +175,7 @@ def test_foreign_bytes_are_decoded_like_a_loop(data: st.DataObject) -> None:
 def test_numbers_with_redundant_bytes_are_read() -> None:
     assert decode_units(b"\xe9\x81\x00", 0, 1) == ("é", 3)
     assert decode_units(b"a\x80\x00\xe9\x01", 0, 3) == ("a\0é", 5)
-    # The zero belongs to the number before it.
+    # The zero byte belongs to the number before it.
     assert decode_units(b"\xe9\x01" * 3 + b"\xe9\x00", 0, 4) == ("éééi", 8)
     assert decode_units(b"\xe9\x01" * 3 + b"\xe9\x00" + b"\xe9\x01" * 3, 0, 7) == ("éééiééé", 14)
 

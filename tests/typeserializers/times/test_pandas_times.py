@@ -1,6 +1,6 @@
 """Timestamps and timedeltas of pandas: accepted without loss, and rejected with value and path otherwise.
 
-The classes here behave as those of pandas do; pandas itself is not needed.
+The classes here behave like those of pandas, so pandas itself is not needed.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def test_integers_have_the_bytes_of_java_at_every_limit() -> None:
     ],
 )
 def test_integers_of_an_invalid_length_are_rejected(serializer: ts.TypeSerializer[Any], data: str, reason: str) -> None:
-    # What follows does not make a length right.
+    # More bytes after an invalid length do not make it valid.
     for follows in ("", "0102030405060708") if "length" in reason else ("",):
         with pytest.raises(StateFormatError, match=reason):
             serializer.from_bytes(bytes.fromhex(data + follows))
@@ -422,7 +422,7 @@ def test_overlapping_and_adjacent_windows_merge_and_others_do_not() -> None:
 
 def test_february_has_29_days_in_leap_years() -> None:
     for year in (*range(1, 2401), *range(0, -800, -1)):
-        # The rule goes on as it is before year 1, and repeats every 400 years.
+        # The rule also applies before year 1, and repeats every 400 years.
         assert is_leap_year(year) is calendar.isleap(year % 400 + 400), year
         check_date(year, 2, 28)
     for year in (1900, 2001, 2100, -1, -100):
