@@ -50,7 +50,7 @@ def address(place: str, state: str, **more: Any) -> str:
 def test_the_first_page_lists_all_jobs_and_savepoints_of_a_directory(directory: Path, page: ServedPage) -> None:
     first = page.get("/")
     names = [f"{directory.name}/{place}" for place in PLACES]
-    # They are in the table, and in both lists of the form that compares two.
+    # Each name is in the table, and in both lists of the form that compares two.
     assert [one for one in first.texts if one in names] == 3 * names
     assert sum(link.startswith("/job") for link in first.links) == len(PLACES)
 
