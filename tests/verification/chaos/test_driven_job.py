@@ -1,4 +1,4 @@
-"""A driver of a job under chaos, seen from outside; this one does almost nothing."""
+"""What chaos observes of the driver of a job, with a driver that does almost nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_hanging_driver_is_killed_and_its_stack_is_reported(
     assert "python" in reported
     assert "something else" in reported
     assert "--- a server\nall is well" in reported
-    # It was asked for it, and nobody waits here for how long it takes.
+    # The driver was asked for a stack dump. Wait until the dump is written, however long it takes.
     while "in stand_still" not in (tmp_path / "driver-1.log").read_text():
         os.sched_yield()
 

@@ -91,7 +91,7 @@ def test_remains_of_a_killed_run_are_removed_by_the_next_one(place: Path) -> Non
     assert remove_leftover_runs(place) == []
     assert start_of(child) is not None
     run.kill()
-    # The child holds the pipe as well.
+    # The child also holds the pipe, so wait only for the process.
     run.wait()
     with run_directory(Failure):
         assert ended(child)
@@ -113,7 +113,7 @@ def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> Non
         with sleeping({"CHAOS_TEST": str(number)}) as pid:
             assert started_with("CHAOS_TEST", str(number)) == [pid]
     with sleeping({}):
-        # One without any environment holds nobody up, and neither do those of the kernel.
+        # A process without an environment does not block the search, and neither do kernel threads.
         assert started_with("CHAOS_TEST", "") == []
 
 
@@ -123,7 +123,7 @@ def test_the_processor_time_of_a_process_includes_its_children() -> None:
     assert own.name == Path("/proc/self/comm").read_text().strip()
     before = ProcessorTime(os.getpid())
     used_s = before.seconds()
-    # As long as its own clock says, which counts as that of /proc does.
+    # The child works until its own clock shows 0.1 s. That clock counts as /proc does.
     work = "import os\nwhile sum(os.times()[:2]) < 0.1: pass\nprint('done', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -116,7 +116,7 @@ def _not_pinned() -> Patch:
 
 
 def _not_committed_again() -> Patch:
-    """A start removes what later attempts have staged, and does not commit that of its checkpoint."""
+    """A start removes the staged output of later attempts, and does not commit that of its checkpoint."""
 
     return method(LocalSinks, "commit_again", lambda original: lambda self, metadata: None)
 

@@ -42,12 +42,12 @@ FIRST_SEED: Final = 1
 
 @frozen
 class Defect:
-    """``name`` is that of the documentation; ``patch`` is a context with the defect."""
+    """``name`` is the one in the documentation; ``patch`` is a context with the defect."""
 
     name: str
     patch: Patch
     is_of_jobs: bool = False
-    """Whether schedules of the cluster do not run what it changes: they are counted, and not run again."""
+    """Whether only schedules of jobs run the patched code. Schedules of the cluster are then counted but not run."""
 
     def may_be_found_by(self, seed: int) -> bool:
         """Whether the schedule of that seed runs the patched code."""

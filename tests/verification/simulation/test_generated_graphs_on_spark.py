@@ -46,7 +46,7 @@ def _is_in_any_order(node: Node) -> bool:
 
 def chosen() -> list[int]:
     seeds = [seed for seed in range(1, 2000) if is_for_spark(GraphPlan.of_seed(seed))]
-    # Those with most kinds of nodes show most in one run of Spark.
+    # Graphs with the most kinds of nodes test most in one run of Spark.
     return sorted(seeds, key=lambda seed: -len({node.kind for node in GraphPlan.of_seed(seed).nodes}))[:GRAPHS]
 
 

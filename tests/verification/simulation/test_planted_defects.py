@@ -27,7 +27,7 @@ def test_the_documentation_has_every_defect_with_its_number_of_schedules() -> No
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.name)
 def test_the_defect_is_found(defect: Defect) -> None:
-    """The search starts with the schedule that found it when the page was written."""
+    """The search starts with the schedule that found the defect when the page was written."""
     first = FIRST_SEED + documented()[defect.name] - 1
     with defect.patch():
         found = next(
@@ -42,5 +42,5 @@ def test_the_defect_is_found(defect: Defect) -> None:
         failure = run_schedule(plan_of_seed(found)).failure
     assert failure is not None
     assert not is_of_the_patch(failure)
-    # It was the defect, and nothing that stays.
+    # Without the patch the same schedule passes, so the defect caused the failure.
     assert run_schedule(plan_of_seed(found)).failure is None
