@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, Final
 
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = ["fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
+__all__ = ["MISSING_TOPIC", "fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
+
+MISSING_TOPIC: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+"""The names of the errors of a topic that does not exist."""
 
 _SECRET: Final = re.compile(r"password|secret|\.key|\.pem|oauthbearer\.config|jaas", re.IGNORECASE)
 """Settings with values that must not appear in errors and logs."""
 
 _FIXES: Final[Mapping[str, str]] = {
-    "_TRANSPORT": "Start the broker, or correct bootstrap.servers",
-    "_ALL_BROKERS_DOWN": "Start the broker, or correct bootstrap.servers",
+    "_TRANSPORT": "Start the broker, or correct bootstrap.servers or security.protocol",
+    "_ALL_BROKERS_DOWN": "Start the broker, or correct bootstrap.servers or security.protocol",
     "_RESOLVE": "Correct the host names in bootstrap.servers",
     "_TIMED_OUT": "Start the broker, or correct bootstrap.servers, the listeners of the broker or security.protocol",
-    "_AUTHENTICATION": "Correct the user or the password",
-    "SASL_AUTHENTICATION_FAILED": "Correct the user or the password",
+    "_AUTHENTICATION": "Correct the user, the password or sasl.mechanism",
+    "SASL_AUTHENTICATION_FAILED": "Correct the user, the password or sasl.mechanism",
     "_SSL": "Correct the ssl settings",
     "_INVALID_ARG": "Correct the settings of librdkafka",
     "TOPIC_AUTHORIZATION_FAILED": "Grant the user READ or WRITE, and DESCRIBE, on the topic",
@@ -37,6 +40,9 @@ _FIXES: Final[Mapping[str, str]] = {
     "PRODUCER_FENCED": "Another driver runs the job. Stop one of them",
 }
 """How to fix an error, by the name of its code."""
+
+_CAUSES: Final = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "_RESOLVE", "_TRANSPORT")
+"""Errors of a connection. The first ones are the cause of the later ones."""
 
 
 def kafka_module(what: str) -> ModuleType:
@@ -71,9 +77,17 @@ def fix_of(error: Any) -> str:
 
 
 def partition_ids(
-    client: Any, topic: str, where: str, timeout_s: float, settings: Mapping[str, Any], advice: str
+    client: Any,
+    topic: str,
+    where: str,
+    timeout_s: float,
+    settings: Mapping[str, Any],
+    reported: Collection[Any],
+    advice: str = "",
 ) -> list[int]:
     """Return the sorted partitions of a topic. ``advice`` follows the error of a topic that does not exist.
+
+    ``reported`` are the errors for which librdkafka has called ``error_cb``.
 
     Raises `StreamJobError` if the topic does not exist or no broker answers.
     """
@@ -81,13 +95,24 @@ def partition_ids(
     try:
         found = client.list_topics(topic, timeout=timeout_s).topics.get(topic)
     except kafka.KafkaException as error:
-        problem = error.args[0]
+        # It does not say why no broker has answered. Polling calls error_cb.
+        client.poll(0)
+        problem = _cause(reported) or error.args[0]
         raise StreamJobError(
             f"{where}: no metadata of topic {topic!r}: {without_secrets(settings, problem.str())}. {fix_of(problem)}"
         ) from None
     if found is not None and found.error is None and found.partitions:
         return sorted(found.partitions)
     problem = None if found is None else found.error
-    if problem is not None and problem.name() not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+    if problem is not None and problem.name() not in MISSING_TOPIC:
         raise StreamJobError(f"{where}: topic {topic!r}: {problem.str()}. {fix_of(problem)}")
     raise StreamJobError(f"{where}: topic {topic!r} does not exist. Create it, or correct its name{advice}")
+
+
+def _cause(reported: Collection[Any]) -> Any:
+    """Return the error that tells most, or None. A longer text of librdkafka has its guess of the cause."""
+    for name in _CAUSES:
+        problems = [one for one in reported if one.name() == name]
+        if problems:
+            return max(problems, key=lambda one: len(one.str()))
+    return None

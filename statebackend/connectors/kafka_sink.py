@@ -19,10 +19,12 @@ Markers are in partition 0 of the topic of epochs, which is compacted.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as encode_basestring
 from typing import Any, Final, Literal
 
@@ -31,7 +33,14 @@ import pyarrow.compute as pc
 from attrs import frozen
 from typing_extensions import override
 
-from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
+from statebackend.connectors.kafka_clients import (
+    MISSING_TOPIC,
+    fix_of,
+    kafka_module,
+    kafka_name,
+    partition_ids,
+    without_secrets,
+)
 from statebackend.connectors.sink_errors import check_names
 from statebackend.connectors.staged_content import StagingArea, json_text
 from statebackend.streaming.errors import StreamJobError, describe_exception
@@ -48,6 +57,9 @@ _OVERHEAD_BYTES: Final = 512
 
 _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
+
+_METADATA_S: Final = 5.0
+"""How long a failed commit waits for the metadata of its topics, in seconds."""
 
 _NOTHING_LOST: Final = "The rows are in the checkpoint: the next start of the job commits them"
 
@@ -157,8 +169,13 @@ class KafkaSink(Sink):
                 producer.commit_transaction(self._timeout_s)
                 self._newest = _Marker(epoch.epoch_id, epoch.run_id)
         except kafka.KafkaException as error:
+            what, missing = f"cannot commit {epoch}", self._missing_topic()
             self.close()
-            raise SinkError(f"{self._described(error, f'cannot commit {epoch}')}. {_NOTHING_LOST}") from None
+            if missing is None:
+                text = self._described(error, what)
+            else:
+                text = f"{self._identity} {what}: topic {missing!r} was deleted. Create it again"
+            raise SinkError(f"{text}. {_NOTHING_LOST}") from None
         except Exception:
             self.close()
             raise
@@ -235,7 +252,7 @@ class KafkaSink(Sink):
     def _opened(self, lineage: SinkLineage) -> Any:
         if self._producer is None:
             kafka = kafka_module("KafkaSink")
-            settings = self._known_settings()
+            reported: deque[Any] = deque(maxlen=100)
             producer = kafka.Producer(
                 {
                     "linger.ms": 20,
@@ -243,11 +260,14 @@ class KafkaSink(Sink):
                     # As Java clients: murmur2 of the key.
                     "partitioner": "murmur2_random",
                     "transaction.timeout.ms": 600_000,
-                    **settings,
+                    "error_cb": reported.append,
+                    **self._known_settings(),
                     "transactional.id": f"statebackend/{lineage.name}",
+                    # A topic that was deleted is an error. The broker would create it with its own settings.
+                    "allow.auto.create.topics": False,
                 }
             )
-            self._check_topic()
+            self._check_topic(producer, reported)
             self._create_epochs_topic(producer)
             producer.init_transactions(self._timeout_s)
             self._newest = self._newest_marker(lineage.name)
@@ -259,15 +279,21 @@ class KafkaSink(Sink):
             raise SinkError(f"{self._identity} cannot connect: a copy of a sink in a task has no credentials")
         return self._settings
 
-    def _check_topic(self) -> None:
-        # Use a consumer: metadata requests of a producer would create the topic.
-        consumer = self._consumer("read_committed")
+    def _check_topic(self, producer: Any, reported: Collection[Any]) -> None:
         try:
-            partition_ids(consumer, self._topic, self._identity, self._timeout_s, self._known_settings(), "")
+            partition_ids(producer, self._topic, self._identity, self._timeout_s, self._known_settings(), reported)
         except StreamJobError as error:
             raise SinkError(str(error)) from None
-        finally:
-            consumer.close()
+
+    def _missing_topic(self) -> str | None:
+        """Return a topic that was deleted. librdkafka reports a timeout or a wrong sequence of records for it."""
+        kafka, timeout_s = kafka_module("KafkaSink"), min(_METADATA_S, self._timeout_s)
+        for topic in (self._topic, self._epochs_topic) if self._producer is not None else ():
+            with contextlib.suppress(kafka.KafkaException):
+                problem = self._producer.list_topics(topic, timeout=timeout_s).topics[topic].error
+                if problem is not None and problem.name() in MISSING_TOPIC:
+                    return topic
+        return None
 
     def _consumer(self, isolation_level: str) -> Any:
         return kafka_module("KafkaSink").Consumer(

@@ -43,6 +43,9 @@ _POLLED: Final = 2_000
 _WAIT_S: Final = 0.1
 """How long a task waits for records before it checks the broker."""
 
+_MOST_REPORTED: Final = 100
+"""The number of stored errors of connections."""
+
 _AFTER_DELETION: Final = (
     ". If it was deleted, its records that were not read are lost; create it again only with another uid of the "
     "source, because old positions are wrong"
@@ -146,6 +149,7 @@ class KafkaSource:
         self._partitions: dict[str, _Partition] = {}
         self._ends: dict[str, int] = {}
         self._problem: Any = None
+        self._reported: deque[Any] = deque(maxlen=_MOST_REPORTED)
         self._down_since_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,6 +160,7 @@ class KafkaSource:
             "_partitions": {},
             "_ends": {},
             "_problem": None,
+            "_reported": deque(maxlen=_MOST_REPORTED),
             "_down_since_s": None,
         }
         return {**vars(self), **closed}
@@ -267,7 +272,9 @@ class KafkaSource:
         }
 
     def _numbers(self, topic: str) -> list[int]:
-        return partition_ids(self._consumer, topic, self._name, self._timeout_s, self._settings, _AFTER_DELETION)
+        self._reported.clear()
+        where, settings = self._name, self._settings
+        return partition_ids(self._consumer, topic, where, self._timeout_s, settings, self._reported, _AFTER_DELETION)
 
     def _opened(self) -> Any:
         try:
@@ -375,6 +382,7 @@ class KafkaSource:
 
     def _on_error(self, problem: Any) -> None:
         """Store an error. librdkafka calls it on the thread of the run."""
+        self._reported.append(problem)
         if problem.fatal() or problem.name() in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
             self._problem = problem
         elif problem.name() == "_ALL_BROKERS_DOWN":

@@ -356,6 +356,23 @@ def test_errors_name_target_and_fix(target: Target) -> None:
         pickle.loads(pickle.dumps(target.sink())).recover(target.lineage, None)
 
 
+def test_a_topic_that_was_deleted_fails_the_epoch_until_it_is_created_again(target: Target) -> None:
+    sink, topic = target.recovered(timeout_s=2), target.topic
+    target.write(sink, 1, [("a", 1)])
+    target.server.delete_topic(topic)
+    with pytest.raises(
+        SinkError, match=rf"cannot commit epoch 2 .*: topic '{topic}' was deleted\. Create it again\. T"
+    ):
+        target.write(sink, 2, [("a", 2), ("b", 3)])
+    with pytest.raises(SinkError, match=rf"topic '{topic}' does not exist\. Create it, or correct its name$"):
+        target.recovered(1)
+    target.server.new_topic(name=topic)
+    again = target.recovered(1)
+    for _ in range(2):
+        target.write(again, 2, [("a", 2), ("b", 3)])
+    assert target.numbers() == [2, 3]
+
+
 def test_invalid_settings_are_rejected() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     for given, message in [

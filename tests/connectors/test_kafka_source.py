@@ -9,14 +9,17 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
-from statebackend.connectors.kafka_clients import fix_of, without_secrets
+from statebackend.connectors.kafka_clients import fix_of, partition_ids, without_secrets
+from statebackend.connectors.kafka_sink import KafkaSink
 from statebackend.connectors.kafka_source import KAFKA_RECORD, KafkaRecord, KafkaSource
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.errors import JobRestoreError, StreamJobError, UserFunctionError
+from statebackend.streaming.sink import SinkError, SinkLineage
 
 if TYPE_CHECKING:
     from kafka_server import KafkaServer
@@ -296,6 +299,51 @@ def test_a_broker_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(StreamJobError, match=r"no metadata of topic 't'"):
         read_on()
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"security.protocol": "SSL"}, r"connecting to a PLAINTEXT broker listener\?.* or correct .*security.protocol"),
+        (
+            {"bootstrap.servers": "a.invalid:9092"},
+            r"Failed to resolve 'a.invalid:9092'.*Correct the host names in boot",
+        ),
+    ],
+)
+def test_a_wrong_connection_is_an_error_with_its_cause(
+    kafka_server: KafkaServer, settings: dict[str, str], message: str
+) -> None:
+    given = {**kafka_server.settings, **settings}
+    with pytest.raises(StreamJobError, match=message):
+        KafkaSource(given, "t", timeout_s=1).splits()
+    with pytest.raises(SinkError, match=message):
+        KafkaSink(given, "t", timeout_s=1).recover(SinkLineage("alerts", "job"), None)
+
+
+def test_the_cause_of_a_connection_error_is_what_names_it_best() -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    reported = [
+        KafkaError(KafkaError._TRANSPORT, "Connection refused"),
+        KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error of s3cret"),
+        KafkaError(KafkaError._TRANSPORT, "Disconnected: connecting to a PLAINTEXT broker listener?"),
+        KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"),
+    ]
+    client = SimpleNamespace(
+        list_topics=mock.Mock(side_effect=KafkaException(KafkaError(KafkaError._TRANSPORT))), poll=lambda _: None
+    )
+
+    def text(*given: KafkaError) -> str:
+        with pytest.raises(StreamJobError) as raised:
+            partition_ids(client, "t", "KafkaSource", 1.0, {"sasl.password": "s3cret"}, given)
+        return str(raised.value)
+
+    assert text(*reported).endswith(
+        ": SASL authentication error of ***. Correct the user, the password or sasl.mechanism"
+    )
+    assert "PLAINTEXT broker listener?. Start the broker" in text(reported[0], reported[2], reported[3])
+    assert "Broker transport failure. Start the broker" in text(reported[3])
 
 
 def test_a_decoder_that_fails_names_the_record(kafka_server: KafkaServer) -> None:
