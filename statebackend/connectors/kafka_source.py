@@ -377,6 +377,12 @@ class KafkaSource:
                     f"{self._name}: start has offsets for {', '.join(sorted(start)) or 'nothing'}, but the partitions "
                     f"are {', '.join(found)}. Pass an offset for each of them"
                 )
+            for name, (low, high) in ends.items():
+                if not low <= start[name] <= high:
+                    raise JobDefinitionError(
+                        f"{self._name}: start has offset {start[name]} for {name!r}, which has offsets {low} to "
+                        f"{high}. Pass one of them"
+                    )
             return dict(start)
         return {name: high if start == "latest" else low for name, (low, high) in ends.items()}
 

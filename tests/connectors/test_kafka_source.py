@@ -179,6 +179,9 @@ def test_it_starts_at_the_chosen_offsets(kafka_server: KafkaServer) -> None:
     third = datetime.fromtimestamp(now_s + 2, timezone.utc)
     assert read_from(third) == {f"{topic}-0": every[2:], f"{topic}-1": every[2:]}
     assert read_from(datetime(2100, 1, 1, tzinfo=timezone.utc)) == {f"{topic}-0": [], f"{topic}-1": []}
+    assert read_from({f"{topic}-0": 5, f"{topic}-1": 0}) == {f"{topic}-0": [], f"{topic}-1": every}
+    with pytest.raises(JobDefinitionError, match=f"start has offset 6 for '{topic}-0', which has offsets 0 to 5"):
+        read_from({f"{topic}-0": 6, f"{topic}-1": 0})
 
 
 def test_several_topics_are_one_source(kafka_server: KafkaServer) -> None:
