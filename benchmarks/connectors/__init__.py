@@ -1,1 +1,1 @@
-"""Measures the sinks of tables beside `ParquetSink`, and the rows per second of PostgreSQL and Kafka."""
+"""Compares table sinks with `ParquetSink`, and measures the rows per second of PostgreSQL and Kafka."""

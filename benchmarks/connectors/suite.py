@@ -1,4 +1,4 @@
-"""`python -m benchmarks connectors`: staging and commits of sinks beside `ParquetSink`, and rows per second to servers.
+"""`python -m benchmarks connectors`: table sinks compared with `ParquetSink`, and rows per second of servers.
 
 `--servers` starts the servers of `make test-connectors`, and measures PostgreSQL and Kafka too. By processor time, the
 time of a server counts as the job's.
