@@ -47,10 +47,10 @@ def read_member(archive: Path, name: str) -> bytes:
 
 def read_table(text: IO[bytes], what: str, schema: pa.Schema) -> pa.Table:
     """Return a published table, typed. Raises `ValueError`, with the name `what`, if a required column has nulls."""
-    # The published files have both ways of saying nothing: an empty field and, from R, "NA".
+    # The published files write null in two ways: as an empty field and, from R, as "NA".
     options = pyarrow.csv.ConvertOptions(column_types=schema, null_values=["", "NA"], strings_can_be_null=True)
     table = pyarrow.csv.read_csv(text, convert_options=options)
-    # The cast would accept nulls in a column that is declared to have none.
+    # The cast would accept nulls in a column that is declared without nulls.
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             raise ValueError(f"column {field.name} of the published {what} holds nulls")

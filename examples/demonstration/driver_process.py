@@ -85,7 +85,7 @@ class DriverProcess:
         return self._process.returncode is not None
 
     def hang_up(self) -> None:
-        """Close the driver's standard input, so that it waits no more."""
+        """Close the driver's standard input, so that it stops waiting."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -32,7 +32,7 @@ def running_totals(flights: DataFrame) -> DataFrame:
     arrived = F.col("arr_delay").isNotNull()
     is_version_2 = F.col("is_version_2")
     number = F.row_number().over(Window.partitionBy(KEY).orderBy(*ORDER))
-    # The earliest of the longest delays: a null, where there was none, is never the greatest.
+    # The earliest of the longest delays. A null, where there was no delay, is never the greatest.
     rank = F.when(F.col("arr_delay") > 0, F.struct("arr_delay", -F.col("number")))
     worst = F.struct(
         F.col("arr_delay").alias("minutes"), "dest", F.when(is_version_2, F.col("carrier")).alias("carrier")

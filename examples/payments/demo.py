@@ -35,7 +35,7 @@ from tests.connectors.kafka_server import KafkaServer, running_broker
 from tests.connectors.postgres_server import PostgresServer, running_server
 
 PARTS = 8
-"""The payments are this many epochs."""
+"""The number of epochs in which the payments are read."""
 
 RULES = ({"far above": 10}, {"far above": 6, "above": 3})
 """The factor of each rule, in the first and in the second half."""
@@ -178,7 +178,7 @@ def run_version_2(stage: Stage, spark: SparkSession, places: Places) -> None:
 
 
 def compare(stage: Stage, servers: Servers, of_version_1: Sequence[RatedAlert]) -> None:
-    """Step 5: all rows against plain Python; ``of_version_1`` are the alerts before the savepoint."""
+    """Step 5: compare all rows with plain Python; ``of_version_1`` are the alerts before the savepoint."""
     stage.narrator.step("5. Every row is compared with plain Python")
     alerts, balances = expected_rows(servers.halves, RULES)
     first, second = (servers.places(stage, "", targets) for targets in ("first", "second"))
@@ -211,7 +211,7 @@ def require_equal(what: str, expected: Sequence[Any], found: Sequence[Any]) -> N
 
 
 def tell(stage: Stage) -> None:
-    """All steps; raises `DifferenceError` or `DriverFailedError` where something is not as it must be."""
+    """Run all steps. Raises `DifferenceError` or `DriverFailedError`."""
     with running_servers(stage.parts) as servers:
         killed(stage, servers)
         spark = start_spark(stage.log("spark"))

@@ -1,6 +1,6 @@
-"""What must come out, computed in plain Python from the payments in the order of their arrival.
+"""The expected results, computed in plain Python from the payments in the order of their arrival.
 
-It knows nothing of epochs, state, timers, savepoints or crashes.
+It does not use epochs, state, timers or savepoints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def expected_rows(
 ) -> tuple[list[RatedAlert], list[Balance]]:
     """Return the alerts and the balances, sorted; there are payments and rules for each half.
 
-    Version 2 counts journeys, so they are those of the second half.
+    Version 2 counts journeys, so only the journeys of the second half count.
     """
     alerts: list[RatedAlert] = []
     largest: dict[str, Decimal] = {}

@@ -60,7 +60,7 @@ def payments_job(
     payments = env.from_source(
         KafkaSource(kafka, "payments", decode=payment_of), Payment, uid="payments", epoch_size=EPOCH_SIZE
     ).assign_timestamps_and_watermarks(in_order.with_timestamps("at").with_channel("partition"))
-    # Rules are valid longer than any payment is old, so they do not hold the timers of cards back.
+    # `valid_until` of a rule is later than any payment, so rules do not hold back the timers of cards.
     rules = env.from_source(
         KafkaSource(kafka, "rules", decode=rule_of), Rule, uid="rules"
     ).assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamps("valid_until"))
@@ -78,7 +78,7 @@ def payments_job(
         uid="merchants",
         schema=RatedAlert,
     )
-    # In this order: the epochs of the alerts are committed first.
+    # The order matters: the epochs of the alerts are committed first.
     alerts.sink_to(DeltaSink(str(places.alerts)), uid="alerts")
     balances.sink_to(balances_sink(places.conninfo, places.balances, key=["card"]), uid="balances")
     return env

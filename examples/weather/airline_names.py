@@ -17,11 +17,11 @@ from typing import Any
 from statebackend import AsyncContext, AsyncFunction, AsyncRetryStrategy
 
 BUSY_EVERY = 10
-"""Of so many requests one is rejected."""
+"""The server rejects one in this many requests."""
 
 
 class ServerBusyError(Exception):
-    """The server asks for a later request."""
+    """The server is busy and asks for a later request."""
 
 
 ASK_AGAIN = AsyncRetryStrategy.exponential_backoff(
@@ -59,7 +59,7 @@ async def http_get(url: str) -> str:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    """By default five may wait to be accepted; the sixth would be silently put off for a second."""
+    """The default queue holds five connections. The sixth would wait for a second, without an error."""
 
 
 class AirlineServer:
@@ -67,7 +67,7 @@ class AirlineServer:
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.requests = 0
-        """How many there were."""
+        """The number of all requests."""
         self.rejected = 0
         """The number of requests that were rejected as busy."""
         self._names = names
@@ -78,7 +78,7 @@ class AirlineServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
@@ -110,6 +110,6 @@ class AirlineServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         return Handler

@@ -30,9 +30,9 @@ JOB_NAME: Final = "weather"
 VERSIONS: Final[dict[int, ModuleType]] = {1: version_1, 2: version_2}
 
 OUT_OF_ORDER: Final = "3 hours"
-"""How much later than others a report comes: time is so far behind the latest departure."""
+"""How far reports may be out of order: the watermark is this much behind the latest departure."""
 LATENESS: Final = "1 day"
-"""How long an hour may still change when time has passed it."""
+"""How long an hour may still change after the watermark has passed it."""
 LATENESS_MS: Final = 24 * 3600 * 1000
 HOUR_MS: Final = 3600 * 1000
 

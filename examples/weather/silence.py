@@ -32,7 +32,7 @@ class Silent(NamedTuple):
 class ReportSilence(KeyedProcessFunction[str, Any, Silent]):
     """Emits a silent aircraft, its last departure and destination."""
 
-    # Those of the last seven days: where each one went, by its time.
+    # The departures of the last seven days: the destination by the time of departure.
     departures = MapStateDescriptor("departures", int, str)
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> None:
