@@ -30,7 +30,7 @@ from verification.chaos.worlds import JobWorld
 __all__ = ["Recovery", "Round", "require_no_leftovers"]
 
 MAX_FAILED_STARTS = 5
-"""A job does not recover if so many starts in a row complete no epoch without a strike."""
+"""A job does not recover if this many starts in a row complete no epoch without a strike."""
 
 
 @frozen

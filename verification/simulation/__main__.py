@@ -36,7 +36,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # The order of sets of strings is the interpreter's chance, and must be the schedule's.
+    # The order of sets of strings must depend on the schedule only, so the hash seed is fixed.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(
             sys.executable,

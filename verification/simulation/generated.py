@@ -131,7 +131,7 @@ def _run_group(group: tuple[str, Sequence[int]]) -> dict[int, str]:
 
 
 def _failure(generator: Generator, plans: Sequence[Any]) -> str | None:
-    # Start warnings say what the plans mean to do, such as timers that an input without watermarks holds.
+    # The plans cause start warnings on purpose, such as timers that an input without watermarks blocks.
     logging.disable(logging.WARNING)
     try:
         generator.run(plans)

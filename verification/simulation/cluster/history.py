@@ -26,7 +26,7 @@ class History:
     stored: set[int] = field(factory=set)
     savepoints: dict[str, CheckpointMetadata] = field(factory=dict)
     leader: str = ""
-    """The run that became the leader last, if another driver may lead while one lives."""
+    """The run that became the leader last, in plans where another driver may lead meanwhile."""
     lease: LeaseHistory | None = None
     acknowledged: dict[tuple[str, int, TaskId], list[SubtaskState]] = field(factory=dict)
 

@@ -1,7 +1,7 @@
 """The lease of one driver: the product's own, with simulated time, and renewals as moves.
 
-The driver may move to renew its lease once it is due. A driver that waits for the lease lets time pass at each look; a
-driver that runs beside it renews meanwhile, and a paused one does not.
+The driver may move to renew its lease once it is due. When a driver waits for the lease, time passes at each of its
+attempts. Meanwhile a driver that runs beside it renews its lease, and a paused one does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from verification.simulation.host.machine import Machine
 __all__ = ["RunLease"]
 
 _MOST_LOOKS: Final = 35
-"""After this many looks, more than three durations, a driver that waits for a live leader is ended."""
+"""A driver that waits for a live leader is ended after this many attempts, which is more than three durations."""
 
 
 @define(eq=False)
@@ -44,7 +44,7 @@ class RunLease:
     _looks: int = field(default=0)
 
     def take(self, files: CheckpointFileSystem) -> DriverLease:
-        """Wait for the lease. Raises as `ObjectStoreLease.lead`, or `ProcessDied` after a wait in vain."""
+        """Wait for the lease. Raises like `ObjectStoreLease.lead`, or `ProcessDied` if the wait is in vain."""
         provider = ObjectStoreLease(
             lease_ms=self.lease_ms,
             is_stand_by=self.is_stand_by,

@@ -40,7 +40,7 @@ class _ClusterSchedule:
     machine: Machine
     history: History = field(factory=History)
     _leases: dict[str, RunLease] = field(factory=dict)
-    """That of each driver, by the name of its process."""
+    """The lease of each driver, by the name of its process."""
 
     def run(self) -> None:
         """Run the schedule; see `run_cluster`."""

@@ -398,8 +398,8 @@ class _Interval(_Node):
                 yield MAIN, self.row(key, number), max(left_time, right_time)
 
     def on_watermark(self) -> Emitted:
-        # As in Flink, a record goes when no later one can join it: at this watermark, not after it. A record that
-        # comes with the timestamp of the watermark is not late, and finds it gone.
+        # As in Flink, a record is removed at the watermark at which no later record can join it. A record with the
+        # timestamp of the watermark is not late, but does not find the removed one.
         for waiting, reach in zip(self.waiting, (self.node["upper"], -self.node["lower"]), strict=True):
             waiting[:] = [one for one in waiting if one[1] + max(0, reach) > self.now]
         yield from ()

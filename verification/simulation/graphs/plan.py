@@ -20,7 +20,7 @@ SIDE: Final = "side"
 
 _KEYS: Final[Sequence[tuple[str, ...]]] = (("k",), ("v",), ("k", "v"))
 _CUT_IN: Final = 5
-"""One plan in so many has cuts, which take most of the time of a plan."""
+"""One plan in this many has cuts, which take most of the time of a plan."""
 
 Stream = tuple[int, str]
 """The number of a node, and the tag of its output."""
@@ -110,7 +110,7 @@ class GraphPlan:
 
     @classmethod
     def of_seed(cls, seed: int) -> GraphPlan:
-        """The plan of a seed."""
+        """Return the plan of a seed."""
         random = Random(f"graph-{seed}")
         has_cuts = seed % _CUT_IN == 0
         is_batched = random.random() < 0.3
@@ -227,12 +227,13 @@ def _columns(node: Node, tag: str, given: Sequence[Order], is_batched: bool) -> 
     if not merged <= key or node.kind in ("window", "interval", "cogroup") or node["ordered"] is False:
         return None
     is_by_record = node.kind in ("running", "multi") and not node["timer"]
-    # One record makes one, so the order of all records is kept; of a batch only that of the records of a key.
+    # Event by event, one record produces one record, so the order of all records is kept. In a batch, only the order of
+    # the records of a key is kept.
     return merged if is_by_record and not merged and not is_batched else key
 
 
 def _without(nodes: Sequence[Node], gone: int) -> tuple[tuple[Node, ...], dict[int, int]] | None:
-    """The graph without a node and all that reads it, and the new numbers of the others."""
+    """Return the graph without a node and its readers, and the new numbers of the others."""
     removed = {gone}
     for index, node in enumerate(nodes):
         if any(number in removed for number, _ in node.inputs):
@@ -290,7 +291,7 @@ def _is_allowed(node: Node, nodes: Sequence[Node], given: Sequence[Order], is_ba
     if node.kind in ("running", "multi") and not _is_ordered(given, node.key, is_batched):
         return False
     if node.kind == "async" and not is_batched:
-        # Answers come in their own time, and are only complete at a cut.
+        # Answers come in any order, and are only complete at a cut.
         return False
     if not all(one.is_timed for one in given) and not _needs_no_time(node):
         return False
@@ -300,11 +301,11 @@ def _is_allowed(node: Node, nodes: Sequence[Node], given: Sequence[Order], is_ba
     if node["clock"] and any(_CLOCK in one.sources for one in given):
         return False
     if node.kind == "broadcast":
-        # Every subtask must be given the rules in one order, and no event may bring data and rules.
+        # Every subtask must receive the rules in one order, and no event may contain both data and rules.
         rules = nodes[node.inputs[1][0]]
         return rules.kind == "source" and not given[0].sources & given[1].sources
     if len(given) > 1 and not is_batched:
-        # With the same sources their watermarks are the same; with others no event reaches two of them.
+        # Streams with the same sources have the same watermarks. Streams with different sources share no event.
         return are_apart(given, is_batched=False) or len({one.sources for one in given}) == 1
     return True
 
@@ -399,7 +400,7 @@ _OPTIONS: Final = {
 
 
 def _events(random: Random, nodes: Sequence[Node], is_batched: bool, backends: Sequence[str]) -> tuple[Event, ...]:
-    """Without backends there are no cuts."""
+    """Return the events. Without backends there are no cuts."""
     sources = [index for index, node in enumerate(nodes) if node.kind == "source"]
     return tuple(
         _batches(random, sources, backends) if is_batched else _single_events(random, nodes, sources, backends)

@@ -58,7 +58,7 @@ def batches_of(plan: GraphPlan) -> list[tuple[Event | None, list[Event]]]:
 def expected_batches(plan: GraphPlan, *, drains: bool = True) -> list[list[Output]]:
     """Return the expected output of each batch; the last one ends with the maximum watermark."""
     model, largest = GraphModel(plan), dict[int, int]()
-    # Sources that are broadcast are read first, and end first. Each is read whole.
+    # The runtime reads broadcast sources first, each to its end.
     rules = {node.inputs[1][0] for node in plan.nodes if node.kind == "broadcast"}
     sources = [index for index, node in enumerate(plan.nodes) if node.kind == "source"]
     sources.sort(key=lambda source: source not in rules)
@@ -134,8 +134,8 @@ def _run_events(plan: GraphPlan, directory: Path) -> None:
         for place, event in enumerate([*plan.events, *(Event("end", source) for source in sources)]):
             if event.kind == "cut":
                 path = harness.snapshot(directory / f"{place}")
-                # A timer of processing time that was due when it was registered fires when the next epoch begins: in
-                # the job that goes on, and in the one that is restored.
+                # A processing-time timer that was due at its registration fires at the start of the next epoch, both in
+                # the job that continues and in the restored one.
                 expected = model.clock(clock)
                 compare(plan, expected, _taken(harness, streams), f"before cut {place}")
                 harness.close()
@@ -196,7 +196,8 @@ def _run_batches(plan: GraphPlan, directory: Path) -> None:
     for number, ((cut, events), expected) in enumerate(zip(batches, expected_batches(plan), strict=True)):
         if cut is not None:
             parallelism = cut.parallelism
-            # The same backend goes on from the checkpoint of its directory, another one from a savepoint.
+            # With the same backend, the job continues from the checkpoint of its directory. Otherwise it starts from a
+            # savepoint.
             if cut.backend != backend:
                 backend, job_dir = cut.backend, directory / f"job-{number}"
                 path = directory / f"savepoint-{number}"

@@ -70,7 +70,7 @@ class SimulatedObjectStore(SimulatedStorage):
     def put(self, path: str, data: bytes, durable: bool) -> None:
         late_fault = self._step("put", path)
         self._set(path, data)
-        # Whether it was put is open until the answer is there: a process may die in between.
+        # The process may die before the answer, and then does not know whether the object was put.
         self._step("answer", path)
         self._fail_after(late_fault, path)
 

@@ -44,7 +44,7 @@ __all__ = ["SimulatedZooKeeper"]
 _SILENT_S: Final = 30.0
 _MOST_UNAWARE_REQUESTS: Final = 6
 _MOST_TURNS: Final = 12
-"""After this many looks, a driver that waits in vain to lead is ended."""
+"""A driver that waits to lead in vain is ended after this many attempts."""
 
 
 @define
@@ -189,7 +189,7 @@ class SimulatedKazooClient:
         return _Lock(self, path, identity)
 
     def create(self, path: str, data: bytes, owner: int | None = None) -> str:
-        """Makes a node, in no step of its own."""
+        """Create a node, without a step of its own."""
         if path in self.servers.nodes:
             raise NodeExistsError(path)
         parent = path.rpartition("/")[0]
@@ -215,7 +215,7 @@ class SimulatedKazooClient:
         return self._asked("commit", path, carry_out)
 
     def existing_node(self, path: str) -> _Node:
-        """The node, or `NoNodeError`, with which a transaction ends whose operation needs one."""
+        """Return the node. A missing one raises `NoNodeError`, which aborts the transaction."""
         try:
             return self.servers.nodes[path]
         except KeyError:
@@ -244,13 +244,13 @@ class SimulatedKazooClient:
         return answer if late_fault is None else _Answer(error=ConnectionLoss())
 
     def renew(self) -> None:
-        """Begins another session if its own has ended, which its user learns some requests later."""
+        """Start another session if the own one has ended. The client learns this some requests later."""
         if self.session not in self.servers.sessions:
             self.session = self.servers.new_session(self._process)
             self._unaware = 1 + self.servers.disk.chance.randrange(_MOST_UNAWARE_REQUESTS)
 
     def abandon(self) -> None:
-        """End its process, which has waited long enough."""
+        """End the process, which has waited long enough."""
         self._process.die()
         self._process.check()
 
@@ -302,7 +302,7 @@ class _Transaction:
 
 @define(eq=False)
 class _Lock:
-    """Waits, without delay, for the sessions of all others to end; in vain for one that is alive."""
+    """Waits, without delay, for all other sessions to end. The wait is in vain if one of them stays alive."""
 
     client: SimulatedKazooClient
     path: str

@@ -221,7 +221,7 @@ class JobRun:
             timeout_ms=plan.timeout_ms,
             limits=CheckpointLimits(max_concurrent_checkpoints=plan.max_concurrent),
             tolerable_failures=1000,
-            # As a real job: timeouts and intervals are measured by a monotonic clock.
+            # As in a real job, a monotonic clock measures timeouts and intervals.
             now_ms=lambda: self.machine.clock.monotonic_ms,
             post=self.post,
         )
@@ -302,8 +302,8 @@ class JobRun:
             if self.machine.clock_faults() is FaultKind.DRIVER_DIES:
                 raise DriverDied
             if has_more and (self._has_read_all or self._moment > _MOST_MOVES_WITH_CHECKPOINTS):
-                # Pending checkpoints continue; the last one is requested. Without this, a job whose checkpoints take
-                # more moves than the interval between them would never end.
+                # Pending checkpoints continue, and the last one is requested. Otherwise a job would never end if its
+                # checkpoints took more moves than the interval between them.
                 run.checkpoints.stop()
                 has_more = False
             if request is None and self._stops_now():

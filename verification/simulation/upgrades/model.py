@@ -107,7 +107,7 @@ def _of_tuple(old: TupleOf, new: TupleOf) -> Convert:
 
 def _of_enum(old: EnumType, new: EnumType) -> Convert:
     names = {name for name, _ in new.constants}
-    # No stored value has the name of an alias.
+    # Stored values have canonical names, never that of an alias.
     lost = set(old.names) - names
     if lost or old.name != new.name:
         raise Rejected(f"the constants {sorted(lost)} are gone")
@@ -127,8 +127,8 @@ def _of_record(old: Record, new: Record) -> Convert:
             continue
         [first, *others] = former
         if others or one.name in there or (first in declared and declared[first].former):
-            # Several fields could be meant. Only what the author means is right, and to reject it is right as well.
-            # A field that was renamed without a declaration is a new one.
+            # Several fields could be meant. The result must be the author's choice or a rejection. A field that was
+            # renamed without a declaration counts as a new one.
             meant = {(it.identity, it.name): it for it in old.fields}
             by_identity = {
                 it.name: next(
@@ -139,7 +139,7 @@ def _of_record(old: Record, new: Record) -> Convert:
             raise Rejected(f"{one.name} could be any of {former}", may_be_applied=_of_fields(new, by_identity))
         sources[one.name] = there[first]
         if first in declared:
-            # The name has been used again, for a new field.
+            # A new field uses the name again.
             sources[first] = None
     return _of_fields(new, sources)
 

@@ -133,7 +133,7 @@ def run_upgrades(plans: Sequence[UpgradePlan]) -> None:
 def _run_step(chains: Mapping[int, _Chain], number: int, directory: Path, savepoint: Path | None) -> None:
     now_ms = number * STEP_MS
     candidates = {seed: one.plan.versions[number] for seed, one in chains.items() if number < len(one.plan.versions)}
-    # RocksDB takes long to make its column families, so only every third group of chains has it, for one version.
+    # Creating RocksDB's column families is slow, so only every third group uses RocksDB, for one version.
     backend = RocksDBStateBackend() if number == 2 and min(chains) % 3 == 0 else HeapStateBackend()
 
     def environment(versions: Mapping[int, Version], step: _Step) -> LocalStreamEnvironment:
@@ -152,7 +152,7 @@ def _run_step(chains: Mapping[int, _Chain], number: int, directory: Path, savepo
 
     classes = Classes()
     if savepoint is not None:
-        # What the model accepts is checked by the start itself.
+        # The start itself checks the versions that the model accepts.
         doubtful = {seed: one for seed, one in candidates.items() if not _is_accepted(chains[seed], one)}
         rejected: Mapping[int, str] = {}
         if doubtful:
@@ -284,7 +284,7 @@ def _adopted(
     time_ms = now_ms if candidate.has_ttl and not old.has_ttl else None
     keeps = _keeps(old, candidate, now_ms)
     try:
-        # The savepoint has entries that have expired since, and their keys collide as well.
+        # Entries that have expired since the savepoint are still in it, and their keys can collide too.
         _converted(chain.contents, record, key, _keeps(old, evolve(old, has_ttl=False), now_ms))
         contents = _converted(chain.contents, record, key, keeps, time_ms)
     except Collision:

@@ -99,7 +99,7 @@ class EnumType:
 
 
 REQUIRED: Final = object()
-"""The default of a field without one."""
+"""The default of a field that has no default."""
 
 
 @frozen
@@ -159,7 +159,7 @@ class Classes:
             return GenericAlias(tuple, tuple(map(self.hint, given.items)))
         if isinstance(given, UnionOf):
             return Union[tuple(map(self.hint, given.members))]  # noqa: UP007
-        # Defaults may be lists, which have no hash.
+        # Defaults may be lists, which are not hashable.
         name = format_type(given)
         if name not in self._known:
             self._known[name] = self._enum(given) if isinstance(given, EnumType) else self._record(given)
@@ -356,6 +356,6 @@ def with_parts(given: Type, changed: list[Type]) -> Type:
 
 
 def _with_type(one: Field, kind: Type) -> Field:
-    # The old default may be no value of the other type.
+    # The old default may not be a value of the new type.
     stays = one.default is REQUIRED or kind == one.type
     return evolve(one, type=kind, default=one.default if stays else random_value(Random(0), kind))
