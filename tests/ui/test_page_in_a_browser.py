@@ -1,4 +1,4 @@
-"""The page in Chromium: it is styled under its policy of one style sheet, and nothing of it is blocked."""
+"""The page in Chromium: its single style sheet applies under the content security policy, and nothing is blocked."""
 
 from __future__ import annotations
 

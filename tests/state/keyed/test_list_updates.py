@@ -16,7 +16,7 @@ from statebackend.testing.backends.harness import BackendHarness
 
 UPDATES = st.lists(
     st.tuples(
-        # Which elements of the list stay, and what is appended: an int, which is stored as a float.
+        # The elements that stay, and the appended ones. The int is stored as a float.
         st.one_of(st.just("all"), st.just("newest"), st.lists(st.integers(0, 9), max_size=6)),
         st.lists(st.integers(-3, 3), max_size=3),
     ),

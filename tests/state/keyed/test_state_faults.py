@@ -167,7 +167,7 @@ def test_a_kill_while_a_snapshot_is_restored(harness, name, point, parallelism):
 
 
 class FullStorage:
-    """A local store with space for so many files."""
+    """A local store with space for this many files."""
 
     def __init__(self, storage, room_files):
         self.storage, self.room_files = storage, room_files

@@ -1,4 +1,4 @@
-"""Graphs with several sources, sinks, readers and side outputs: their order, and what is rejected."""
+"""Graphs with several sources, sinks, readers and side outputs: their order, and rejected graphs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typeserializers.scalars.strings import StringSerializerSnapshot
 
 
 class Remember(KeyedProcessFunction[str, Any, Any]):
-    """Stores the last value of a key, and all values of a subtask; emits both former values."""
+    """Stores the last value of a key, and all values of a subtask; emits both previous values."""
 
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer

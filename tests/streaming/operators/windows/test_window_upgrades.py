@@ -25,7 +25,7 @@ from typeserializers.records.record_serializer import AttrsSerializer
 
 @attrs.frozen
 class Totals1:
-    """A window's accumulator in the former version."""
+    """A window's accumulator in the previous version."""
 
     total: int = 0
 
