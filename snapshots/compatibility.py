@@ -354,18 +354,22 @@ def another_serializer(
     the old serializer, by default from its type.
     """
     old_name, new_name = names_apart(old_type, old_class, new_serializer)
-    new_code = _RECORD_SERIALIZER.sub("serializer_for", repr(new_serializer))
-    hint = new_serializer.type_name if _HINT.fullmatch(new_serializer.type_name) else "Any"
-    old_code = old_code or f"serializer_for({old_type})"
     return CompatibilityIssue(
         path="",
         compatibility=FieldCompatibility.REJECT,
         rule="serializer-class",
         reason=f"the state holds {old_name}, and {new_name} cannot read it",
-        fix=(
-            f"Keep {old_name}; or write a function from the old value to the new one and the type "
-            f"Annotated[{hint}, ConvertingSerializer({new_code}, {{{old_code}: function}})]"
-        ),
+        fix=f"Keep {old_name}; or {converting_type(old_code or f'serializer_for({old_type})', new_serializer)}",
+    )
+
+
+def converting_type(old_code: str, new_serializer: TypeSerializer[Any]) -> str:
+    """Returns advice to convert old values, with a type to paste in place of the new one; see `another_serializer`."""
+    new_code = _RECORD_SERIALIZER.sub("serializer_for", repr(new_serializer))
+    hint = new_serializer.type_name if _HINT.fullmatch(new_serializer.type_name) else "Any"
+    return (
+        f"write a function from the old value to the new one and the type "
+        f"Annotated[{hint}, ConvertingSerializer({new_code}, {{{old_code}: function}})]"
     )
 
 

@@ -561,6 +561,7 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], reco
     new = match.new
     path = f".{new.name}"
     origin = _similar_name(new.name, [part.name for part in removed])
+    likely = None if origin else _only_field_that_fits(new, removed)
     # The default was checked at registration, but a factory may return another value now.
     problem = default_problem(new) if new.default_factory is not None else ""
     if problem:
@@ -574,6 +575,8 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], reco
     is_computed = declared is not None and declared.needs_other_fields
     default = "a default that does not need the other fields" if is_computed else "a default"
     rename = f", or declare the rename: {_declared_rename(record, new.name, origin)}" if origin else ""
+    if likely:
+        rename = f", or, if {likely} was renamed, declare it: {_declared_rename(record, new.name, likely)}"
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,
@@ -626,6 +629,14 @@ def _removed(
             )
         )
     return issues
+
+
+def _only_field_that_fits(new: RecordField, removed: Sequence[WrittenField]) -> str | None:
+    """Return the name of the removed field whose values fit the new field, if there is exactly one."""
+    if len(removed) > MAX_COMPARED_NAMES:
+        return None
+    fitting = [part.name for part in removed if not resolve_part(part.snapshot, new.serializer).is_incompatible]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _similar_name(name: str, candidates: Sequence[str]) -> str | None:

@@ -36,6 +36,7 @@ from snapshots.compatibility import (
     Plan,
     TypeSerializerSchemaCompatibility,
     another_serializer,
+    converting_type,
     worst_kind,
 )
 from snapshots.errors import StateFormatError, UnresolvableSerializerError
@@ -166,8 +167,13 @@ def resolve_union(
         member for index, member in enumerate(new_members) if index not in continued and member.type_name not in rivals
     ]
     if None in continued:
+        old_type = " | ".join(match.old_name for match in matches)
+        removed = [match.old_name for match in matches if match.new_index is None]
+        keep = " | ".join(dict.fromkeys((*(member.type_name for member in new_members), *removed)))
+        convert = converting_type(f"serializer_for({old_type})", new_serializer)
+        fix = f"Keep {' and '.join(removed)} in the union: {keep}; or {convert}"
         issues += [
-            _advice(match, [member for member in added if _may_be_renamed(old, member)], new_members)
+            _advice(match, [member for member in added if _may_be_renamed(old, member)], new_members, fix)
             for match, old in zip(matches, old_snapshot.nested_snapshots, strict=True)
             if match.new_index is None
         ]
@@ -253,7 +259,10 @@ def _may_be_renamed(old_snapshot: TypeSerializerSnapshot[Any], new_member: TypeS
 
 
 def _advice(
-    match: MemberMatch, added: Sequence[TypeSerializer[Any]], new_members: Sequence[TypeSerializer[Any]]
+    match: MemberMatch,
+    added: Sequence[TypeSerializer[Any]],
+    new_members: Sequence[TypeSerializer[Any]],
+    fix: str = "",
 ) -> CompatibilityIssue:
     path = f"{{member {match.old_name}}}"
     if match.rivals:
@@ -271,7 +280,7 @@ def _advice(
         FieldCompatibility.REJECT,
         "union-member-removed",
         f"the state may hold {match.old_name} here, and the new members are {_listed(new_members)}",
-        f"Keep {match.old_name} in the union, or convert the old values (converted_by, ConvertingSerializer){rename}",
+        f"{fix}{rename}",
     )
 
 

@@ -172,6 +172,7 @@ def test_a_removed_member_is_rejected_with_its_name() -> None:
     rejected = compatibility_on(union(LONG, STRING, BYTES), union(STRING, LONG))
     assert rejected.is_incompatible
     assert rules(rejected)["union-member-removed"] == "{member bytes}"
+    assert "Keep bytes in the union: str | int | bytes; or" in str(rejected)
     assert compatibility_on(union(LONG, STRING), LONG).is_incompatible
 
 

@@ -284,14 +284,16 @@ class Note:
         (Reading, dict[str, int], Reading(3), lambda one: {"value": one.value}, {"value": 3}),
         (int, Note, 3, lambda number: Note(str(number)), Note("3")),
         (dict[str, int], list[Reading], {"a": 1}, lambda one: [Reading(n) for n in one.values()], [Reading(1)]),
+        (bytes | int | str, bytes | int, "12", lambda one: int(one) if isinstance(one, str) else one, 12),
+        (int | Note, int | Reading, Note("abc"), lambda one: Reading(len(one.text)), Reading(3)),
     ],
 )
 def test_the_advised_type_can_be_pasted(
     old: Any, new: Any, value: Any, function: Callable[[Any], Any], expected: Any
 ) -> None:
     before = ts.serializer_for(old)
-    [issue] = compatibility_of(before, ts.serializer_for(new)).issues
-    advised = issue.fix[issue.fix.index("Annotated[") :]
+    issue = compatibility_of(before, ts.serializer_for(new)).issues[0]
+    advised = issue.fix[issue.fix.index("Annotated[") : issue.fix.index("function})]") + len("function})]")]
     names = {**vars(ts), "Annotated": Annotated, "Any": Any, "function": function}
     after = ts.serializer_for(eval(advised, {**names, "Colour": Colour, "Reading": Reading, "Note": Note}))
     assert migrated(before, after, value) == expected

@@ -110,6 +110,30 @@ def test_an_added_field_without_a_default_is_rejected_by_name() -> None:
     assert rules(compatibility) == {".b": "field-added-without-default"}
 
 
+@pytest.mark.parametrize(
+    ("old", "advised"),
+    [
+        ({"a": int, "origin": str}, "origin"),
+        ({"a": int, "origin": str, "seats": int}, "origin"),
+        ({"a": int, "origin": str, "gate": str}, None),
+        ({"a": int, "seats": int}, None),
+    ],
+)
+def test_the_only_removed_field_that_fits_a_new_one_is_advised_as_a_likely_rename(
+    old: dict[str, Any], advised: str | None
+) -> None:
+    before = record(**old)
+    compatibility = compatibility_of(*serializers(before, record(a=int, b=str)))
+    found = re.findall(r"Give it a default, or, if (\w+) was renamed, declare it: (b: .*)$", str(compatibility), re.M)
+    assert [name for name, _ in found] == [name for name in (advised,) if name]
+    for _, code in found:
+        program: dict[str, Any] = {"Annotated": Annotated, "former_names": former_names}
+        exec(compile(f"class Flight:\n    a: int\n    {code}", "pasted", "exec", dont_inherit=True), program)
+        after = attrs.frozen(program["Flight"])
+        values = {"a": 1, "origin": "JFK", "seats": 2}
+        assert migrated(*serializers(before, after), before(**{name: values[name] for name in old})) == after(1, "JFK")
+
+
 def test_a_default_that_needs_the_other_fields_is_not_advised_again() -> None:
     class Computed(pydantic.BaseModel):
         a: int
