@@ -86,15 +86,19 @@ def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
     try:
         check_log_is_whole(spark_directory)
     except SourceProgressError as error:
-        targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
-        target = next(targets, None)
-        fix = (
-            "The log reaches no checkpoint: start in a new job directory, from a savepoint if there is one"
-            if target is None
-            else f"To repair the log, start with roll_back_to={target}: the job continues from checkpoint {target}, "
-            f"and reads again what was read after it"
-        )
+        fix = _repair(found, spark_directory)
         raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing has changed. {fix}") from error
+
+
+def _repair(found: FoundCheckpoints, spark_directory: str) -> str:
+    targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
+    target = next(targets, None)
+    if target is None:
+        return "The log reaches no checkpoint: start in a new job directory, from a savepoint if there is one"
+    return (
+        f"To repair the log, start with roll_back_to={target}: the job continues from checkpoint {target}, "
+        f"and reads again what was read after it"
+    )
 
 
 def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) -> bool:
@@ -112,12 +116,18 @@ def planned_roll_back(
     """Return the plan of a rollback and the checkpoint that it goes to; change nothing.
 
     Raises:
-        SourceProgressError: Spark's log does not reach back to the checkpoint.
+        SourceProgressError: Spark's log does not reach the checkpoint. The message names one that it reaches.
         CheckpointNotFoundError, CorruptMetadataError, JobRestoreError: As `roll_back_target`.
     """
     interrupted, target = read_roll_back(driver_files), roll_back_target(found, driver_files, roll_back_to)
     batch_id = batch_of(target)
-    capture_source_progress(spark_directory, batch_id)
+    try:
+        capture_source_progress(spark_directory, batch_id)
+    except SourceProgressError as error:
+        raise SourceProgressError(
+            f"the job cannot roll back to checkpoint {target.checkpoint_id}, because Spark's log does not reach it: "
+            f"{error}. Nothing has changed. {_repair(found, spark_directory)}"
+        ) from error
     newest_batch_id = newest_planned_batch(spark_directory)
     planned = Rollback(
         checkpoint_id=target.checkpoint_id,

@@ -118,6 +118,22 @@ def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(word_count: Wor
     assert shown(word_count) == word_count.expected()
 
 
+def test_a_checkpoint_that_the_log_does_not_reach_is_rejected_with_one_that_it_reaches(word_count: WordCount) -> None:
+    from statebackend.spark import ParquetSink
+
+    output = ParquetSink(word_count.directory / "out")
+    word_count.run(output)
+    file = word_count.directory / "job" / "spark" / f"offsets/{NEWEST - 1}"
+    file.write_bytes(b"")
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    named = rf"cannot roll back to checkpoint {NEWEST - 1}, .*{re.escape(str(file))} is damaged: .*roll_back_to=0:"
+    for target in ("previous", NEWEST - 1):
+        with pytest.raises(CheckpointError, match=named):
+            word_count.run(output, execute={"roll_back_to": target})
+    word_count.run(output, execute={"roll_back_to": 0})
+    assert shown(word_count) == word_count.expected()
+
+
 @pytest.mark.parametrize(
     ("name", "repair"), [(f"offsets/{NEWEST - 1}", NEWEST - 2), (f"sources/0/{NEWEST}", NEWEST - 1)]
 )
