@@ -1,4 +1,4 @@
-"""Conditional writes in memory, for tests with several drivers and faults between them and the store."""
+"""Conditional writes in memory, for tests with several drivers and faults between a driver and the store."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StoredObjects:
 class MemoryObjects:
     """The connection of one driver to the store; a `ConditionalObjects`.
 
-    ``before_write`` is called with path and content; ``loses`` says of how many writes the answer gets lost for good.
-    ``is_cut_off`` lets nothing through.
+    ``before_write`` is called with path and content. The next ``loses`` writes take effect, but their answers are lost.
+    With ``is_cut_off``, no request reaches the store.
     """
 
     stored: StoredObjects = field(factory=StoredObjects)

@@ -1,4 +1,4 @@
-"""Limits of the parts of a checkpoint from both sides: the limit is accepted, one more is rejected."""
+"""Limits of the parts of a checkpoint from both sides: the limit is accepted, and one more is rejected."""
 
 from __future__ import annotations
 

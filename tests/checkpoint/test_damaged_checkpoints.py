@@ -1,6 +1,6 @@
-"""Any changed byte of a durable file, even with a valid checksum, yields an error of this library or a value.
+"""Changing any byte of a durable file, even with a valid checksum, yields an error of this library or a value.
 
-All changes instead of a sample: ``STATEBACKEND_FUZZ=all``.
+By default the tests try a sample of all changes. ``STATEBACKEND_FUZZ=all`` tries all of them.
 """
 
 from __future__ import annotations

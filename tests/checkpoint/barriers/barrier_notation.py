@@ -1,4 +1,4 @@
-"""Barrier cases in one line: what channels deliver, and what the handler does.
+"""Barrier cases as one line of text: what channels deliver, and what the handler does.
 
 script   b0 b0x3 b0*    records of channel 0; three times; that are captured
          B1@0 U1@0 S1@0 a barrier, an unaligned one, one of a savepoint; without @ channel 0 delivers it
@@ -47,7 +47,7 @@ from statebackend.checkpoint.barriers.elements import (
 
 BUFFER_BYTES: Final = 100
 TIMEOUT_MS: Final = 1000
-"""The time to align of barriers that are announced (N and O)."""
+"""The alignment timeout of announced barriers (N and O)."""
 
 _TOKEN: Final = re.compile(r"([bBUSNOCE])(\d+)?(?:@(\d+))?(?:x(\d+))?(\*)?")
 _REASONS: Final = {
@@ -60,7 +60,7 @@ _REASONS: Final = {
 
 @define
 class Played:
-    """The actions after a script; ``created_ms`` has the creation time of each barrier by id."""
+    """The actions after a script. ``created_ms`` is the creation time of each barrier, by id."""
 
     handler: BarrierHandler
     now_ms: int = 0
@@ -74,7 +74,7 @@ class Played:
 
     @property
     def text(self) -> str:
-        """All actions as text, without those that each barrier of a channel causes."""
+        """All actions as text, except those that every barrier causes for its channel."""
         return " ".join(self.results)
 
     @property
@@ -87,7 +87,7 @@ class Played:
         return [one for one in self.actions if isinstance(one, kind)]
 
     def play(self, script: str) -> Played:
-        """Play a script after those that were played."""
+        """Play a script after the scripts that were played before."""
         for token in script.split():
             for event in self._events(token):
                 self._handle(event)

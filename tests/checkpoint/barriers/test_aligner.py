@@ -1,4 +1,4 @@
-"""The aligner: exactly once; a channel is blocked until the last barrier has arrived."""
+"""The aligner is exactly once: it blocks a channel until the last barrier has arrived."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from statebackend.checkpoint.barriers.elements import Abort, AbortReason, EndOfC
 from statebackend.checkpoint.barriers.exactly_once import ExactlyOnceHandler, always_aligned
 from tests.checkpoint.barriers.barrier_notation import BUFFER_BYTES, Played
 
-# Those of Flink's CheckpointBarrierAlignerTestBase, by its names, where a channel that ends gives up what waits for it.
+# Cases of Flink's CheckpointBarrierAlignerTestBase, by name. A channel that ends aborts the checkpoints that wait for
+# it.
 CASES = {
     "single_channel_no_barriers": (1, "b0 b0 b0 E0", ""),
     "multi_channel_no_barriers": (4, "b2 b2 b0 b1 b0 E0 b3 b1 E3 b1 E1 b2 E2", ""),
@@ -23,7 +24,7 @@ CASES = {
         "B4@1 B4@2 B4@0 | b0 E0 E1 E2",
         "T1 R{0,1,2} T2 R{0,1,2} T3 R{0,1,2} T4 R{0,1,2}",
     ),
-    # The reference tells only of the newer one; that the older one is over too is said here.
+    # Flink reports only the newer checkpoint. Here the older one is reported as aborted too.
     "missing_cancellation_barriers": (2, "B1@0 C3@1 C2@0 C3@0 b0", "As1 R{0} A3"),
     "start_alignment_with_closed_channels": (
         4,

@@ -10,7 +10,7 @@ from tests.checkpoint.barriers.barrier_notation import BUFFER_BYTES, TIMEOUT_MS,
 
 OVER = f"+{TIMEOUT_MS}"
 
-# By the names of Flink's AlternatingCheckpointsTest; barriers N and O have a time to align.
+# Cases of Flink's AlternatingCheckpointsTest, by name. Barriers N and O have an alignment timeout.
 CASES = {
     "checkpoint_handling": (2, "U1@0 b1* U1@1", "U1 R{0} D1 R{1}"),
     "savepoint_handling": (2, "S1@0 b1 S1@1", "T1 R{0,1}"),

@@ -1,4 +1,4 @@
-"""The tracker: at least once, and no channel is ever blocked."""
+"""The tracker is at least once: it never blocks a channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statebackend.checkpoint.barriers.tracker import MAX_TRACKED_CHECKPOINTS, Ba
 from statebackend.checkpoint.errors import IllegalTransitionError
 from tests.checkpoint.barriers.barrier_notation import BUFFER_BYTES, Played
 
-# Those of Flink's CheckpointBarrierTrackerTest, by its names: the result, and the checkpoints that are under way then.
+# Cases of Flink's CheckpointBarrierTrackerTest, by name: the result, and the checkpoints that are pending after it.
 CASES = {
     "single_channel_no_barriers": (1, "b b b", "", ()),
     "multi_channel_no_barriers": (4, "b2 b2 b0 b1 b0 b3 b1 b1 b2", "", ()),

@@ -1,7 +1,7 @@
-"""Random delivery order: a snapshot and the captured records contain what was sent before the barriers.
+"""Random delivery order: a snapshot and the captured records contain exactly what was sent before the barriers.
 
-A record is its channel and its place. Into each channel come records and the barriers of all checkpoints, in order; by
-chance an element comes in, or comes out, or time passes.
+A record is (channel, position). Records and the barriers of all checkpoints enter each channel in order. A random move
+puts an element into a channel, takes one out, or advances the clock.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Task:
         self.inside = [deque() for _ in self.coming]
 
     def run(self, moves: Sequence[tuple[int, int]]) -> None:
-        """Random moves, then everything that is left, in order."""
+        """Do random moves, then deliver all remaining elements in order."""
         for move, channel in moves:
             _MOVES[move](self, channel % len(self.coming))
         while any(self._can_move(channel) for channel in range(len(self.coming))):
@@ -113,7 +113,7 @@ class _Task:
         return channel not in self.ended
 
     def _put_before(self, channel: int, barrier: CheckpointBarrier) -> None:
-        # It overtakes records, and no other barrier.
+        # The barrier overtakes records, but no other barrier.
         others = [index for index, one in enumerate(self.inside[channel]) if isinstance(one, CheckpointBarrier)]
         place = others[-1] + 1 if others else 0
         overtaken = [one for one in list(self.inside[channel])[place:] if not isinstance(one, CheckpointBarrier)]
@@ -149,7 +149,7 @@ class _Task:
         records = [one for one in before if not isinstance(one, CheckpointBarrier)]
         self.captured.setdefault(barrier.checkpoint_id, []).extend(records)
         del channel[place]
-        # Barriers of checkpoints that are over stay before it.
+        # It does not overtake the barriers of finished checkpoints.
         channel.insert(len(before) - len(records), barrier)
         _sort_barriers_first(channel, place + 1)
 
@@ -246,7 +246,7 @@ def test_an_aligned_snapshot_contains_the_records_before_the_barriers(
     channels: list[deque[Element]], moves: list[tuple[int, int]]
 ) -> None:
     task = _run_by_policy(channels, moves, always_aligned)
-    # Channels stand still until the last barrier: no checkpoint is begun before the one before is complete.
+    # Channels are blocked until the last barrier, so each checkpoint completes before the next one starts.
     assert task.complete == set(range(1, _BARRIER_COUNT + 1))
 
 

@@ -1,4 +1,4 @@
-"""The tables: unlisted events are errors that change nothing, and the document shows the tables."""
+"""The barrier tables: an event that is not listed raises an error and changes nothing. The docs show these tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.checkpoint.barriers.barrier_notation import Played
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "barrier-tables.md"
 
-# What no channel can bring about: it has nothing pending, or has not yet what it would end.
+# Events that no channel can cause in this phase, because nothing is pending or the pending part does not exist yet.
 NOT_LISTED = {
     AlignmentPhase.IDLE: {
         AlignmentEvent.LAST_CHANNEL_ENDED,
@@ -148,5 +148,5 @@ def _rejected(played: Played, event: str, message: str) -> None:
 
 
 def _pickled(handler: BarrierHandler) -> bytes:
-    # All that the handler holds, and not only what it shows.
+    # The complete internal state of the handler.
     return pickle.dumps(handler)

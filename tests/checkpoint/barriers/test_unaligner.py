@@ -1,4 +1,4 @@
-"""The unaligner: the snapshot is taken at the first barrier, and records before the others are captured."""
+"""The unaligner takes the snapshot at the first barrier, and captures the records before the other barriers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statebackend.checkpoint.barriers.elements import CaptureComplete, EndOfChan
 from statebackend.checkpoint.barriers.exactly_once import ExactlyOnceHandler, always_unaligned
 from tests.checkpoint.barriers.barrier_notation import BUFFER_BYTES, Played
 
-# Those of Flink's CheckpointBarrierUnalignerTest, by its names; a star marks what must be captured.
+# Cases of Flink's CheckpointBarrierUnalignerTest, by name. A star marks records that must be captured.
 CASES = {
     "single_channel_no_barriers": (1, "b0 b0 b0 E0", ""),
     "multi_channel_no_barriers": (4, "b2 b2 b0 b1 b0 E0 b3 b1 E3 b1 E1 b2 E2", ""),
@@ -47,7 +47,7 @@ CASES = {
     "end_of_stream_with_pending_checkpoint": (2, "B0@0 E1", "U0 Ae0"),
 }
 
-# Flink's CheckpointBarrierUnalignerCancellationTest: whether a snapshot was taken, and whether one was given up.
+# Cases of Flink's CheckpointBarrierUnalignerCancellationTest: whether a snapshot is taken, and whether one is aborted.
 CANCELLATIONS = [
     ("C10@0 C20@0", 2, False, True),
     ("C20@0 C10@0", 2, False, True),
@@ -78,7 +78,7 @@ def test_records_before_missing_barriers_are_captured(name: str) -> None:
     for group in script.split("|"):
         played.play(group)
         if played.results[-1].startswith("Ae"):
-            # What was captured of a checkpoint that was given up after all is thrown away.
+            # The records captured for an aborted checkpoint are discarded.
             return
         assert played.captured == played.starred
     assert not played.handler.captured_channels

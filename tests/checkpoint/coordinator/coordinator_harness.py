@@ -1,6 +1,6 @@
-"""A coordinator and an executor that carries out its actions at once, unless a test holds them.
+"""A coordinator, and an executor that carries out its actions at once unless a test holds them.
 
-It notes what the outside sees, by checkpoint id; requests are numbered by the order in which they are made.
+It records the visible effects by checkpoint id. Requests are numbered in the order in which they are made.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def running(*tasks: TaskId, status: TaskStatus = TaskStatus.RUNNING) -> tuple[Ch
 
 @define
 class Outside:
-    """The executor and what it has recorded. ``held`` are classes of actions that are collected in ``waiting``."""
+    """The executor and its records. Actions of the ``held`` classes are collected in ``waiting``."""
 
     checkpoints: JobCheckpoints
     held: set[type] = field(factory=set)
@@ -80,7 +80,7 @@ class Outside:
     next_request: int = 1
 
     def request(self, kind: Kind = Kind.ON_DEMAND) -> int:
-        """Request a checkpoint; returns the number of the request."""
+        """Request a checkpoint, and return the number of the request."""
         number, self.next_request = self.next_request, self.next_request + 1
         self.handle(CheckpointRequested(number, kind, self.now_ms))
         return number
@@ -116,7 +116,7 @@ class Outside:
         self.handle(CheckpointFailed(reason, "disk full", self.now_ms, checkpoint_id, request_id))
 
     def release(self, kind: type) -> None:
-        """Carry out the held actions of a class, and stop holding them."""
+        """Carry out the held actions of a class, and hold no more of them."""
         self.held.discard(kind)
         held = [one for one in self.waiting if type(one) is kind]
         self.waiting = [one for one in self.waiting if type(one) is not kind]
@@ -168,7 +168,7 @@ class Outside:
         self.discarded.extend(action.states)
 
     def _note(self, action: CoordinatorAction) -> None:
-        """Record the action only; it has no effect."""
+        """Record the action. It has no other effect."""
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Outside, Any], None]]] = {
@@ -201,7 +201,7 @@ def outside(
     held: Collection[type] = (),
     **changes: Any,
 ) -> Outside:
-    """A job of two running subtasks, at time 0."""
+    """A job with two running subtasks at time 0."""
     limits = CheckpointLimits(max_concurrent_checkpoints=most, minimum_pause_ms=pause_ms, max_waiting_requests=waiting)
     coordinator = CheckpointCoordinator("job", "run", TIMEOUT_MS, max_parallelism=4, max_concurrent_checkpoints=None)
     one = Outside(JobCheckpoints(coordinator, limits=limits, failures=FailurePolicy(tolerable), **changes), set(held))

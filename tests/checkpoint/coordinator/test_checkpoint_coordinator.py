@@ -396,7 +396,7 @@ def test_a_subtask_without_state_takes_part_in_a_checkpoint() -> None:
 
 
 class RandomEvents(RuleBasedStateMachine):
-    """Random events: illegal ones change nothing, and no handle is lost or returned twice."""
+    """Random events: illegal events change nothing, and no handle is lost or returned twice."""
 
     def __init__(self) -> None:
         super().__init__()

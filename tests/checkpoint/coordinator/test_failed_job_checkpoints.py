@@ -70,7 +70,7 @@ def test_a_checkpoint_counts_once_and_an_older_completion_does_not_reset_the_cou
     policy.completed(4)
     policy.completed(5)
     assert policy.failures == 2
-    # Those without an id are each another one.
+    # Each failure without a checkpoint id counts as a separate one.
     assert [policy.failed(None, Reason.IO_ERROR, Kind.PERIODIC, were_triggered=False) for _ in range(2)] == [True] * 2
     policy.completed(8)
     assert policy.failures == 0
@@ -110,7 +110,7 @@ def test_checkpoint_aborts_after_storage_io_exception() -> None:
     assert len(one.of(FailJob)) == 1
     assert one.checkpoints.counts.failed == 1
     assert is_clean(one)
-    # Its location arrives late: nobody is notified.
+    # The location arrives after the failure: no task is notified.
     one.handle(CheckpointProgressed(1, 0))
     assert one.reported == []
 
@@ -145,7 +145,7 @@ def test_io_exception_for_periodic_scheduling_with_inactive_tasks() -> None:
 def test_checkpoint_aborts_if_trigger_tasks_are_finished_and_io_exception() -> None:
     one = outside(tasks=(*running(A), *running(B, status=TaskStatus.FINISHED)), held={AssignId})
     answer = one.answers[one.request()]
-    # The tasks are looked at first: nothing is asked of storage that could fail, and no failure is counted.
+    # Task states are checked before storage is used, so no storage error can occur and no failure is counted.
     assert (answer.failure, one.of(AssignId), one.of(FailJob)) == (Reason.TASKS_NOT_RUNNING, [], [])
     assert is_clean(one)
 

@@ -1,4 +1,4 @@
-"""The cases of Flink's CheckpointCoordinatorTest by name, except those about storage."""
+"""The cases of Flink's CheckpointCoordinatorTest by name, without those about storage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_checkpoint_triggered_after_some_tasks_finished_if_allowed() -> None:
     one = outside(tasks=tasks, policy=all_unfinished_tasks)
     number = one.request()
     (reported,) = one.of(TriggerTasks)
-    # Those behind finished tasks alone have nobody left who sends them a barrier.
+    # A task whose upstream tasks have all finished is triggered too, because no task sends it a barrier.
     assert reported.tasks == (others[1], others[2], sources[2])
     for task in reported.tasks:
         one.handle(
@@ -300,7 +300,7 @@ def test_suspend_and_resume() -> None:
     assert one.answers[waiting].failure is Reason.SUSPENDED
     assert one.answers[one.request()].failure is Reason.SUSPENDED
     assert one.discarded == states(2, A)
-    # What is being stored may be durable already.
+    # The checkpoint that is being stored may be durable already, so its request is not answered yet.
     assert stored not in one.answers
     one.release(StoreCheckpoint)
     assert one.answers[stored].checkpoint_id == 1

@@ -1,4 +1,4 @@
-"""How many checkpoints of a job run at once, how far apart, and how many requests wait."""
+"""Limits of checkpoints: how many run at once, the pause between them, and how many requests wait."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_full_queue_drops_periodic_requests_and_rejects_the_rest() -> None:
     periodic = one.checkpoints.waiting_requests[-1].request_id
     also_asked = one.request()
     assert one.answers[periodic].failure is Reason.TOO_MANY_REQUESTS
-    # What waits has been accepted: not even a savepoint takes its place.
+    # Waiting requests were accepted, so not even a savepoint replaces them.
     for rejected in (one.request(), one.request(Kind.SAVEPOINT)):
         assert one.answers[rejected].failure is Reason.TOO_MANY_REQUESTS
     assert [request.request_id for request in one.checkpoints.waiting_requests] == [asked, also_asked]

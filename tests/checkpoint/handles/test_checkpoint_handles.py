@@ -133,7 +133,7 @@ def test_an_operator_without_keyed_state_is_valid() -> None:
     stateless = OperatorState("op", "op", 4, (of_its_own, SubtaskState()))
     check_operator_state(stateless)
     assert stateless.keyed_handles == ()
-    # Who has no keyed state leaves no gap, as long as the others have all of it.
+    # A subtask without keyed state leaves no gap if the other subtasks cover all key groups.
     check_operator_state(OperatorState("op", "op", 4, (SubtaskState(state_handle()), SubtaskState())))
     with pytest.raises(InvariantViolationError, match="must cover key groups 0 to 3, but its subtasks end at 1"):
         check_operator_state(OperatorState("op", "op", 4, (SubtaskState(state_handle(end=1)), of_its_own)))

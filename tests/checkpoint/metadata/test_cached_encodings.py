@@ -1,4 +1,4 @@
-"""Encodings that the driver reuses from one epoch to the next."""
+"""Cached encodings, which the driver reuses in the next epoch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_record_of_parts_equals_the_encoded_whole(tmp_path, kind: CheckpointKi
     write_metadata(fs, "here", metadata)
     assert read_metadata(fs, "here") == metadata
     written = (tmp_path / "here" / "_metadata").read_bytes()
-    # A file ends with the digest of its record.
+    # The file ends with a digest of the record.
     assert written[-16:] == xxhash.xxh3_128_digest(whole_record(metadata))
 
 

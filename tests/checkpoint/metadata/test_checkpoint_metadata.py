@@ -51,7 +51,7 @@ def fs(tmp_path) -> CheckpointFileSystem:
 
 
 def container(record: dict, *, schema: object = None, version: str = str(FORMAT_VERSION), **options) -> bytes:
-    """A container file with a valid checksum and any content."""
+    """A container file with any content and a valid checksum."""
     output = io.BytesIO()
     keys = {"statebackend.metadata_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
@@ -278,7 +278,7 @@ def test_unreadable_metadata_is_not_written(fs, monkeypatch) -> None:
 
 
 def with_block(file: bytes, **changes: object) -> bytes:
-    """The file with a part of its block replaced, and a valid checksum."""
+    """The file with a changed part of its block and a valid checksum."""
     source = io.BytesIO(file)
     header = fastavro.schemaless_reader(source, HEADER_SCHEMA, None)
     start = source.tell()
@@ -427,7 +427,7 @@ def test_a_savepoint_may_continue_the_checkpoint_of_the_same_id() -> None:
 
 
 def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
-    """The file with a part of its header replaced, and a valid checksum."""
+    """The file with a changed part of its header and a valid checksum."""
     assert len(old) == len(new)
     found = CHECKSUM.search(file)
     assert found is not None

@@ -1,4 +1,4 @@
-"""What the sections of metadata reject, and how two of them are merged."""
+"""Sections of metadata: the values that they reject, and how two sections are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of stores."""
+"""Fixtures for the tests of checkpoint stores."""
 
 from __future__ import annotations
 

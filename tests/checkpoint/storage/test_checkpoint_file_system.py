@@ -281,7 +281,7 @@ def test_another_process_gets_the_credentials_and_no_error_shows_them(tmp_path) 
 
 
 class Raced(ArrowStorage):
-    """A store on which another driver writes at the same time, and last."""
+    """A store on which another driver writes concurrently, and last."""
 
     def read(self, path: str) -> bytes:
         return b"of somebody else"

@@ -1,4 +1,4 @@
-"""Ids of new checkpoints, and which driver may complete one."""
+"""Checkpoint ids: the next id, and which driver may complete a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_ids_increase_over_runs_failures_and_roll_backs(fs: CheckpointFileSystem
     assert store.next_checkpoint_id() == 2
     store.add(metadata_of(5))
     assert store.next_checkpoint_id() == 6
-    # What was given out without a checkpoint is not known any more; an attempt that left a directory is.
+    # An id that was assigned without a checkpoint is not stored. An attempt that left a directory is visible.
     assert opened(fs).next_checkpoint_id() == 6
     fs.write_file("checkpoints/.chk-000000000008/_metadata", b"")
     assert opened(fs).next_checkpoint_id() == 9
-    # Neither is the id of a checkpoint that was given up.
+    # After a roll back, attempts that were never completed are not counted either.
     assert opened(fs, roll_back_to=1).next_checkpoint_id() == 6
     again = opened(fs)
     assert again.next_checkpoint_id() == 6
-    # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
+    # A driver that counts from the target of the roll back reuses the id of an abandoned checkpoint. Both are kept.
     for counted in (2, 5):
         again.add(metadata_of(counted))
     assert again.latest() == metadata_of(5)

@@ -1,4 +1,4 @@
-"""A small JSON file is read completely or rejected; newer versions are reported."""
+"""Checksummed JSON files are read completely or rejected. The error for a newer version says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is special about the store of a job directory; the common contract is in `statebackend.testing.stores`."""
+"""The store of a job directory beyond the common contract, which is in `statebackend.testing.stores`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_orphans_are_unreferenced_files(fs) -> None:
 
 
 class FailingStorage(LocalStorage):
-    """Local storage that fails after a number of changing operations, as in a crash."""
+    """Local storage that fails after a number of write operations, like a crash."""
 
     def arm(self, operations_left: int) -> FailingStorage:
         object.__setattr__(self, "operations_left", operations_left)
@@ -225,7 +225,7 @@ def test_a_metadata_write_that_fails_after_its_rename_is_rolled_back(fs, monkeyp
     with pytest.raises(StorageError):
         add(store, fs, 2)
     assert failures == []
-    # A power loss must not bring it back, so the name is given back durably before the directory is deleted.
+    # The directory is renamed durably before it is deleted, so that a power loss cannot restore it.
     assert moved == ["checkpoints/chk-000000000002", "checkpoints/.chk-000000000002"]
     assert fs.list_directories("checkpoints") == ("chk-000000000001",)
     assert ids(store) == ids(store_of(fs)) == [1]
@@ -268,7 +268,7 @@ def test_files_of_abandoned_checkpoints_stay_until_those_are_removed(fs) -> None
         add(store, fs, checkpoint_id, f"f{checkpoint_id}", "all")
     damage(fs, 3)
     store.recover(roll_back_to=1)
-    # Nobody knows any more which files the damaged one had.
+    # The files of the damaged checkpoint are unknown, so its file is an orphan.
     assert store.delete_orphans() == ("shared/f3",)
     assert store_of(fs).delete_orphans() == ()
     fs.delete_directory("set-aside")
@@ -276,7 +276,7 @@ def test_files_of_abandoned_checkpoints_stay_until_those_are_removed(fs) -> None
 
 
 class MovingStorage(FailingStorage):
-    """Counts moves too, and fails before or after one of them."""
+    """Also counts moves, and fails before or after one of them."""
 
     def move_directory(self, *arguments) -> None:
         self._step()
@@ -293,7 +293,7 @@ def test_a_crash_at_any_move_of_a_roll_back_abandons_only_the_newest(tmp_path, o
     storage = MovingStorage(str(tmp_path)).arm(operations)
     with contextlib.suppress(StorageError):
         DirectoryCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(roll_back_to=1)
-    # The newest first: what is left has no hole, and its newest is one of the chain.
+    # The newest checkpoint moves first, so the remaining ones have no gap.
     left = ids(store_of(plain))
     assert left == list(range(1, len(left) + 1))
     moved = list(plain.list_directories("set-aside"))
@@ -329,7 +329,7 @@ def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(os, "fsync", noted)
     storage.move_directory("from/x", "to/y")
-    # The new parent's own name, then the names that went and came.
+    # First the parent of the new directory, then the directories that lost and gained an entry.
     assert synced == [".", "from", "to"]
     synced.clear()
     storage.delete("to/y/file", durable=True)

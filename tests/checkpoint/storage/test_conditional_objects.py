@@ -1,4 +1,4 @@
-"""Conditional writes on S3: what each answer of the store means, and which requests are retried."""
+"""Conditional writes on S3: the meaning of each answer of the store, and which requests are retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rejection(status: int, code: str) -> ClientError:
 
 @define
 class Store:
-    """A boto3 client of a store with one object; ``puts`` and ``gets`` are the results of the next requests."""
+    """A boto3 client of a store with one object. ``puts`` and ``gets`` are the results of the next requests."""
 
     content: bytes | None = None
     revision: int = 0

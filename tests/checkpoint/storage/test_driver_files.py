@@ -1,4 +1,4 @@
-"""Files that a driver updates in place: how the next driver copies them while the former may still write."""
+"""Files that a driver updates in place, and how the next driver copies them while the previous one may still write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_driver_files_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: p
     names = ["commits/1", "offsets/0", "offsets/1", "sources/0/0", "sources/0/1"]
     assert own.list_files() == ("no-data-epoch.json", *(f"spark/{name}" for name in names))
     assert own.read_file("no-data-epoch.json") == b"two"
-    # What the previous driver writes now is its own business.
+    # Later writes of the previous driver have no effect on the copy.
     fs.write_file("drivers/former/spark/offsets/2", b"of a driver that woke up")
     fs.write_file("drivers/former/no-data-epoch.json", b"three")
     assert own.read_file("no-data-epoch.json") == b"two"
@@ -63,7 +63,7 @@ def test_driver_files_that_keep_changing_are_an_error(tmp_path: Path, monkeypatc
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, changes: list[Callable[[], object]]) -> None:
-    """Makes one change after each read of the files of the previous driver, until none is left."""
+    """Make one change after each listing of the previous driver's files, until no change is left."""
     list_files = CheckpointFileSystem.list_files
 
     def look_and_change(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
@@ -109,7 +109,7 @@ def test_a_repeated_copy_takes_the_current_files(tmp_path: Path, log: tuple[str,
     def begin(record: CompletedRecord) -> CompletedRecord:
         copy_driver_files(fs, "drivers/former", "drivers/next")
         if fs.exists("drivers/former/no-data-epoch.json"):
-            # The former leader ends its epoch, and notes what comes of it, before the next one leads.
+            # The former leader ends its epoch and publishes the result before the next one leads.
             fs.delete("drivers/former/no-data-epoch.json")
             for path in log:
                 fs.write_file(f"drivers/former/{path}", b"two!")

@@ -1,4 +1,4 @@
-"""The lease of a driver: who gets it, when another driver takes it, and how its holder notices."""
+"""The lease of a driver: who acquires it, when another driver takes it over, and how its holder notices that."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from statebackend.checkpoint.fs.local_storage import LocalStorage
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, DriverLease, LeaseRecord, ObjectStoreLease
 
 LONG_MS = 3_600_000
-"""So long that no thread renews it in a test."""
+"""Longer than any test, so that no thread renews the lease."""
 
 GIVE_UP_S = 600
-"""A thread that does not come to it must not hang the tests for ever; how busy the machine is does not matter here."""
+"""Limits the wait for a thread that never runs, so that tests cannot hang. A busy machine does not reach it."""
 
 FRESH = LeaseRecord(token="x", renewal=0, lease_ms=LONG_MS, is_released=False, holder="somebody")
 
 
 class Waiting:
-    """A clock that advances when a driver waits, and runs other steps meanwhile."""
+    """A clock that advances when a driver waits, and runs other steps during the wait."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -54,7 +54,7 @@ def waiting() -> Waiting:
 
 @pytest.fixture
 def leases():
-    """Closes the leases that a test has taken."""
+    """Closes the leases that a test has acquired."""
     taken: list[DriverLease] = []
     yield taken.append
     for lease in taken:
@@ -106,7 +106,7 @@ def test_an_expired_lease_is_taken(waiting, leases) -> None:
     leases(paused)
     taken = waiting.lease(lease_ms=500_000).taken(objects, "here")
     leases(taken)
-    # Its holder has said how long it lasts, and not who waits for it.
+    # The duration is that of the holder's lease, not that of the waiting driver.
     assert waiting.now_ms == LONG_MS
     taken.check()
     with pytest.raises(LeadershipLostError, match="another driver has acquired here"):
@@ -145,7 +145,7 @@ def test_one_of_many_concurrent_drivers_gets_the_lease(leases) -> None:
     for lease in won:
         leases(lease)
     assert len(lost) == 8 - len(won)
-    # A thread that got no time to renew may have lost its lease to another; never do two hold it.
+    # A thread without processor time may have lost its lease to another thread. Two threads never hold it at once.
     holding = [lease for lease in won if lease.token == record_of(objects).token]
     assert len(holding) == 1
     holding[0].check()
@@ -294,7 +294,7 @@ def test_a_store_without_conditional_writes_is_rejected(tmp_path) -> None:
 
 
 def test_a_job_directory_on_an_object_store_has_one_leader(bucket) -> None:
-    # Whoever waits for it sees no time pass, so it is renewed before it runs out.
+    # The clock of the waiting driver does not advance, so the lease is renewed before it expires.
     uri, lease = bucket.uri("job"), ObjectStoreLease(lease_ms=600, monotonic_ms=lambda: 0)
     with JobDirectory.open(uri, "flights", 128, leadership=lease) as directory:
         directory.leadership.check()

@@ -1,4 +1,4 @@
-"""Locks on open files: who holds them after a fork."""
+"""Locks on open files: which processes hold them after a fork."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def driver(directory: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def scratch(directory: Path) -> Iterator[Path]:
     with scratch_directory(str(directory)) as path:
-        # The directory goes with the context, so that its lock is looked at by another name.
+        # The directory is deleted with the context, so a second link keeps the lock file visible.
         os.link(f"{path}/lock", directory / "lock of scratch")
         yield directory / "lock of scratch"
 
@@ -95,7 +95,7 @@ Holder = Callable[[Path], contextlib.AbstractContextManager[Path]]
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_a_released_lock_is_free_before_a_forked_child_has_closed_its_copy(tmp_path: Path, holder: Holder) -> None:
     with holder(tmp_path) as path:
-        # As a child has it that was forked and did not come to run yet.
+        # A forked child that has not run yet has such copies.
         copies = [os.dup(descriptor) for descriptor in descriptors_below(tmp_path)]
         assert copies
         assert not is_free(path)
@@ -111,7 +111,7 @@ def test_a_child_has_no_copy_and_does_not_affect_the_lock_of_the_parent(tmp_path
     links = path.stat().st_nlink
     child = os.fork()
     if child == 0:
-        # Neither an open file of its parent is left to it, nor does it end what its parent goes on with.
+        # The child has no open file of its parent, and its exit does not release the lock of its parent.
         left = descriptors_below(tmp_path)
         with contextlib.suppress(BaseException):
             held.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Small durable files that are intact but have unexpected content are rejected with their path."""
+"""Small durable files that are intact but have unexpected content are rejected, and the error names their path."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_every_change_of_the_identity_is_detected(tmp_path) -> None:
         flipped = bytearray(good)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        # White space may change into other white space without changing what is said.
+        # One white-space character may change into another one, with the same meaning.
         with contextlib.suppress(CorruptJobIdentityError):
             assert JobDirectory.inspect(str(tmp_path)) == identity
     for length in range(len(good) - 1):
@@ -175,7 +175,7 @@ def test_neither_a_forked_nor_a_started_child_keeps_the_lock(tmp_path) -> None:
     try:
         os.close(end_read)
         assert os.read(ready_read, 1) == b"x"
-        # The child's copy is gone, and with it nothing of the parent's lock.
+        # The child has closed its copy, and the parent still holds the lock.
         with pytest.raises(JobDirectoryLockedError):
             JobDirectory.open(str(tmp_path), "flights", 128)
         directory.close()
@@ -251,7 +251,7 @@ def test_a_crash_between_origin_and_identity_leaves_a_directory_with_its_origin(
             JobDirectory.open(uri, "flights", 128, origin=ORIGIN)
     assert JobDirectory.inspect(uri) is None
     assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
-    # The failed opening has also given its lock back.
+    # The failed attempt has released its lock too.
     JobDirectory.open(uri, "flights", 128).close()
     assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
 
@@ -295,7 +295,7 @@ def test_every_change_of_the_origin_is_detected(tmp_path) -> None:
 
 @attrs.frozen
 class LeadershipAfter:
-    """Leadership by a lock file that becomes free after another event, as for a standby driver."""
+    """Leadership by a lock file that is released after an event, as for a standby driver."""
 
     happens: Callable[[], None]
 
@@ -330,7 +330,7 @@ def test_a_checkpoint_location_that_is_written_before_the_lock_is_taken_is_check
 
 @attrs.frozen
 class LeadershipLostAtOnce:
-    """Leadership that is lost before anything is written."""
+    """Leadership that is lost before the first write."""
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
         lock = DriverLockFile().lead(file_system, job_name)
@@ -403,7 +403,7 @@ def test_a_closed_lock_is_free_before_a_forked_child_has_closed_its_copy(tmp_pat
     path = str(tmp_path / "driver.lock")
     lock = DriverLock(path)
     [descriptor] = descriptors_below(tmp_path)
-    # As a child has it that was forked and did not come to run yet.
+    # A forked child that has not run yet has such a copy.
     copy = os.dup(descriptor)
     lock.close()
     assert not DriverLock.is_held(path)

@@ -1,4 +1,4 @@
-"""What the store on a local disk makes durable, in which order, and what counts as a file."""
+"""The store on a local disk: what it makes durable, in which order, and what counts as a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX
 
 @pytest.fixture
 def events(monkeypatch) -> list[str]:
-    """What becomes durable or visible, in order: a synced file with its size, a directory by its name."""
+    """Records in order what becomes durable or visible: a synced file by its size, a directory by its name."""
     seen: list[str] = []
     real = {name: getattr(os, name) for name in ("fsync", "replace", "rename", "unlink")}
 
@@ -39,7 +39,7 @@ def events(monkeypatch) -> list[str]:
     return seen
 
 
-# Fewer bytes than a buffer holds, and more.
+# Less than one buffer, and more.
 SIZES = pytest.mark.parametrize("size_bytes", [1, 5000])
 
 

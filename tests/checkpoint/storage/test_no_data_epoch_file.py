@@ -1,4 +1,4 @@
-"""The file of an open no-data epoch: only valid content, and for which checkpoint it counts."""
+"""The file of an open no-data epoch: valid content only, and the checkpoint to which it belongs."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def test_an_epoch_belongs_to_a_checkpoint_by_id_and_parent_and_follows_the_one_i
     assert not attrs.evolve(OPEN, checkpoint_id=8).is_epoch_of(own)
     assert OPEN.follows(PARENT)
     assert not OPEN.follows(None)
-    # At the end of time nobody goes on.
+    # No epoch follows after a drain.
     assert not attrs.evolve(OPEN, is_drain=True).follows(PARENT)

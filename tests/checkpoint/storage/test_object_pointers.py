@@ -1,4 +1,4 @@
-"""The object that names the completed checkpoints: when it is written, relative to the named files."""
+"""The object that names the completed checkpoints, and the order of writes to it and to the files that it names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_read_only_service_changes_nothing(tmp_path) -> None:
 
 @define
 class WatchedObjects:
-    """The connection of a driver to the store; ``behind_look`` runs after its next read."""
+    """The connection of a driver to the store. The next read calls the last function of ``behind_look``."""
 
     objects: MemoryObjects = field(factory=MemoryObjects)
     behind_look: list[Callable[[], object]] = field(factory=list)
@@ -75,7 +75,7 @@ def test_writing_ends_with_an_error_if_every_write_is_rejected(tmp_path) -> None
     objects = MemoryObjects()
     pointers = ObjectPointers(CheckpointFileSystem.from_uri(tmp_path), objects, "job")
     pointers.take_over("a", lambda record: record)
-    # As of a store that takes conditions for something else.
+    # Behave like a store that implements conditions differently.
     objects.before_write = lambda path, content: objects.stored.by_path.update(
         {path: evolve(objects.stored.by_path[path], version=uuid.uuid4().hex)}
     )

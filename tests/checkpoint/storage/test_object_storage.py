@@ -1,4 +1,4 @@
-"""Files on an S3-compatible store that is busy, loses answers or lists late; secrets are never shown."""
+"""Files on an S3-compatible store that is busy, loses answers or lists late. Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from statebackend.checkpoint.fs.store_uri import parent_and_name, place_inside, 
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
 
 LARGE = bytes(range(256)) * 47_000
-"""More than one part of an upload."""
+"""More than one part of a multipart upload."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def fs(bucket: Bucket, faulty_store: FaultyProxy, pauses: list[float]) -> CheckpointFileSystem:
-    """The store behind the proxy; pauses are recorded, not waited for."""
+    """The store behind the proxy. Pauses are recorded instead of waited for."""
     uri = bucket.uri("job", port=faulty_store.port)
     retries = BoundedRetries(attempts=3, first_pause_s=1.0, sleep=pauses.append)
     return CheckpointFileSystem(uri, S3Storage.at(S3Location.from_uri(uri), retries, 1))
@@ -68,7 +68,7 @@ def test_transient_errors_are_retried(fs, faulty_store, tmp_path, fault) -> None
     fs.delete("x")
     assert not fs.exists("x")
     assert [one() for one in (failed, failed_to_look, failed_to_read, failed_to_open, failed_to_list)] == [2] * 5
-    # Where the first took effect, the second finds nothing to delete.
+    # If the first request took effect, the second one finds nothing to delete.
     assert failed_to_delete() in (1, 2)
 
 

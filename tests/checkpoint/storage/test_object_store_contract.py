@@ -1,4 +1,4 @@
-"""The store of completed checkpoints on an object store passes the contract; tests of what is special about it."""
+"""The store of completed checkpoints on an object store passes the contract, with tests of its own properties."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SERVICES = ObjectStoreHighAvailability(lease_ms=3_600_000)
 
 
 def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) -> LeaderStore:
-    """The store of a driver that leads the job."""
+    """The store of the driver that leads the job."""
     services = evolve(SERVICES, driver_directory=driver_directory)
     directory = JobDirectory.open(uri, "flights", 4, leadership=services, stored_in=services.stored_in("flights"))
     try:
@@ -60,16 +60,14 @@ def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) ->
 
 
 def expire(fs: CheckpointFileSystem) -> None:
-    """Let the lease of a paused driver expire for the next leader."""
+    """Let the lease of a paused driver expire, so that another driver can lead."""
     found = fs.conditional.read(LEASE_FILE_NAME)
     record = evolve(LeaseRecord.from_bytes(found.content, ""), is_released=True)
     fs.conditional.write(LEASE_FILE_NAME, record.to_bytes(), found.version)
 
 
 class TestStoreOnObjects(CompletedCheckpointStoreContract):
-    """Over files on a disk with simulated conditional writes, because creating and dropping hundreds of objects is
-    slow.
-    """
+    """Files on a disk with simulated conditional writes, because creating and dropping hundreds of objects is slow."""
 
     @pytest.fixture(autouse=True)
     def _conditional(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +80,7 @@ class TestStoreOnObjects(CompletedCheckpointStoreContract):
 
 @pytest.fixture
 def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Behind the proxy, with few attempts and no pauses."""
+    """An object store behind the proxy, with few attempts and no pauses."""
     made = S3Storage.at
 
     def at(location: S3Location, *_: object) -> S3Storage:
@@ -160,7 +158,7 @@ def test_a_drop_whose_answer_is_lost_does_not_stop_the_job(uri, faulty_store, ca
     first.add(1, "a")
 
     def lose_the_drop(request) -> None:
-        # The first write completes the checkpoint, the second one drops the other.
+        # The first write completes the checkpoint, the second one removes the older one.
         is_write = request.method == "PUT" and COMPLETED_FILE_NAME in request.target
         if is_write and faulty_store.asked("PUT", COMPLETED_FILE_NAME) == writes + 1:
             faulty_store.fail(Fault.LOSE_ANSWER, "PUT", COMPLETED_FILE_NAME, times=2)
@@ -184,7 +182,7 @@ def test_two_drivers_that_both_believe_to_lead_complete_one_history(uri) -> None
     former.add(1, "a")
     former.lose()
     latter = led(uri)
-    # Between the lease and the take-over the former may still have completed one, which the latter finds.
+    # Between its lease and the take-over, the former driver may complete a checkpoint, which the latter then finds.
     assert latter.store.recover().checkpoint_id == 1
     with pytest.raises(LeadershipLostError, match=r"another driver has acquired .*completed-checkpoints.json"):
         former.add(2, "of-former")
@@ -204,7 +202,7 @@ def test_a_driver_without_a_lease_and_without_a_successor_still_completes(uri) -
     first = led(uri)
     first.store.recover()
     first.lose()
-    # The record is its own as long as nobody has taken it over.
+    # The driver owns the record until another driver takes it over.
     first.add(1, "a")
     second = led(uri)
     assert second.store.recover().checkpoint_id == 1
@@ -420,7 +418,7 @@ def test_driver_files_on_a_disk_belong_to_each_driver(uri, tmp_path) -> None:
     with services.read_only(latter.file_system, latter.identity) as looked:
         assert looked.driver_files.uri == records.driver_files.uri
     taken = services.take_over(latter)
-    # What the former one had goes as soon as it does not count any more.
+    # The files of the former driver are deleted when they are no longer needed.
     assert [one.name for one in root.glob("*/drivers/*")] == [taken.driver_files.uri.rpartition("/")[2]]
     assert taken.driver_files.uri != records.driver_files.uri
     assert taken.driver_files.read_file("spark/offsets/0") == b"0"

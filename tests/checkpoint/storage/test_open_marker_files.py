@@ -1,4 +1,4 @@
-"""Marker files of open roll backs and no-data epochs: their content and meaning."""
+"""Marker files of roll backs and no-data epochs in progress: their content and meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reported cause of a failed run whose driver may have been replaced by another one."""
+"""The reported root cause of a failed run whose driver may have been replaced by another one."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_crash_at_any_step_leaves_an_incomplete_or_a_complete_savepoint(tmp_pa
         patched.setattr(savepoint_directory, "write_metadata", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             write_savepoint(fs, savepoint_of(file))
-    # What is reserved stays so, and nothing of a failed attempt is left in what becomes complete.
+    # The directory stays reserved, and the savepoint that completes has no files of a failed attempt.
     assert fs.list_files(include_temporary=True) == remains
     with pytest.raises(SavepointError, match="started there and not finished"):
         read_savepoint(tmp_path)
@@ -225,7 +225,7 @@ def test_a_savepoint_inside_of_an_unfinished_one_is_rejected(tmp_path) -> None:
             create_savepoint_directory(inside)
     assert outer.list_files() == ("_in_progress",)
     (tmp_path / "outer" / "_in_progress").unlink()
-    # A directory of savepoints, and one beside another, is how they are kept.
+    # Savepoints are usually kept as subdirectories of one directory.
     create_savepoint_directory(tmp_path / "outer" / "inner")
     create_savepoint_directory(tmp_path / "outer" / "other")
 

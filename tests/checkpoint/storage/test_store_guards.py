@@ -162,14 +162,14 @@ def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_exists(
             write_savepoint(fs, savepoint)
     with pytest.raises(SavepointError, match="started there and not finished"):
         read_savepoint(tmp_path / "savepoint")
-    # What another attempt has left there is not taken for somebody else's.
+    # Files of an earlier attempt are not mistaken for files of another owner.
     fs.write_file("data/part-of-an-attempt", b"ro")
     write_savepoint(fs, savepoint)
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
 
 
 class Failing(DirectoryPointers):
-    """Pointers whose publishing fails after the checkpoint may have become complete."""
+    """Pointers whose publishing fails after the checkpoint may have been completed."""
 
     error: BaseException | None = None
 
@@ -205,16 +205,16 @@ def test_nothing_is_deleted_of_a_checkpoint_that_may_be_complete(
 
 
 class Noticing:
-    """A leadership whose result is decided when it is checked."""
+    """A leadership that is decided when it is checked."""
 
     def __init__(self, at_check: Callable[[], object]) -> None:
         self.check = at_check
 
     def at_loss(self, listener: LossListener) -> None:
-        """No listener is called."""
+        """Calls no listener."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 def lost() -> None:

@@ -1,4 +1,4 @@
-"""The store in ZooKeeper when answers, connections, sessions, servers and files are lost."""
+"""The ZooKeeper store when answers, connections, sessions, servers or files are lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from statebackend.testing.stores import LeaderStore, file_handle, subtask_state
 
 @define
 class DriversClock:
-    """The clock of a driver: a session passes at each call if it ``hurries``, none otherwise."""
+    """The clock of a driver. While ``hurries`` returns true, each call advances it by a session timeout."""
 
     hurries: Callable[[], bool]
     now_s: float = 0.0
@@ -97,7 +97,7 @@ def test_a_checkpoint_whose_answer_was_lost_is_complete_once(
         assert network.lost_answers == 1
         network.lose_answer_to(b"last-id")
         job.led.add(3, "c")
-        # What drops the oldest is asked again, too.
+        # The request that drops the oldest checkpoint is retried too.
         network.lose_answer_to(b"/checkpoints/000000000001")
         job.led.add(4, "d")
         assert network.lost_answers == 3
@@ -112,7 +112,7 @@ def test_a_checkpoint_whose_answer_was_lost_is_complete_once(
 def test_an_uncertain_checkpoint_keeps_its_files_for_the_next_leader(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, network: LossyNetwork
 ) -> None:
-    # No session is waited for once the answer is lost, and the connection with it.
+    # After the lost answer, the clock advances, so the driver waits for no session.
     clock = DriversClock(lambda: network.lost_answers > 0)
     job = led(tmp_path / "job", services_of(network.hosts, root, monotonic_s=clock))
     session = job.client.client_id
@@ -153,7 +153,7 @@ def test_a_restarted_server_ends_no_session_and_loses_nothing(tmp_path: Path, ro
     with running_server(tmp_path / "server") as server, contextlib.ExitStack() as stack:
         network = LossyNetwork(server.port)
         stack.callback(network.close)
-        # However long the server takes to start, the driver waits for it.
+        # The clock does not advance, so the driver waits as long as the server takes to start.
         job = led(tmp_path / "job", services_of(network.hosts, root, monotonic_s=DriversClock(lambda: False)))
         with job.directory:
             job.led.add(1, "a")
@@ -162,7 +162,7 @@ def test_a_restarted_server_ends_no_session_and_loses_nothing(tmp_path: Path, ro
             adding = threading.Thread(target=job.led.add, args=(2, "b"))
             adding.start()
             server.start()
-            # A server that is reached while it starts may answer that client late or never.
+            # Connect after the start: a starting server may answer that client late or never.
             network.mend()
             adding.join()
             assert job.led.ids == [1, 2]
@@ -190,7 +190,7 @@ def test_a_driver_without_session_is_notified_and_completes_nothing(
     for call in (job.directory.leadership.check, lambda: job.led.add(1)):
         with pytest.raises(LeadershipLostError, match="does not lead job 'flights' any more"):
             call()
-    # A later caller is notified too.
+    # A listener that registers after the loss is notified too.
     later = threading.Event()
     job.directory.leadership.at_loss(lambda error: later.set())
     assert later.wait()
@@ -212,7 +212,7 @@ def test_a_driver_that_closes_itself_gets_no_loss_notification(
 
 
 class LeaderSeen(logging.Handler):
-    """Counts the standby drivers that have seen which process leads."""
+    """Counts the standby drivers that have read which process leads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -385,7 +385,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
         for server in servers[1:]:
             server.stop()
         stopped.extend(servers[1:])
-        # The one that is left serves who only reads.
+        # The remaining server serves read-only clients.
         with pytest.raises((LeadershipLostError, StorageError)):
             job.led.add(2, "b")
         with pytest.raises((LeadershipLostError, StorageError)):
@@ -403,7 +403,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
 
 
 def test_a_server_without_free_connections_rejects_a_driver_and_the_leader_continues(tmp_path: Path, root: str) -> None:
-    # The leader looks at what is there in a session of its own before it waits to lead: one at a time.
+    # The leader uses one session at a time: it closes the session that reads before it opens the one that leads.
     server = ZooKeeperServer(tmp_path / "server", settings="maxClientCnxns=1")
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Guarantees of a job in ZooKeeper at every step of a recovery and of a checkpoint."""
+"""Guarantees of a ZooKeeper job at every step of a recovery and of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from statebackend.testing.stores import LeaderStore, checkpoint
 
 
 def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
-    """Continue as a driver that does not use ZooKeeper, and retains three checkpoints."""
+    """Continue as a driver that does not use ZooKeeper and retains three checkpoints."""
     with JobDirectory.open(str(job), "flights", 4) as directory:
         store = DirectoryCheckpointStore(directory.file_system, 3)
         store.recover()
@@ -37,7 +37,7 @@ def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_at: Callable[..., bool]) -> None:
-    """Crash when a function is called with such arguments."""
+    """Crash in a function call whose arguments match."""
     done = getattr(module, name)
 
     def crash_or_do(*arguments: Any) -> Any:
@@ -102,7 +102,7 @@ def test_driver_files_stay_until_those_of_the_next_driver_are_recorded(
     assert first.records.driver_files.read_file("spark/offsets/0") == b"v1"
     with (again := led(tmp_path / "job", services)).directory:
         assert again.records.driver_files.read_file("spark/offsets/0") == b"v1"
-        # What counts no more has gone, that of the one that crashed as well.
+        # Files of former drivers are deleted, including those of the one that crashed.
         assert len(again.records.file_system.list_directories("drivers")) == 1
 
 

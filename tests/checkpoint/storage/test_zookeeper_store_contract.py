@@ -1,4 +1,4 @@
-"""The store whose pointers are in ZooKeeper passes the contract, on a real server."""
+"""The store with pointers in ZooKeeper passes the contract on a real server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
 
     def lead(self, directory: pathlib.Path, max_retained: int) -> LeaderStore:
         root = self._roots.setdefault(directory, f"/{uuid.uuid4().hex}")
-        # No session ends before it is ended, and nobody has to wait for another driver.
+        # No session expires by itself, and no driver has to wait for another one.
         services = ZooKeeperHighAvailability(
             self._server.hosts,
             root,

@@ -1,4 +1,4 @@
-"""Jobs with ZooKeeper as leadership service, as drivers in tests run them."""
+"""Jobs with ZooKeeper as leadership service, in the form that tests run them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCh
 from statebackend.testing.stores import LeaderStore
 
 SESSION_TIMEOUT_S = 120.0
-"""So long that none ends before a test ends it, however busy the machine is."""
+"""Longer than any test, so that no session expires on a busy machine."""
 
 
 @frozen
