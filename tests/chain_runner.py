@@ -51,7 +51,7 @@ def run_chain(
     chain: Callable[[DataStream], None],
     **options: Any,
 ) -> SparkJob:
-    """Run the job that ``chain`` builds, one epoch per batch, and return the ended job."""
+    """Run the job that ``chain`` builds, one epoch per batch, and return the finished job."""
     with pickled_by_value(__name__, chain.__module__):
         job = _start(spark, directory, schema, batches, chain, options)
         job.await_termination()

@@ -1,4 +1,4 @@
-"""Settings for all tests, one small Spark session, and the durations of the slowest files.
+"""Settings of all tests, one small Spark session, and a report of the slowest files.
 
 Hypothesis draws new examples in every run, and prints how to repeat a failing one. With ``CI`` set it draws the same
 examples each time, so that the result of a change does not depend on chance. No test may fail because the machine is
@@ -11,7 +11,7 @@ Tests kill processes, never the machine.
 Tests that need a real Spark session use the fixture `spark`, one per process. Those that need ZooKeeper use
 `zookeeper_server`.
 
-No file may leave changes that other files can see: `process_state` defines them, and the file that leaves one fails.
+No file may leave changes that other files can see. `process_state` lists such changes, and such a file fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 use_short_lived_java()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
+    # A shell makes its background jobs ignore Ctrl-C. Programs that tests start and interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MEMORY_DIRECTORY = "/dev/shm"
@@ -54,11 +54,11 @@ NEEDED_BYTES = 4 << 30
 if (
     "TMPDIR" not in os.environ
     and os.access(MEMORY_DIRECTORY, os.R_OK | os.W_OK | os.X_OK)
-    # Java unpacks its libraries there, which containers often forbid to run.
+    # Java unpacks native libraries there and maps them as code, which many containers forbid in this directory.
     and not os.statvfs(MEMORY_DIRECTORY).f_flag & os.ST_NOEXEC
     and shutil.disk_usage(MEMORY_DIRECTORY).free >= NEEDED_BYTES
 ):
-    # The other processes of this run, and the programs that tests start, inherit it.
+    # The other processes of this run and the programs that tests start inherit this variable.
     os.environ["TMPDIR"] = tempfile.tempdir = MEMORY_DIRECTORY
 
 settings.register_profile(
@@ -71,7 +71,7 @@ settings.register_profile(
 settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
-# A test that kills a process forks it from one that has these imported.
+# A test that kills a process forks it from a server that has imported these modules.
 multiprocessing.set_forkserver_preload(
     [
         "statebackend.testing.backends.harness",
@@ -122,10 +122,10 @@ LONG_FILES_S = {
     "test_snapshot_stress": 15.0,
     "test_operator_state_of_jobs": 13.0,
 }
-"""About what the longest files take of a processor; it need not be right, only in order."""
+"""Approximate processor time of the slowest files, in seconds. Only their order matters."""
 
 LONG_WITH_SPARK_S = 20.0
-"""What a file with Spark takes that is not among them."""
+"""The assumed time of any other file with Spark."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -148,9 +148,9 @@ def own_registrations() -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two local cores, two shuffle partitions, the time zone UTC, and no web interface.
 
-    Its workers run on this interpreter and can import the repository's packages, which their daemon has done before it
-    forks them. Tests may change its configuration only through `statebackend.spark.session.configured`, which puts the
-    old values back.
+    Its workers use this interpreter and can import the packages of this repository, which the daemon imports before it
+    forks them. Tests change its configuration only through `statebackend.spark.session.configured`, which restores the
+    old values.
     """
     from py4j.protocol import Py4JNetworkError
 
@@ -159,7 +159,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         yield session
     finally:
-        # All tests have ended. A JVM that has gone by now needs no stopping, and is not a failure of the last of them.
+        # All tests have ended. If the JVM has already exited, that is no failure of the last test.
         with contextlib.suppress(Py4JNetworkError, ConnectionError):
             session.stop()
 
@@ -185,7 +185,7 @@ def _new_session(scratch: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # Of Spark's own state, beside which ours is compared.
+        # These files belong to Spark's own state store, with which tests compare this project.
         .config("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
         .getOrCreate()
     )
@@ -195,7 +195,7 @@ def _new_session(scratch: Path) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStoreServer]:
-    """An S3-compatible store over HTTP, in a process of its own, of which a process of tests has one."""
+    """An S3-compatible store over HTTP in its own process; each test process has one."""
     from object_store import ObjectStoreServer
 
     server = ObjectStoreServer()
@@ -207,7 +207,7 @@ def object_store() -> Iterator[ObjectStoreServer]:
 
 @pytest.fixture
 def bucket(object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """An empty bucket of that store; the environment has the credentials for it."""
+    """An empty bucket of that store, with its credentials in the environment."""
     from object_store import Bucket
 
     bucket = Bucket(object_store, f"bucket-{uuid.uuid4().hex}")
@@ -219,7 +219,7 @@ def bucket(object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
-    """The proxy of that store, which can make it fail."""
+    """The proxy of that store, through which tests inject faults."""
     from object_store import faulty_proxy
 
     with faulty_proxy(object_store) as proxy:
@@ -228,7 +228,7 @@ def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper server for all tests of this process, with separate nodes; no test may stop it."""
+    """A ZooKeeper server for all tests of this process. Each test uses its own nodes, and none may stop the server."""
     from zookeeper_server import running_server
 
     with running_server(tmp_path_factory.mktemp("zookeeper") / "server") as server:
@@ -237,10 +237,9 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the slowest files first, so that short ones fill up the end of all processes.
+    """Runs the slowest files first, so that short files fill the end of all processes.
 
-    Whatever takes a session, or a server of ZooKeeper, is a test with Spark, whether its file says so or not:
-    `-m "not spark"` starts no JVM.
+    A test that uses a Spark session or a ZooKeeper server gets the marker ``spark``. So `-m "not spark"` starts no JVM.
     """
     for item in items:
         if {"spark", "zookeeper_server"}.intersection(getattr(item, "fixturenames", ())):
@@ -255,7 +254,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _set_aside() -> Iterator[None]:
-    """Freezes the objects of a file, so that the garbage collector does not visit them again."""
+    """Freezes the objects that a file left, so that the garbage collector does not visit them again."""
     yield
     gc.collect()
     gc.freeze()
@@ -263,7 +262,7 @@ def _set_aside() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Turns the garbage collector off: the collection creates a million objects, and nearly all of them stay."""
+    """Turns the garbage collector off: test collection creates a million objects, and nearly all of them stay."""
     gc.disable()
     try:
         return (yield)
@@ -272,15 +271,15 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_finish() -> None:
-    """Freezes the million objects of the collection, so that the garbage collector does not visit them."""
+    """Freezes the million objects of test collection, so that the garbage collector does not visit them."""
     gc.collect()
     gc.freeze()
-    # A test's own objects are few, and looking through them after every few hundred is a twentieth of its time.
+    # Tests create few objects. With the default threshold, garbage collection takes a twentieth of the time.
     gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints the slowest files, summed over their tests."""
+    """Prints the slowest files, each with the sum of its tests."""
     seconds: dict[str, float] = defaultdict(float)
     tests: dict[str, int] = defaultdict(int)
     for reports in terminalreporter.stats.values():

@@ -1,7 +1,7 @@
-"""Lets a function emit objects of any kind in this process, for tests that inspect them.
+"""Lets a function emit objects of any kind in this process, so that tests can inspect them.
 
-Records have a schema, which says what a column may hold. What is emitted here is kept aside, and only its number goes
-through the job.
+A record has only the columns of its schema. So the emitted objects are kept in a list here, and only their positions
+go through the job.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 from statebackend import KeyedProcessFunction, ProcessContext
 
 OBJECT = "object bigint"
-"""The schema of such an operator."""
+"""The schema of an operator that emits such objects."""
 
 _emitted: list[Any] = []
 
 
 def emitting_objects(function: KeyedProcessFunction[Any, Any, Any]) -> KeyedProcessFunction[Any, Any, Any]:
-    """The function, in a class of the same name, whose emitted objects are collected."""
+    """The function in a subclass of the same name that collects emitted objects."""
     kind = type(function)
 
     def process_element(self: Any, value: Any, context: ProcessContext[Any]) -> Any:
         result = kind.process_element(self, value, context)
-        # What is not an iterable of records is for the operator to reject.
+        # The operator must reject a result that is not an iterable of records.
         is_records = type(result) in (list, tuple, set) or hasattr(result, "__next__")
         return map(_numbered, result) if is_records else result
 

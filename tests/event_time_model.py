@@ -1,6 +1,6 @@
-"""A model of windows and timers in event time, computed from the epochs of a stream: for jobs in any runtime.
+"""A model of windows and timers in event time, computed from the epochs of a stream, for jobs in any runtime.
 
-A record is (key, event time, value). Windows are tumbling; each record also sets a timer `DELAY` after its own time.
+A record is (key, event time, value). Windows are tumbling. Each record also sets a timer `DELAY` after its own time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SetsTimers(KeyedProcessFunction[Any, Any, Any]):
 
 
 def bounded(column: Any = "t") -> WatermarkStrategy[Any]:
-    """Event time in that column, at most `BOUND` late."""
+    """The event time is in that column. Records are at most `BOUND` out of order."""
     return WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps(column)
 
 
@@ -67,7 +67,7 @@ def model(epochs: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any]]:
 
 
 def fired_timers(epochs: Sequence[Sequence[Record]]) -> list[Any]:
-    """All fired timers: one that is set again after its time fires with the next watermark."""
+    """All fired timers. A timer that is set again after its time fires at the next watermark."""
     fired: list[tuple[str, int]] = []
     pending: set[tuple[str, int]] = set()
     before = None
@@ -82,7 +82,7 @@ def fired_timers(epochs: Sequence[Sequence[Record]]) -> list[Any]:
 
 
 def _watermarks(epochs: Sequence[Sequence[Record]]) -> list[int]:
-    """The watermark of each epoch, and of the one after the last."""
+    """The watermark of each epoch, and the one after the last epoch."""
     watermarks = [-(1 << 63)]
     largest: int | None = None
     for records in epochs:

@@ -1,19 +1,21 @@
 """Flink's traces cut into epochs for Spark.
 
-In a trace one event is fully processed before the next. An epoch on Spark is "watermark W, then the records", where W
-follows from earlier epochs. So a trace becomes epochs by these rules:
+In a trace, each event is processed completely before the next one. In a Spark epoch, the watermark comes first and then
+the records; the watermark follows from earlier epochs. So a trace is cut into epochs by these rules:
 
-* A watermark ends the epoch in which it is read, and applies from the next one on. It is a separate row, which advances
-  the time of its source and reaches only one operator, which all sources share. Records of a trace advance no time.
-* In an epoch an operator reads its inputs in one order, the broadcast ones first. A record of an earlier input than
-  that of the record before it starts another epoch. Records of a union have no order, so every change of input does.
-* An input that ends while others continue is at the last millisecond before the end of time. When the last one ends,
-  the job is drained.
-* Records of one source are one file, and so in order. Parallelism is 1, so the rows of an output are in order.
+* A watermark ends the epoch in which it is read, and applies from the next one on. It is a separate row that advances
+  the time of its source. All sources share one operator, and only that operator gets the row. Records of a trace do
+  not advance time.
+* In an epoch an operator reads its inputs in a fixed order, with broadcast inputs first. A record starts a new epoch if
+  its input comes before that of the previous record. Records of a union have no order, so each change of input starts
+  a new epoch.
+* An input that ends before others has a watermark of one millisecond less than the final one. When the last input
+  ends, the job is drained.
+* Records of one source are in one file, so they are in order. Parallelism is 1, so the rows of an output are in order.
 
-`left_out` returns the reason why a trace is not played. The tests compare the rows of each output, in order, with the
-operator's watermark if the trace emits it. They see when a row is emitted by the order only: forwarded watermarks and
-statuses are not rows.
+`left_out` returns the reason why a trace is not played. The tests compare the rows of each output in order. They also
+compare the operator's watermark if the trace emits it. The time at which a row is emitted is checked only by its
+order: forwarded watermarks and statuses are not rows.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ Given = Mapping[str, Any]
 Row = dict[str, Any]
 
 SCHEMA = "moves bigint, ts bigint, key string, value bigint, do string, `values` array<bigint>"
-"""A row of a source: one that ``moves`` its time, or else a record."""
+"""A row of a source. It is a watermark if ``moves`` is set, and a record otherwise."""
 
 
 def left_out(scenario: Given) -> str | None:
-    """Why a trace is not played on Spark; None if it is."""
+    """Why a trace is not played on Spark; None if it is played."""
     events = scenario["input"]
     if operators_of(scenario)[0]["type"] == "assign_timestamps":
         return "it shows what a generator emits at a record, and Spark learns of an epoch the largest timestamps alone"
@@ -51,7 +53,7 @@ def left_out(scenario: Given) -> str | None:
 
 
 def is_playable(scenario: Given) -> bool:
-    """Whether `golden_jobs` builds the operators of a trace, and the trace is played here."""
+    """Whether `golden_jobs` builds the operators of a trace and the trace is played here."""
     is_of_job = "operator" in scenario and operators_of(scenario)[0]["type"] in PLAYED
     return is_of_job and "quirk" not in scenario and left_out(scenario) is None
 
@@ -69,7 +71,7 @@ class Epochs:
 
 
 def epochs_of(scenario: Given, inputs: Sequence[int]) -> Epochs:
-    """A trace cut into epochs; its inputs are these."""
+    """Cut a trace into epochs; ``inputs`` are its inputs."""
     cut = Epochs(inputs)
     kind = operators_of(scenario)[0]["type"]
     left = set(inputs)
@@ -103,7 +105,7 @@ def epochs_of(scenario: Given, inputs: Sequence[int]) -> Epochs:
 
 
 def _place(kind: str, index: int) -> int:
-    """The position of an input among those of its operator in an epoch."""
+    """The position of an input in the order in which its operator reads inputs."""
     return -index if kind in ("broadcast", "keyed_broadcast") else index
 
 
@@ -124,7 +126,7 @@ def expected_outputs(scenario: Given) -> dict[str, list[Any]]:
 
 
 def ordered(out: Sequence[Any], entries: Sequence[Given], scenario: Given) -> list[Any]:
-    """Output in one order where Flink defines none; ``entries`` are those of the trace."""
+    """The output in a fixed order where Flink defines none. ``entries`` are those of the trace."""
     shown = [_without_order(one) if scenario.get("values_unordered", False) else one for one in out]
     start = 0
     while start < len(entries):

@@ -1,4 +1,4 @@
-"""A job with state of every kind, which tests inspect."""
+"""A job with every kind of state, which tests inspect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SumPerShop(KeyedProcessFunction[str, Any, Any]):
 
 
 def run_job(backend: str, job_directory: Path | None = None, epoch_size: int | None = 30) -> LocalJob:
-    """Run the job to its end, in epochs of 30 records, with two subtasks."""
+    """Run the job to its end, with epochs of 30 records and two subtasks."""
     environment = LocalStreamEnvironment(
         backend=backend, parallelism=2, epoch_size=epoch_size, job_dir=job_directory, clock=lambda: NOW_MS
     )
@@ -78,7 +78,7 @@ def run_job(backend: str, job_directory: Path | None = None, epoch_size: int | N
 
 
 def stored_in(directory: Path, backend: str, form: str) -> Path:
-    """The job directory with its checkpoints, or a savepoint of it, both in that directory."""
+    """The job directory with its checkpoints, or a savepoint of the job. Both are in that directory."""
     job = run_job(backend, directory / "job")
     if form == "savepoint":
         job.savepoint(directory / form)

@@ -1,4 +1,4 @@
-"""The source of a Spark test: a directory of JSON files, which Spark reads in order of their times."""
+"""The source of a Spark test: a directory of JSON files, which Spark reads in order of their modification times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FIRST_S = 1_000_000_000
 
 
 def add_file(directory: Path, number: int, rows: Iterable[object]) -> Path:
-    """Write a file with one line per row atomically, with an age by its number."""
+    """Write a file atomically, with one line per row and a modification time that grows with its number."""
     directory.mkdir(parents=True, exist_ok=True)
-    # Spark reads no file whose name begins so.
+    # Spark ignores files whose name starts with an underscore.
     staged, path = directory / f"_{number:05d}.json", directory / f"{number:05d}.json"
     staged.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(staged, (_FIRST_S + number, _FIRST_S + number))
@@ -22,5 +22,5 @@ def add_file(directory: Path, number: int, rows: Iterable[object]) -> Path:
 
 
 def padded(rows: Sequence[Any], size: int) -> list[Any]:
-    """As many rows as an epoch of the local runtime has: the last is repeated."""
+    """The rows of a full epoch of the local runtime: the last row is repeated up to that size."""
     return [*rows, *[rows[-1]] * (size - len(rows))]

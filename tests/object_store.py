@@ -1,8 +1,8 @@
 """The object store of the tests: a server in its own process, and a proxy that can make it fail.
 
-`ObjectStoreServer` is the store. `FaultyProxy` is between clients and the store. For the requests that a test selects,
-it behaves like networks and busy stores: it answers in place of the store, cuts the request off, or loses the answer of
-a request that took effect.
+`ObjectStoreServer` is the store. `FaultyProxy` is between clients and the store. For selected requests it behaves like
+a busy store or network: it answers in place of the store, cuts the request off, or loses the answer of a request that
+took effect.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ACCESS_KEY = "tests-access-key"
 SECRET_KEY = "tests-secret-key"
 REGION = "us-east-1"
 PATIENCE_S = 600
-"""A store that does not answer for so long hangs. What is counted are requests, and a slow one is not made again."""
+"""Seconds until a store counts as hanging. Slow requests are not repeated before that, because tests count requests."""
 
 _PROGRAM = Path(__file__).resolve().with_name("object_store_process.py")
 _END_OF_HEAD = b"\r\n\r\n"
 
 
 class ObjectStoreServer:
-    """A running store. `close` ends its process; it also ends with this process."""
+    """A running store. `close` ends its process, and so does the end of this process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class ObjectStoreServer:
         self.client: Any = client_of(self.port)
 
     def new_bucket(self, name: str) -> None:
-        """Create a bucket with a new name."""
+        """Create a bucket with a new name, and return it."""
         self.client.create_bucket(Bucket=name)
 
     def keys(self, bucket: str) -> list[str]:
@@ -78,9 +78,9 @@ class Bucket:
         }
 
     def uri(self, path: str = "", *, port: int | None = None, user: str = "", gives_up: bool = False) -> str:
-        """The URI of a path of the bucket; by default without credentials.
+        """The URI of a path of the bucket, by default without credentials.
 
-        Its clients wait for whatever the store does; who ``gives_up`` makes a request again that is not answered.
+        Clients wait for a slow store. With ``gives_up``, they repeat a request that is not answered within a second.
         """
         query = {"endpoint_override": f"127.0.0.1:{port or self.server.port}", "scheme": "http"}
         timeout = {"request_timeout_s": 1 if gives_up else PATIENCE_S}
@@ -119,7 +119,7 @@ def client_of(port: int) -> Any:
 
 @frozen
 class Request:
-    """A request of a client: ``target`` is path and query."""
+    """A request of a client. ``target`` is path and query."""
 
     method: str
     target: str
@@ -128,7 +128,7 @@ class Request:
 
 
 class Fault(enum.Enum):
-    """The fault to inject into a request."""
+    """A fault to inject into matching requests."""
 
     DROP = "the connection is closed before the store hears of it"
     CUT = "the store hears half of it, and the connection is closed"
@@ -148,7 +148,7 @@ class _Rule:
     met: int = 0
 
     def take(self, request: Request) -> bool:
-        """Whether the rule matches this request; it is then used up."""
+        """Whether the rule matches this request. A match uses the rule up."""
         is_met = self.times > 0 and request.method == self.method and self.pattern.search(request.target) is not None
         if is_met:
             self.times -= 1
@@ -158,7 +158,7 @@ class _Rule:
 
 @define
 class FaultyProxy:
-    """A proxy with its own port before a store; records the requests."""
+    """A proxy with its own port in front of a store. It records the requests."""
 
     store_port: int
     requests: list[Request] = field(factory=list)
@@ -178,7 +178,7 @@ class FaultyProxy:
         return port
 
     def fail(self, fault: Fault, method: str, pattern: str, times: int = 1_000_000) -> Callable[[], int]:
-        """Let the next requests with a matching target fail; returns a function that counts the failures."""
+        """Let the next requests with a matching target fail. Return a function that counts the failures."""
         rule = _Rule(fault, method, re.compile(pattern), times)
         self._rules.append(rule)
         return lambda: rule.met
@@ -188,13 +188,13 @@ class FaultyProxy:
         self._rules.clear()
 
     def asked(self, method: str, pattern: str) -> int:
-        """The number of requests of this kind."""
+        """The number of requests with this method and a matching target."""
         return sum(one.method == method and re.search(pattern, one.target) is not None for one in list(self.requests))
 
     def close(self) -> None:
         """Accept no more requests."""
         self._closing.set()
-        # Whoever waits in accept is woken by that, and not by closing alone.
+        # Closing does not wake a thread that waits in accept, but shutdown does.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -244,7 +244,7 @@ class FaultyProxy:
 
 @contextlib.contextmanager
 def faulty_proxy(server: ObjectStoreServer) -> Iterator[FaultyProxy]:
-    """A proxy before a store within the context."""
+    """A proxy for a store, closed at the end of the context."""
     proxy = FaultyProxy(server.port)
     try:
         yield proxy
@@ -266,7 +266,7 @@ def _request_of(head: bytes, content_bytes: int) -> Request:
 
 
 def _read_request(client: socket.socket) -> tuple[bytes, bytes]:
-    """Head and body of one request from the connection."""
+    """Read head and body of one request from the connection."""
     source = client.makefile("rb")
     lines = []
     while (line := source.readline()) not in (b"\r\n", b""):

@@ -1,7 +1,7 @@
 """An S3-compatible store over HTTP in its own process: `python object_store_process.py`.
 
-It prints its port, and ends when its standard input is closed, so that it ends with its parent process. Requests are
-served one at a time, because moto checks a condition and writes in two steps, which a real store does in one.
+It prints its port. It ends when its standard input is closed, and so with its parent process. It serves one request at
+a time, because moto checks a condition and writes in two steps, and a real store does both in one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     """Serve until the standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     one_at_a_time = threading.Lock()
-    # Of the one service. An application for all of them looks for the service of each request among 180.
+    # An application for S3 only. The one for all services searches 180 of them at each request.
     store = create_backend_app("s3")
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""Open files of this process; other threads may open and close some at any time."""
+"""Open files of this process. Other threads may open and close files at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def descriptors_below(directory: Path) -> dict[int, str]:
     """The descriptors of files at or below the directory, with their paths."""
     found = {}
     for name in os.listdir(DESCRIPTORS):
-        # One that was closed since leads nowhere.
+        # The file may have been closed since the listing.
         with contextlib.suppress(FileNotFoundError):
             found[int(name)] = os.readlink(f"{DESCRIPTORS}/{name}")
     return {number: path for number, path in found.items() if Path(path).is_relative_to(directory)}

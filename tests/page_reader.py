@@ -1,4 +1,4 @@
-"""Reads a page as a browser does, and rejects malformed or active content."""
+"""Reads an HTML page as a browser does, and rejects malformed or active content."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ MAY_NOT_BE = {"script", "link", "img", "iframe", "object", "embed", "form", "use
 
 
 class PageReader(HTMLParser):
-    """``texts`` are all texts except styles; ``elements`` has the number of elements by name.
+    """``texts`` are all texts except styles. ``elements`` has the number of elements by name.
 
-    A page that is served may have forms and links, all to its own server; these are in ``links``.
+    A page from a server may have forms and links to that server. They are in ``links``.
     """
 
     def __init__(self, page: str, *, is_served: bool = False) -> None:

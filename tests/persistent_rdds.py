@@ -9,6 +9,6 @@ if TYPE_CHECKING:
 
 
 def persistent_rdds(spark: SparkSession) -> set[int]:
-    """The ids of persistent RDDs; those of other tests vanish whenever the JVM collects them."""
+    """The ids of persistent RDDs. Those of earlier tests disappear when the JVM collects them."""
     context: Any = spark.sparkContext
     return set(context._jsc.getPersistentRDDs())

@@ -1,10 +1,9 @@
 """State shared by all tests of a process, which no test may leave changed.
 
-A test that registers a name, sets a variable or imports its own module changes what later tests see. Which tests these
-are, and whether they pass, depends on the order of files in a process. `tests/conftest.py` compares the state before
-and after each file, and fails the file that has changed it. A test changes shared state through `monkeypatch`, or uses
-the fixture `own_registrations`.
-
+A test that registers a name, sets a variable or imports its own module changes what later tests see. Which tests are
+affected depends on the order of files in a process. `tests/conftest.py` compares the state before and after each
+file, and fails a file that changed it. A test changes shared state through `monkeypatch`, or uses the fixture
+`own_registrations`.
 Any test may import modules of this repository and of installed packages, which may register names.
 """
 
@@ -30,7 +29,7 @@ from snapshots import envelope, permitted_modules, type_serializer_snapshot
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LASTING = tuple(f"{directory}{os.sep}" for directory in (REPOSITORY, sys.prefix, sys.base_prefix))
-"""Where modules lie that are the same for all tests."""
+"""Directories of modules that are the same for all tests."""
 
 LOGGERS = ("snapshots", "typeserializers", "migration", "statebackend")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
@@ -48,12 +47,12 @@ _for_all: dict[tuple[str, str], Any] = {}
 
 
 def is_lasting(module: ModuleType | None) -> bool:
-    """Whether a module is neither written by a test, nor run under the name of another."""
+    """Whether a module was not written by a test, and does not run under the name of another module."""
     return (getattr(module, "__file__", None) or "").startswith(LASTING)
 
 
 def _is_of_a_test(known: type) -> bool:
-    """Whether a class belongs to a test: in a module that it has written, or in a function."""
+    """Whether a class belongs to a test: it is in a module written by a test, or in a function."""
     return "<locals>" in known.__qualname__ or not is_lasting(sys.modules.get(known.__module__))
 
 
@@ -67,18 +66,18 @@ def _modules_of_tests() -> dict[str, ModuleType]:
 
 
 def _declared_modules() -> Things:
-    """The registered modules without the program's own names, which are sent with every task."""
+    """The registered modules, except the program's own names, which are sent with every task."""
     declared = permitted_modules._declared_modules.items()
     return {name: module for name, module in declared if not any(name in known for known in CLASSES)}
 
 
 def _context_variables() -> Things:
-    """Context variables that are set; that of `decimal` exists as soon as it is read."""
+    """Context variables that are set, except that of `decimal`, which is set when it is first read."""
     return {one.name: value for one, value in copy_context().items() if one.name != "decimal_context"}
 
 
 def _lasting_handlers(logger: logging.Logger) -> tuple[int, ...]:
-    """The handlers without those of pytest during a test."""
+    """The handlers, except those that pytest adds during a test."""
     return tuple(id(one) for one in logger.handlers if type(one).__module__ != "_pytest.logging")
 
 
@@ -136,7 +135,7 @@ def left_behind(before: Mapping[str, Things]) -> list[str]:
 
 @contextmanager
 def for_all_tests() -> Iterator[None]:
-    """Changes made here are kept for all following tests, whichever file needs them first."""
+    """Keep the changes made in this context for all following tests, whichever file needs them first."""
     before = process_state()
     yield
     _for_all.update({(kind, name): now for kind, name, _, now in _changes(before)})
@@ -144,7 +143,7 @@ def for_all_tests() -> Iterator[None]:
 
 @contextmanager
 def own_registrations() -> Iterator[None]:
-    """Reverts registrations and removes imported modules of a test."""
+    """Revert registrations and remove imported modules of a test."""
     classes = [_of_tests(known) for known in CLASSES]
     named = set(envelope._name_by_class)
     declared = [registry.copy() for registry in DECLARED]
@@ -152,7 +151,7 @@ def own_registrations() -> Iterator[None]:
     try:
         yield
     finally:
-        # What lasting modules have registered in here stays: nobody imports them again.
+        # Registrations of lasting modules stay, because these modules are not imported again.
         for known, before in zip(CLASSES, classes, strict=True):
             for name in _of_tests(known):
                 del known[name]

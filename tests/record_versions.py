@@ -1,4 +1,4 @@
-"""Two versions of one class: each is defined in its own function, under the same name."""
+"""Two versions of one class. Each is defined in its own function, under the same name."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def written(serializer: ts.TypeSerializer[Any]) -> Any:
 def compatibility_of(
     old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on ``new`` over the stored snapshot of ``old``."""
+    """The compatibility result of ``new`` with the stored snapshot of ``old``."""
     return resolve_compatibility(written(old), new)
 
 
 def rules(compatibility: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
-    """The rule at each path; a path with several has the last."""
+    """The rule at each path. If a path has several rules, the last one."""
     return {issue.path: issue.rule for issue in compatibility.issues}
 
 
 def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
-    """The migrated value; both forms of the migration must agree."""
+    """The migrated value. Both forms of the migration must return it."""
     migration: SchemaMigration[Any] = migration_between(written(old), new)
     data = old.to_bytes(value)
     result = migration.to_value(data)

@@ -1,4 +1,4 @@
-"""Counts the items of containers that an object refers to, by path: a leak is a path that grows."""
+"""Counts the items in the containers to which an object refers, by path. A path that grows is a leak."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EMPTY_CELL = types.CellType()
 
 
 def retained_items(*roots: Any) -> Counter[str]:
-    """The number of items by path. Containers with a maximal length are left out."""
+    """The number of items by path. Containers with a maximal length are not counted."""
     sizes: Counter[str] = Counter()
     seen: dict[int, Any] = {}
     waiting = deque((type(root).__name__, root) for root in roots)
@@ -22,7 +22,7 @@ def retained_items(*roots: Any) -> Counter[str]:
         place, one = waiting.popleft()
         if isinstance(one, _LEAVES) or id(one) in seen:
             continue
-        # Kept, so that no other object gets its id.
+        # A reference keeps the object alive, so that no other object gets its id.
         seen[id(one)] = one
         if isinstance(one, deque) and one.maxlen is not None:
             continue
@@ -33,7 +33,7 @@ def retained_items(*roots: Any) -> Counter[str]:
 
 
 def grown(before: Counter[str], after: Counter[str], by: int) -> dict[str, tuple[int, int]]:
-    """The paths that have so many more items than before, or more than the limit."""
+    """The paths with at least ``by`` more items than before."""
     return {place: (before[place], size) for place, size in after.items() if size - before[place] >= by}
 
 
@@ -52,7 +52,7 @@ def _parts(place: str, one: Any) -> Iterator[tuple[str, Any]]:
         owner = type(one)
         names = [name for kind in owner.__mro__ for name in _slots_of(kind)]
         for name in (*names, *getattr(one, "__dict__", ())):
-            # A slot may be empty.
+            # A slot may be unset.
             yield f"{owner.__name__}.{name}", getattr(one, name, None)
 
 

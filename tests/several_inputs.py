@@ -1,7 +1,7 @@
 """A job whose operators have two, three and broadcast inputs, for both environments, with a model.
 
-The result of a function depends on the order of the records of a key. So it shows whether each input keeps its order,
-and whether an epoch processes the rules first, and the other inputs in order.
+The result of a function depends on the order of the records of a key. So it shows whether each input keeps its order.
+It also shows whether an epoch processes the rules first, and then the other inputs in order.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Pass(KeyedProcessFunction[str, Any, Any]):
 
 
 class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Emits the rules that hold for each record; a negative rule removes its counterpart."""
+    """Emits each record with the rules that hold for it. A negative rule removes its counterpart."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         yield value.k, value.v, _shown(dict(context.get_broadcast_state(RULE_STATE).items()))
@@ -93,7 +93,7 @@ class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 
 class RuleWithoutKeys(BroadcastProcessFunction[Any, Any, Any]):
-    """As `Rule`, over a stream without keys."""
+    """Like `Rule`, over a stream without keys."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         return Rule().process_element(value, context)
@@ -103,7 +103,7 @@ class RuleWithoutKeys(BroadcastProcessFunction[Any, Any, Any]):
 
 
 class All(KeyedMultipleInputFunction[str, Any]):
-    """As `Merge`, by the index of the input; counts the records of the last input of earlier epochs."""
+    """Like `Merge`, by the index of the input. It counts the records of the last input of earlier epochs."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -119,7 +119,7 @@ class All(KeyedMultipleInputFunction[str, Any]):
 
 
 def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequence[Any]) -> None:
-    """The job over the three streams; the operators emit to these sinks, in the order of the model."""
+    """Build the job over the three streams. The operators emit to these sinks, in the order of the model."""
     merged = (
         left.connect(right)
         .key_by("k", ["who"])
@@ -140,7 +140,7 @@ def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequenc
 
 
 def modelled(epochs: Sequence[EpochInputs]) -> tuple[list[Any], ...]:
-    """The output of the operators over these epochs, without order."""
+    """The expected output of the operators over these epochs, without order."""
     totals: dict[str, int] = {}
     every: dict[str, int] = {}
     counts: dict[str, int] = {}

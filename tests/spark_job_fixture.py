@@ -1,4 +1,4 @@
-"""A job that counts words, a source with one file per batch, and a directory for both, for Spark tests."""
+"""For Spark tests: a job that counts words, a source with one file per batch, and a directory for both."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SEEN_RENAMED = AttrsSerializer(SeenRenamed, name="Seen")
 
 
 class CountWords(KeyedProcessFunction[str, Any, Any]):
-    """Emits ``(word, times, total)`` for every row, and keeps every kind of state."""
+    """Emits ``(word, times, total)`` for every row, and stores every kind of state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.seen = context.get_state(ValueStateDescriptor("seen", SEEN))
@@ -70,7 +70,7 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
 
 
 class CountWordsUpgraded(CountWords):
-    """The second version: another record; the output shows the restored state."""
+    """The second version, with another record class. Its output shows the restored state."""
 
     def open(self, context: RuntimeContext) -> None:
         super().open(_Replacing(context))
@@ -106,7 +106,7 @@ class _Replacing(RuntimeContext):
 
 
 class WordCount:
-    """Jobs that count words: a directory with their source, one file per batch, and their state."""
+    """Jobs that count words, in a directory with their source (one file per batch) and their state."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
@@ -157,7 +157,7 @@ class WordCount:
         return job
 
     def expected(self, batches: Sequence[Sequence[tuple[str | None, int]]] | None = None) -> list[tuple[Any, ...]]:
-        """The output of `CountWords` for the batches, without order."""
+        """The expected output of `CountWords` for the batches, without order."""
         times: Counter[Any] = Counter()
         totals: Counter[Any] = Counter()
         rows = []
@@ -171,7 +171,7 @@ class WordCount:
 
 @contextmanager
 def pickled_by_value(*modules: ModuleType) -> Iterator[None]:
-    """Pickle functions of these modules, and of this one, by value, for workers that cannot import them."""
+    """Pickle functions of these modules and of this one by value, for workers that cannot import them."""
     from pyspark import cloudpickle
 
     modules = (*modules, sys.modules[__name__])
@@ -185,7 +185,7 @@ def pickled_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 def crashing_once(sink: Any, moment: str, epoch_id: int) -> Any:
-    """Wraps a sink and raises on the driver at one step of one epoch, like a crashed driver."""
+    """Wraps a sink and raises on the driver at one step of one epoch, like a driver that crashes."""
     from statebackend.spark.frame_sinks import FrameSinkAdapter, stage_epoch
 
     adapted = sink if isinstance(sink, Sink) else FrameSinkAdapter(sink)
@@ -205,7 +205,7 @@ def crashing_once(sink: Any, moment: str, epoch_id: int) -> Any:
             adapted.commit(epoch, committables)
 
         def abort(self, epoch: SinkEpoch) -> None:
-            """A crashed driver aborts nothing."""
+            """Does nothing: a crashed driver aborts nothing."""
 
         def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
             adapted.recover(lineage, last_epoch_id)

@@ -1,8 +1,8 @@
 """Real ZooKeeper servers, and a lossy network between them and the client.
 
-The server is in the jars of PySpark (3.9), so it needs only the Java that Spark needs. No test is skipped because it is
-missing, and the lock file sets its version. A package of the distribution would be older (3.8 in Debian), and would
-have to be installed.
+The server is in the jars of PySpark (3.9), so it needs no more than Spark does. No test is skipped because the server
+is missing, and the lock file sets its version. A package of the distribution would be older (3.8 in Debian), and it
+would have to be installed.
 
 Servers listen on free ports of this host only, store data in a temporary directory, and end with the process that
 started them. Tests wait for them by requests, with a deadline that only a hanging server reaches.
@@ -35,7 +35,7 @@ ASKING_S = 10.0
 ASKING_MS = 10_000
 TICK_MS = 100
 PORTS = range(15_000, 32_000)
-"""Below those that a system takes for the own end of a connection."""
+"""These are below the ephemeral ports of the system."""
 _JAVA_OPTIONS = (
     "-Xmx96m",
     "-XX:+UseSerialGC",
@@ -61,11 +61,11 @@ _reserved: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """A free port that no test of any process gets while this process lives."""
+    """A free port that no test of any other process gets while this process lives."""
     while True:
         port, reserving = secrets.choice(PORTS), socket.socket(socket.AF_UNIX)
         try:
-            # A name for it of which there is one on the machine, and which ends with the process.
+            # Abstract socket names are unique on a machine, and are released when the process ends.
             reserving.bind(f"\0port {port} of a test".encode())
             with socket.socket() as listening:
                 listening.bind(("127.0.0.1", port))
@@ -77,7 +77,7 @@ def reserved_port() -> int:
 
 
 class ZooKeeperServer:
-    """One server; with ``peers`` one of an ensemble, whose servers are ``(id, quorum port, election port)``."""
+    """One server, or with ``peers`` one of an ensemble of ``(id, quorum port, election port)``."""
 
     def __init__(
         self, directory: Path, peers: list[tuple[int, int, int]] | None = None, own_id: int = 0, *, settings: str = ""
@@ -101,7 +101,7 @@ class ZooKeeperServer:
         ]
         if peers is not None:
             (data / "myid").write_text(str(own_id))
-            # A server that is killed is missed at once; one that a busy machine keeps waiting is waited for.
+            # A killed server is noticed at once. These limits give a slow server on a busy machine enough time.
             lines += ["initLimit=6000", "syncLimit=300", "localSessionsEnabled=false"]
             lines += [f"server.{number}=127.0.0.1:{quorum}:{election}" for number, quorum, election in peers]
         (directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
@@ -113,11 +113,11 @@ class ZooKeeperServer:
 
     @property
     def log(self) -> str:
-        """The end of its log."""
+        """The end of the server's log."""
         return (self._directory / "log").read_text(errors="replace")[-4000:]
 
     def begin(self) -> None:
-        """Start the process without waiting."""
+        """Start the process, and do not wait."""
         name = "ZooKeeperServerMain" if self._is_single else "quorum.QuorumPeerMain"
         java = shutil.which("java") or os.path.join(os.environ["JAVA_HOME"], "bin", "java")
         with (self._directory / "log").open("ab") as log:
@@ -131,15 +131,15 @@ class ZooKeeperServer:
             )
 
     def start(self) -> None:
-        """Start the process, and wait until it serves."""
+        """Start the process, and wait until it accepts sessions."""
         self.begin()
         self.wait_until_it_serves()
 
     def wait_until_it_serves(self) -> None:
-        """Wait until it logs its start, and then until a session is accepted.
+        """Wait until the server logs its start, and then until it accepts a session.
 
-        A session request before its start would make it hang: it looks the session up in a database that does not
-        exist yet.
+        A session request before its start would make the server hang. It would look the session up in a database that
+        does not exist yet.
         """
         deadline = time.monotonic() + GIVE_UP_S
         while not (self._has_begun() and self._begins_a_session()):
@@ -167,14 +167,14 @@ class ZooKeeperServer:
     def end_session(self, client_id: tuple[int, bytes]) -> None:
         """End the session of a client, as the servers do after a timeout.
 
-        Whoever it belongs to notices that another has taken it and takes it back, which may be before it is ended.
+        The client may notice that another connection took the session, and take it back before the session ends.
         """
         while self._takes(client_id):
-            # Both in one piece, so that there is little time in between.
+            # Send both requests at once, so that the client has little time in between.
             self._takes(client_id, then=_framed(_CLOSE.pack(1, _CLOSE_SESSION)))
 
     def _takes(self, client_id: tuple[int, bytes], then: bytes = b"") -> bool:
-        """Connect to a session, and ping until that is answered; returns whether it existed."""
+        """Connect to a session, and wait for the answer. Return whether the session existed."""
         session, password = client_id
         connect = _CONNECT.pack(0, 0, ASKING_MS, session, len(password), password, False)
         with socket.create_connection(("127.0.0.1", self.port), timeout=GIVE_UP_S) as server:
@@ -182,7 +182,7 @@ class ZooKeeperServer:
             with server.makefile("rb") as answers, contextlib.suppress(ConnectionError):
                 answer = answers.read(_CONNECTED.size)
                 if len(answer) < _CONNECTED.size:
-                    # One that looks for a leader closes the connection.
+                    # A server that looks for a leader closes the connection.
                     return True
                 (_, _, agreed_ms) = _CONNECTED.unpack(answer)
                 if then:
@@ -197,7 +197,7 @@ class ZooKeeperServer:
         return f"{leaders}/{min(names, key=lambda name: name[-_DIGITS_OF_A_NUMBER:])}"
 
     def remove_node(self, node: str) -> None:
-        """Remove a node, as the servers do when its session ends; it may be gone already."""
+        """Remove a node, as the servers do when its session ends. The node may be gone already."""
         from kazoo.exceptions import NoNodeError
 
         with self._client() as client, contextlib.suppress(NoNodeError):
@@ -216,12 +216,12 @@ class ZooKeeperServer:
             client.close()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
+        """Send a signal to the process."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Kill the process, like a power loss; acknowledged data is on the disk."""
+        """Kill the process, like a power loss. Acknowledged data is on the disk."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -230,7 +230,7 @@ class ZooKeeperServer:
 
 @contextlib.contextmanager
 def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
-    """A single server within the context."""
+    """A single server, stopped at the end of the context."""
     server = ZooKeeperServer(directory)
     try:
         server.start()
@@ -241,7 +241,7 @@ def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
 
 @contextlib.contextmanager
 def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
-    """Three servers with a quorum of two; a single one serves read-only clients."""
+    """Three servers with a quorum of two. If only one is left, it serves read-only clients."""
     peers = [(number, reserved_port(), reserved_port()) for number in (1, 2, 3)]
     servers = [ZooKeeperServer(directory / str(number), peers, number) for number, _, _ in peers]
     try:
@@ -260,13 +260,13 @@ def _framed(request: bytes) -> bytes:
 
 
 class _Frames:
-    """Splits a stream into requests or answers: each has its length, and starts with its number."""
+    """Splits a stream into requests or answers. Each starts with its length and its number."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def take(self, data: bytes) -> list[bytes]:
-        """The frames that are complete with this part."""
+        """The frames that this part completes."""
         self._pending += data
         whole = []
         while len(self._pending) >= _LENGTH.size:
@@ -279,7 +279,7 @@ class _Frames:
 
 
 class LossyNetwork:
-    """A port that forwards to a server, and can be cut, or lose the answer to a request."""
+    """A port that forwards to a server. It can cut connections, or lose the answer to a request."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -297,7 +297,7 @@ class LossyNetwork:
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Close all connections, and each new one until `mend`."""
+        """Close all connections, and every new one until `mend`."""
         self._is_cut = True
         for pair in list(self._pairs):
             self._end(pair)
@@ -312,7 +312,7 @@ class LossyNetwork:
         self._lost_after = content
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the port and all connections."""
         self._listening.close()
         self.cut()
 
@@ -348,7 +348,7 @@ class LossyNetwork:
                                 lost, self._lost_after = request[:_NUMBER_BYTES], None
                         server.sendall(data)
                     elif lost in [answer[:_NUMBER_BYTES] for answer in answers.take(data)]:
-                        # The server has answered this request, so it has done it.
+                        # The server has processed this request, because it has answered it.
                         self.lost_answers += 1
                         self._is_cut = self._is_cut or self._then_cut
                         return self._end(pair)
