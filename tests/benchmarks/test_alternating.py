@@ -1,4 +1,4 @@
-"""Contenders take turns, and one disturbed round does not change the reported median."""
+"""Contenders take turns, so one disturbed round does not change the reported median."""
 
 from __future__ import annotations
 

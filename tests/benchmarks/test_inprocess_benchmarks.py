@@ -1,4 +1,4 @@
-"""The suite `inprocess` runs at a small scale, and its contenders return the same counts."""
+"""The suite `inprocess` runs at a small scale, and all contenders return the same counts."""
 
 from __future__ import annotations
 

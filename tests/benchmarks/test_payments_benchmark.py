@@ -1,4 +1,4 @@
-"""The suite `payments` runs at a small scale, and its job and plain Python have the same outputs."""
+"""The suite `payments` runs at a small scale. Its job and plain Python have the same outputs."""
 
 from __future__ import annotations
 

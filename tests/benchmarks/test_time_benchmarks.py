@@ -1,4 +1,4 @@
-"""The suite `time`: timers at a small scale, and processor time of this process tree."""
+"""The suite `time`: timers at a small scale, and the processor time of this process tree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ten_aggregates_are_measured_in_two_forms(backend: str) -> None:
 
 
 def test_processor_time_counts_child_processes_only() -> None:
-    # As long as its own clock says, which counts as that of /proc does.
+    # The child ends its loop by its own processor clock, which agrees with /proc.
     program = "import os\nwhile sum(os.times()[:2]) < 0.1: pass\nprint(flush=True)\ninput()"
     before = processor_ticks()
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

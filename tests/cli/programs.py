@@ -1,4 +1,4 @@
-"""Programs whose state the tests of this folder lock and check; imported by name only."""
+"""Programs whose state the tests of this folder lock and check. Commands import them by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typeserializers import reads_fields
 
 
 def totals_class() -> type:
-    """The earlier class of the totals."""
+    """The earlier version of the class of the totals."""
     return _totals()
 
 
@@ -28,7 +28,7 @@ def _totals(*names: str, sales: type = int, note: bool = True) -> type:
 
 
 class Keep(KeyedProcessFunction[str, Any, Any]):
-    """Registers values of these types, by name."""
+    """A function that registers a state of each of these types, by name."""
 
     def __init__(self, states: dict[str, Any]) -> None:
         self.states = states

@@ -106,7 +106,7 @@ def test_entries_are_printed_while_they_are_read(count: int, as_json: bool, caps
 
     def entries() -> Iterator[dict[str, Any]]:
         for number in range(count):
-            # The first ones are out before the last ones are read.
+            # The first entries are printed before the last ones are read.
             reported.append(capsys.readouterr().out)
             assert number < 1000 or any(reported)
             yield {"key": number, "value": "ä", **({"namespace": 1} if number >= 1500 else {})}

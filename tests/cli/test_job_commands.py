@@ -453,7 +453,7 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     (directory / "others.py").write_text(POINTS.replace("PointSerializer", "OtherSerializer"))
     run(capsys, "lock", "--job", "points:build")
     run(capsys, "check", "state.lock", "--job", "points:build")
-    # The program has a serializer of another name, and this process does not import the one that wrote.
+    # The program has a serializer with another name, and this process does not import the one that wrote the state.
     done = python(directory, "-m", "statebackend", "check", "state.lock", "--job", "others:build")
     assert done.returncode == REJECTED
     assert "incompatible [unknown-snapshot]" in done.stdout

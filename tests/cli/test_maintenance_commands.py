@@ -43,7 +43,7 @@ class Count(KeyedProcessFunction[Any, Any, Any]):
 
 
 class Staged:
-    """A sink that commits."""
+    """A sink with a commit."""
 
     identity = "staged"
 
@@ -239,7 +239,7 @@ def test_a_job_cannot_change_its_leadership_service(job: Path, capsys: pytest.Ca
     assert services_of(nobody.partition("=")[2], stands_by=False) == ZooKeeperHighAvailability(
         "127.0.0.1:1", "/jobs", stand_by_timeout_s=0.0
     )
-    # Its lock file leads it: nobody asks ZooKeeper, which would take its checkpoints over.
+    # The lock file decides who leads this job. ZooKeeper is not asked, because it would take over the checkpoints.
     assert answer(capsys, "gc", job, nobody)["files"] == []
     write_stored_in(CheckpointFileSystem.from_uri(job), "zookeeper:/jobs/count")
     before = files_of(job)

@@ -1,4 +1,4 @@
-"""`statebackend migrate`: state in the types of a program before its deployment."""
+"""`statebackend migrate` converts state to the types of a program before its deployment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """The state that the job of `programs.as_it_was` would have stored."""
+    """The state that the job of `programs.as_it_was` stores."""
     totals: Any = programs.totals_class()
     plan = Plan().add_operator("totals", "string").change_parallelism(2)
     plan.add_state("totals", ValueStateDescriptor("count", int), [(f"shop {one}", one) for one in range(50)])

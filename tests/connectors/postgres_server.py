@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test run: in a private directory, as a user without rights, on a free port of this host."""
+"""A PostgreSQL server for a test run: in a private directory, as an unprivileged user, on a free port of this host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PASSWORD = "a password of tests"
 
 @frozen
 class PostgresServer:
-    """A running server. Its superuser is ``admin``; connections need the password."""
+    """A running server. Its superuser is ``admin``, and connections need the password."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -44,7 +44,7 @@ class PostgresServer:
 
 
 def binaries() -> Path | None:
-    """The directory of the newest installed server, in the places of Debian or on the path."""
+    """The directory of the newest installed server, in Debian's directories or on the path."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[4]))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else None if on_path is None else Path(on_path).resolve().parent
@@ -54,7 +54,7 @@ def binaries() -> Path | None:
 def running_server() -> Iterator[PostgresServer]:
     directory = binaries()
     assert directory is not None, "no PostgreSQL server: apt-get install postgresql"
-    # The server does not run as root.
+    # PostgreSQL does not start as root.
     user = pwd.getpwnam("nobody").pw_name if os.geteuid() == 0 else None
     place = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))
     password_file = place / "password"
@@ -90,7 +90,7 @@ def running_server() -> Iterator[PostgresServer]:
         _wait_for(server, place / "log")
         yield server
     finally:
-        # Ends the sessions, too.
+        # This ends the sessions, too.
         process.send_signal(signal.SIGINT)
         process.wait()
         shutil.rmtree(place)

@@ -1,4 +1,4 @@
-"""The code blocks of the pages of connectors run against real servers, with other addresses."""
+"""The code blocks of the connector pages run against real servers, with replaced addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def blocks_of(page: str, **replaced: str) -> list[str]:
-    """The blocks of Python of a page, with replaced texts."""
+    """The Python blocks of a page, with replaced texts."""
     text = (DOCS / page).read_text()
     blocks: list[str] = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     for old, new in replaced.items():

@@ -59,7 +59,7 @@ def table_rows(table: DeltaTable) -> list[Row]:
 
 class TestDeltaOnS3(SinkContract):
     secrets = (SECRET_KEY,)
-    # The commit is the code that is tested on a disk.
+    # The commit is tested on a disk, with the same code.
     test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
     @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_statistics_and_partition_values_are_in_the_log(tmp_path: Path) -> None:
     row = added[dt.date(2024, 5, 1)]
     assert (row["num_records"], row["min.n"], row["max.n"], row["null_count.n"]) == (2, 3, 3, 1)
     assert (row["min.text"], row["max.text"], row["null_count.empty"]) == ("b", "b", 2)
-    # The log has milliseconds, and the bounds contain the value.
+    # The log stores milliseconds, so the bounds are rounded to contain the value.
     assert row["min.at"] == moment.replace(microsecond=1000)
     assert row["max.at"] == moment.replace(microsecond=2000)
     assert row.get("max.ratio") is None
@@ -380,7 +380,7 @@ def test_a_committable_of_another_version_is_an_error(tmp_path: Path, committabl
 
 
 def test_unsigned_numbers_are_stored_as_signed_ones(tmp_path: Path) -> None:
-    """Delta Lake has no unsigned types, and a reader fails at values that it does not expect."""
+    """Delta Lake has no unsigned types. A reader fails at values that do not fit the signed type."""
     types = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
     values = {str(one): pa.array([0, None, min(2**one.bit_width, 2**63) - 1], one) for one in types}
     values["nested"] = pa.array([[2**32 - 1], [], None], pa.list_(pa.uint32()))

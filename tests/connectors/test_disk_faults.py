@@ -1,4 +1,4 @@
-"""A full or broken disk, and a missing permission: errors name target and fix. Later runs lose and double nothing."""
+"""Full or broken disks and missing permissions: errors name target and fix, and later runs lose and double nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def place() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def full_disk(directory: Path) -> Iterator[None]:
-    """No file of this process can grow. The operating system reports it as a file that is too large."""
+    """No file of this process can grow. The operating system reports that the file is too large."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -80,7 +80,7 @@ def no_permission(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def broken_disk(directory: Path) -> Iterator[None]:
-    """The disk reports an input/output error when a file is forced to it."""
+    """The disk reports an input/output error at fsync."""
 
     def failing(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -140,7 +140,7 @@ TARGETS_ON_SPARK = [
     (no_permission, "Let the user of the job write there", delta, "stage"),
     (full_disk, "Free space", iceberg, "commit"),
 ]
-"""Each sink, fault and step once: the other combinations need no Spark, see the tests above."""
+"""Each sink, fault and step at least once. The tests above cover the other combinations without Spark."""
 
 
 @pytest.mark.parametrize(("fault", "fix", "new_sink"), TARGETS)
@@ -189,7 +189,7 @@ def test_a_job_directory_reports_the_file_and_the_fix(
 
 
 class Numbers:
-    """A source of numbers that breaks the disk at a position, in its first run."""
+    """A source of numbers that breaks the disk at a position of its first run."""
 
     def __init__(self, break_disk: Callable[[], Any]) -> None:
         self._break_disk = break_disk
@@ -205,7 +205,7 @@ class Numbers:
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits the key and its record count so far."""
+    """Emits each key with its record count so far."""
 
     count = ValueStateDescriptor("count", int, default=0)
 
@@ -244,7 +244,7 @@ def test_a_running_job_fails_and_its_next_run_loses_and_doubles_nothing(
 
 
 class OnBrokenDisk(Sink):
-    """Another sink, whose disk breaks at one step of epoch 1: of a task, or of the driver."""
+    """Wraps a sink. The disk of a task or of the driver breaks at one step of epoch 1."""
 
     def __init__(self, sink: Sink, step: str, fault: Callable[[], AbstractContextManager[Any]]) -> None:
         self._sink, self._step, self._fault = sink, step, fault
@@ -272,7 +272,7 @@ class OnBrokenDisk(Sink):
 
 
 class Breaking(OnBrokenDisk):
-    """Another sink. After its commit of epoch 0, the disk of the driver breaks."""
+    """Wraps a sink. After its commit of epoch 0, the disk of the driver breaks."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_fault": None}
@@ -284,7 +284,7 @@ class Breaking(OnBrokenDisk):
 
 
 class Totals(CountWords):
-    """Emits the word and its count so far."""
+    """Emits each word with its count so far."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         for word, times, _ in super().process_element(value, context):

@@ -1,4 +1,4 @@
-"""The directories of file sinks on a disk: an epoch is visible once, wherever its commit or its rollback stops."""
+"""The directories of file sinks on a disk: each epoch becomes visible once, wherever its commit or rollback stops."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_recovery_ignores_foreign_names(tmp_path: Path) -> None:
 
 
 def test_recovery_keeps_staged_files_of_another_job(tmp_path: Path) -> None:
-    # A job that started from a savepoint of the other job, which has not committed its last epoch yet.
+    # This job started from a savepoint of the other job, which has not committed its last epoch yet.
     theirs = stage_by_hand(tmp_path, 8, "job.a")
     for attempt in ("job-2.a", "job2.a", "another.job.a"):
         stage_by_hand(tmp_path, 8, attempt)

@@ -1,4 +1,4 @@
-"""Compaction of file sinks: each row is there once, wherever it is killed, and readers see none twice."""
+"""Compaction of file sinks: no row is lost wherever the process is killed, and readers see none twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCHS = 6
 
 
 class KilledError(BaseException):
-    """The process was killed. The code under test must not catch it."""
+    """The process is killed. The code under test must not catch this."""
 
 
 @pytest.fixture(params=["disk", "objects"])
@@ -54,7 +54,7 @@ def table(epoch_id: int) -> pa.Table:
 def written(
     target: Any, sink: FileSink | None = None, epochs: int = EPOCHS, rows: pa.Table | None = None, first: int = 0
 ) -> list[tuple[SinkEpoch, list[bytes]]]:
-    """Commit some epochs. Return what a restart of the job would commit again."""
+    """Commit some epochs. Return those that a restarted job would commit again."""
     sink = sink or ParquetSink(target)
     commits = []
     for epoch_id in range(first, first + epochs):
@@ -75,7 +75,7 @@ def numbers(target: Any, paths: list[str]) -> list[int]:
 
 
 def listed(target: Any) -> list[str]:
-    """What a reader finds that lists directories with a mark."""
+    """The files that a reader finds if it lists the marked directories."""
     found = CheckpointFileSystem.from_uri(target).list_files()
     marked = {path.rpartition("/")[0] for path in found if path.startswith("epoch=") and path.endswith("/_committable")}
     return [path for path in found if path.split("/")[0] in marked and "/part-" in path]
@@ -132,7 +132,7 @@ def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
         assert numbers(target, ParquetSink(target).files()) == rows, f"killed before change {count}"
         seen = numbers(target, listed(target))
         assert len(seen) == len(set(seen)), f"killed before change {count}: rows are visible twice"
-        # A restart of the job repeats a commit, of any checkpoint that it retains.
+        # A restarted job repeats the commits of the checkpoints that it retains.
         restarted = ParquetSink(target)
         restarted.recover(JOB, commits[-1][0].epoch_id)
         for epoch, committables in commits:
@@ -175,7 +175,7 @@ def test_many_compactions_leave_few_files_and_rewrite_each_row_a_few_times(tmp_p
         assert sink.compact(keep=1, at_least=2) >= 2
         rewritten += len(before - set(listed(tmp_path)))
         kept = max(kept, len(listed(tmp_path)))
-    # Two files per epoch are rewritten at least once.
+    # There are two files per epoch, and each is rewritten at least once.
     assert 2 * 95 <= rewritten <= 4 * 95
     assert kept <= 2 * 6
 

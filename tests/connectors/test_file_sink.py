@@ -1,4 +1,4 @@
-"""The sink of files keeps the contract of sinks in every format, on a disk and on an S3-compatible store."""
+"""The file sink passes the sink contract in every format, on a disk and on an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_maps_with_text_as_keys_are_objects_in_json(tmp_path: Path) -> None:
 
 
 def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) -> None:
-    """A parent job that continued after the savepoint has committed epoch 1."""
+    """The parent job continued after the savepoint and has committed epoch 1."""
     parent = SinkLineage("out", "parent")
     for epoch_id in range(2):
         epoch = SinkEpoch(parent, epoch_id, "run")

@@ -1,4 +1,4 @@
-"""The Iceberg sink keeps the contract of sinks, on a disk and on an S3-compatible store."""
+"""The Iceberg sink passes the sink contract, on a disk and on an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class TestIcebergWithPartitions(TestIcebergOnDisk):
 
 class TestIcebergOfVersion1(TestIcebergOnDisk):
     options = {"table_properties": {"format-version": "1", "commit.manifest-merge.enabled": "false"}}  # noqa: RUF012
-    # The commit is the code that is tested on a disk.
+    # The commit is tested on a disk, with the same code.
     test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
 
 class TestIcebergOnS3(TestIcebergOnDisk):
     secrets = (SECRET_KEY,)
-    # The commit is the code that is tested on a disk.
+    # The commit is tested on a disk, with the same code.
     test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
     @pytest.fixture(autouse=True)
@@ -345,7 +345,7 @@ def test_a_conflict_is_retried_unless_the_epoch_is_there(target: Path, is_own: b
 
 
 class ReadingCatalog(SqlCatalog):
-    """A catalog of a user, whose commits load the table."""
+    """A custom catalog that loads the table at each commit."""
 
 
 @pytest.mark.parametrize(("catalog", "loads"), [(SqlCatalog, 0), (ReadingCatalog, 2)])

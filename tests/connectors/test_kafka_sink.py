@@ -59,7 +59,7 @@ class Target:
 
 
 def staged(sink: KafkaSink, epoch: SinkEpoch, subtasks: Sequence[Sequence[Any]], schema: pa.Schema = SCHEMA) -> Any:
-    """Stage as the subtasks do, with the copies of the sink that tasks have."""
+    """Stage as subtasks do, each with its own copy of the sink."""
     committables = []
     for index, rows in enumerate(subtasks):
         arrays = [pa.array([row[place] for row in rows], one.type) for place, one in enumerate(schema)]
@@ -87,7 +87,7 @@ def test_a_repeated_commit_writes_nothing(target: Target) -> None:
     committables = staged(sink, target.epoch(1), [[("a", 1)]])
     sink.commit(target.epoch(1), committables)
     sink.commit(target.epoch(1), committables)
-    # Other drivers know the epoch by its marker only.
+    # Other drivers find the epoch only by its marker.
     target.sink().commit(target.epoch(1), committables)
     target.recovered(1).commit(target.epoch(1), committables)
 
@@ -110,7 +110,7 @@ def test_rows_that_were_sent_before_a_crash_are_aborted_by_the_next_driver(
             crashed.commit(target.epoch(1), committables)
     assert target.numbers("read_committed") == []
 
-    # The driver that crashed had not closed its producer.
+    # The driver that crashed did not close its producer.
     target.sink().commit(target.epoch(1), committables)
     assert target.numbers("read_committed") == [1, 2]
     assert target.numbers("read_uncommitted") == [1, 1, 2, 2], "the broker hides the rows of the first transaction"
@@ -233,7 +233,7 @@ ROW = pa.schema(
         ("trace", pa.map_(pa.string(), pa.binary())),
     ]
 )
-# Now: the broker may remove old records.
+# The current time, because the broker may remove old records.
 AT = datetime.datetime.now(UTC).replace(microsecond=123_456)
 VALUES = (7, "é", AT, Decimal("1.10"), b"\x00\xff", [("k", "v")], [("h", b"\x01"), ("none", None)])
 
@@ -312,7 +312,7 @@ def test_more_rows_than_the_queue_of_the_client_are_written(target: Target, tmp_
     assert not [one for one in tmp_path.rglob("*") if one.is_file()]
 
 
-# The hashes of Java's org.apache.kafka.common.utils.Utils.murmur2, from its own tests.
+# The hashes are from the tests of Java's org.apache.kafka.common.utils.Utils.murmur2.
 MURMUR2 = {
     "21": -973932308,
     "foobar": -790332482,
@@ -405,7 +405,7 @@ def test_secrets_are_never_shown() -> None:
 
 
 class Running(KeyedProcessFunction[str, Any, Any]):
-    """Emits the record count of a key. The 30th record fails if it is poisonous."""
+    """Emits the record count of a key. The 30th record fails if the function is poisonous."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))
@@ -435,6 +435,6 @@ def test_a_job_that_fails_writes_each_result_once(target: Target, tmp_path: Path
     assert len(target.server.records(target.topic)) == 40
     run(1)
 
-    # A source of elements starts again, after the 40 records that count.
+    # The source starts again from its first element, after the 40 committed records.
     found = [(one.key(), json.loads(one.value())["n"]) for one in target.server.records(target.topic)]
     assert (len(found), len(set(found))) == (100, 100)

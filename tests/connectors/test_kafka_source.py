@@ -29,7 +29,7 @@ POISON = -1
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
-    """Emits the key, its record count so far, and the record."""
+    """Emits the record with its key and the record count of the key so far."""
 
     def open(self, context: Any) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", int))
@@ -75,7 +75,7 @@ def numbers_of(found: Mapping[str, list[Any]]) -> dict[str, list[int]]:
     return {split: [int(one["value"]) for one in records] for split, records in found.items()}
 
 
-# Now: the broker may remove old records.
+# The current time, because the broker may remove old records.
 NOW = datetime.now(timezone.utc).replace(microsecond=123_000)
 NOW_MS = int(NOW.timestamp()) * 1000 + 123
 
@@ -207,7 +207,7 @@ def test_aborted_and_open_transactions_are_not_read(kafka_server: KafkaServer) -
     producer.begin_transaction()
     producer.produce(topic, value=b"4", partition=0)
     producer.flush(60)
-    # The last offset is that of a marker, and the record before it is in no committed transaction.
+    # The last offset is that of a transaction marker, and the record before it was aborted.
     producer.abort_transaction(60)
 
     assert numbers_of(read_all(KafkaSource(kafka_server.settings, topic, until="latest"))) == {f"{topic}-0": [1, 3]}
@@ -274,7 +274,7 @@ def test_a_topic_that_was_deleted_is_an_error(kafka_server: KafkaServer, tmp_pat
 
 
 def test_a_missing_offset_is_an_error(kafka_server: KafkaServer) -> None:
-    """The topic was deleted and created again, so it has fewer records than were read."""
+    """The topic was deleted and created again, and now has fewer records than were read."""
     topic = kafka_server.new_topic()
     kafka_server.produce(topic, [b"0"])
     source = KafkaSource(kafka_server.settings, topic)
@@ -294,7 +294,7 @@ def test_a_broker_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(StreamJobError, match=r"no metadata of topic 't': .*Start the broker, or correct bootstrap"):
         source.splits()
 
-    # Between two records, librdkafka reports it by its callback.
+    # Between two records, librdkafka reports the error by its callback.
     def read_on() -> None:
         while True:
             source.read("t-0", 0, 1)
@@ -417,7 +417,7 @@ def test_secrets_are_not_in_errors() -> None:
 
 
 def test_a_partition_without_an_offset_for_a_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka returns the asked time as the offset of a partition whose leader did not answer."""
+    """If the leader of a partition did not answer, librdkafka returns the requested time as the offset."""
     from confluent_kafka import KafkaError
 
     class Consumer:
@@ -478,7 +478,7 @@ def test_a_topic_that_was_created_again_is_an_error(kafka_with_topic_ids: KafkaS
     run(source, tmp_path / "job", out)
     server.delete_topic(topic)
     server.new_topic(name=topic)
-    # It has more records than were read.
+    # The new topic has more records than were read.
     server.produce_each(topic, values(*range(9), key="b"))
     error = f"split '{topic}-0', which was read up to position %d, was deleted and created again"
     with pytest.raises(StreamJobError, match=error % 3):

@@ -1,4 +1,4 @@
-"""`KafkaSource` in the Spark runtime, without jars, against a real broker."""
+"""`KafkaSource` on the Spark runtime, without jars, against a real broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Job:
         self.spark, self.server, self.directory = spark, server, directory
 
     def run(self, *topics: str, job: str = "job", epoch_size: int | None = None, **options: Any) -> Any:
-        """Run over all available records; returns the ended job."""
+        """Run until all available records are read. Return the finished job."""
         from statebackend.spark import SparkStreamEnvironment
 
         environment = SparkStreamEnvironment(

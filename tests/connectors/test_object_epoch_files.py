@@ -32,7 +32,7 @@ def sink(uri: str) -> ParquetSink:
 
 
 def staged_by_hand(uri: str, epoch_id: int, attempt_id: str, *rows: tuple[int, ...]) -> bytes:
-    """What `stage` does in several subtasks."""
+    """Stage as several subtasks do."""
     fs = CheckpointFileSystem.from_uri(uri)
     files = []
     for number, ids in enumerate(rows):
@@ -58,7 +58,7 @@ def visible(uri: str, below: str = "") -> dict[str, list[int]]:
 
 
 def others(bucket: Bucket) -> list[str]:
-    """All other objects than those that a reader finds."""
+    """All objects except those that a reader finds."""
     return [
         key for key in bucket.keys if not key.endswith((".parquet", "/")) or ("/_" in key and not key.endswith("/"))
     ]
@@ -105,7 +105,7 @@ def test_an_interrupted_commit_is_finished_by_the_next(
     broken = quick(uri)
     failed = faulty_store.fail(fault, method, pattern.replace("=", "%3D"))
     failed_too = faulty_store.fail(fault, method, pattern)
-    # A file that is not there any more when it is looked for again has been deleted.
+    # A repeated request may find that the file is already deleted.
     with contextlib.suppress(SinkError, StorageError):
         broken.commit(epoch(3), [committable])
     assert failed() + failed_too()
@@ -119,7 +119,7 @@ def test_an_interrupted_commit_is_finished_by_the_next(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ParquetSink]:
-    """Sinks that retry twice, without pauses."""
+    """Sinks that retry twice without pauses."""
     from statebackend.checkpoint.fs.retries import BoundedRetries
     from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
 

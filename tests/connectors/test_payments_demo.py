@@ -1,4 +1,4 @@
-"""The demonstration of examples/payments, and its parts that need no server."""
+"""The demonstration of examples/payments, and those of its parts that need no server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_demonstration_ends_without_a_difference() -> None:
     assert "SIGKILL to process" in printed
     assert re.search(r"PostgresSink\(.*\) cannot roll back to epoch \d+", printed)
     assert "renamed .largest_payment: was largest" in printed
-    # Nothing that is compared is empty.
+    # The demonstration compares non-empty tables.
     rows = [int(count) for count in re.findall(r"\| (?:Delta Lake|PostgreSQL) +\| +(\d+)$", ended.stdout, re.M)]
     assert len(rows) == 4
     assert all(rows)

@@ -34,7 +34,7 @@ def epoch_of(epoch_id: int, run_id: str = "run-1", lineage: SinkLineage = LINEAG
 
 
 def staged(sink: PostgresSink, epoch: SinkEpoch, subtasks: Sequence[Sequence[Any]], schema: pa.Schema = SCHEMA) -> Any:
-    """Stage as the subtasks do, with the copies of the sink that tasks have."""
+    """Stage as subtasks do, each with its own copy of the sink."""
     committables = []
     for index, rows in enumerate(subtasks):
         arrays = [pa.array([row[place] for row in rows], one.type) for place, one in enumerate(schema)]
@@ -45,7 +45,7 @@ def staged(sink: PostgresSink, epoch: SinkEpoch, subtasks: Sequence[Sequence[Any
 
 
 class Database:
-    """A database of one test."""
+    """A database for one test."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -264,7 +264,7 @@ def test_keys_that_are_equal_for_the_table_only_are_an_error_with_a_fix(
 
 
 def test_an_epoch_without_deletes_runs_no_delete(database: Database) -> None:
-    """The statement may read the whole target."""
+    """The statement may scan the whole target."""
     schema = pa.schema([*SCHEMA, ("is_closed", pa.bool_())])
     database.execute(
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'it deletes'; END$$"
@@ -329,7 +329,7 @@ def test_values_round_trip(database: Database, name: str) -> None:
 
 
 def test_a_column_of_nulls_round_trips(database: Database, append: PostgresSink) -> None:
-    """The lines of the CSV are empty."""
+    """The CSV has empty lines."""
     epoch = epoch_of(1)
     append.commit(epoch, staged(append, epoch, [[(None,), ("",), (None,)]], pa.schema([("account", pa.string())])))
 
@@ -589,7 +589,7 @@ def test_a_job_that_fails_writes_each_balance_once(database: Database, tmp_path:
     assert before == [(60,)]
     run(1)
 
-    # 100 records are read again by a source of elements, after the 60 that count.
+    # The source starts again from its first element: 100 records after the 60 committed ones.
     [(rows, distinct)] = database.rows("SELECT count(*), count(DISTINCT (account, balance)) FROM payments")
     assert (rows, distinct) == (160, 160)
     latest = database.rows("SELECT account, max(balance) FROM payments GROUP BY account ORDER BY account")

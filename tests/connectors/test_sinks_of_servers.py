@@ -1,4 +1,4 @@
-"""`SinkContract` for the sinks that write to servers."""
+"""The sinks that write to servers pass `SinkContract`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Table:
 
 
 class PostgresContract(SinkContract):
-    """The common part of append and upsert."""
+    """What append and upsert have in common."""
 
     can_roll_back = False
     secrets = ("a password of tests", "s3cret")
@@ -110,7 +110,7 @@ def connection_breaks_after_the_commit() -> Iterator[None]:
 
 @frozen
 class Topic:
-    """A topic with its own topic of epochs: the contract uses the same job ids in all tests."""
+    """A topic with its own topic of epochs, because the contract uses the same job ids in all tests."""
 
     server: KafkaServer
     name: str

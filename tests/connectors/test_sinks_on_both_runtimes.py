@@ -1,4 +1,4 @@
-"""A sink of the protocol on both runtimes: the tasks stage Arrow batches, and the driver commits each epoch once."""
+"""A sink of the protocol on both runtimes: tasks stage Arrow batches, and the driver commits each epoch once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lines(Sink):
         (self._directory / "recovered").write_text(f"{lineage.sink_uid} {last_epoch_id}")
 
     def close(self) -> None:
-        # It is only logged.
+        # The job only logs this error.
         (self._directory / "closed").write_text("yes")
         raise OSError("lost")
 
