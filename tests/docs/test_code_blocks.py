@@ -1,12 +1,12 @@
 """The code blocks of the documentation.
 
-Every Python block of a page runs, in order and in one namespace, unless a comment above it gives a reason
-(``<!-- not run: needs Spark -->``) or names the test that runs it (``<!-- tests/... runs this -->``). A comment that
-begins with ``<!-- setup`` is code that runs and that readers do not see. A block of ``text`` shows what was printed
-since the last one; a line of dots matches any lines.
+Every Python block of a page runs, in order and in one namespace. A comment above a block can prevent that: it gives a
+reason (``<!-- not run: needs Spark -->``) or names the test that runs the block (``<!-- tests/... runs this -->``). A
+comment that starts with ``<!-- setup`` is code that runs but that readers do not see. A block of ``text`` is the
+expected output since the previous one. A line of dots matches any lines.
 
-Blocks that do not run are checked: they parse, and what they import from this project exists and takes the arguments
-that they pass. Commands of blocks have the options that they show.
+Blocks that do not run are checked. They parse, their imports from this project exist, and these accept the arguments in
+the block. Commands have the options that the blocks show.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RUN_BY_TESTS = {
 """Pages whose blocks another test runs."""
 
 RUN_WITH = "runs with "
-"""Begins the comment of a block that runs if a package is installed, which not every release of Python has."""
+"""The start of a comment. Its block runs only if the named package is installed, which some Python releases lack."""
 
 _BLOCK = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->$"
@@ -57,7 +57,7 @@ _BLOCK = re.compile(
 
 
 class Block:
-    """A block of Python of a page, with the comment above it."""
+    """A Python block of a page, with the comment above it."""
 
     def __init__(self, page: str, found: re.Match[str], text: str) -> None:
         self.page = page
@@ -74,7 +74,7 @@ class Block:
         return self.note is None and not self.is_output and self.page not in RUN_BY_TESTS
 
     def parsed(self) -> ast.Module:
-        # Tracebacks show the line of the page.
+        # Empty lines in front make tracebacks show the line of the page.
         return ast.parse("\n" * (self.line - 1) + self.text, f"docs/{self.page}")
 
 
@@ -126,7 +126,7 @@ def test_a_block_that_does_not_run_names_what_exists(block: Block) -> None:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """What a block imports from this project, by name; None if it does not exist."""
+    """The imports of a block from this project, by name; None if an import does not exist."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
             module = importlib.import_module(node.module)
@@ -135,7 +135,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _resolved(func: ast.expr, imported: dict[str, Any]) -> Any:
-    """The object that is called, as far as a block shows it; None if it is not of this project."""
+    """The called object, as far as a block shows it; None if it is not from this project."""
     if isinstance(func, ast.Name):
         return imported.get(func.id)
     if isinstance(func, ast.Attribute):

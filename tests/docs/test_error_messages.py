@@ -1,4 +1,4 @@
-"""docs/error-messages.md quotes messages that the code has."""
+"""The messages in docs/error-messages.md exist in the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANYTHING = "…"
 
 
 def texts_of(node: ast.AST) -> Iterator[str]:
-    """The texts of a module, with dots for what is formatted into them."""
+    """The texts in a module, with an ellipsis in place of each formatted value."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else ANYTHING for part in child.values)

@@ -1,4 +1,4 @@
-"""The tour in examples/tour.ipynb runs, and its outputs are the ones it shows."""
+"""The tour in examples/tour.ipynb runs, and its stored outputs are correct."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOK = REPOSITORY / "examples" / "tour.ipynb"
-# A fresh interpreter, as in a new kernel. It reads the sources of the cells, and prints the output of each.
+# A fresh interpreter, like a new kernel. It reads the sources of the cells and prints the output of each.
 RUN = """
 import contextlib, io, json, sys
 outputs = []

@@ -1,7 +1,7 @@
-"""The tutorials do what they show: files are written, commands are run, and output is compared.
+"""The tutorials work as shown: files are written, commands are run, and their output is compared.
 
-A block with a title is a file. A second block with the same title changes the file: its classes and functions replace
-those of the same name, and its imports are added. In the output of a command, a line of dots matches any lines.
+A block with a title is a file. A second block with the same title changes that file: its classes and functions replace
+those with the same name, and its imports are added. In command output, a line of dots matches any lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_the_first_steps(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def seven_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the steps of the fraud detector were followed that need no Spark."""
+    """A directory in which all steps of the fraud detector that need no Spark were followed."""
     directory = tmp_path_factory.mktemp("fraud-detector")
     follow(fraud_detector()[0], directory)
     return directory
@@ -44,7 +44,7 @@ def test_the_fraud_detector_continues_on_spark(seven_steps: Path) -> None:
 
 
 def fraud_detector() -> tuple[str, str]:
-    """Both pages of the tutorial as one, before and after the step that needs Spark."""
+    """Both pages of the tutorial as one text, split at the step that needs Spark."""
     pages = "".join((REPOSITORY / "docs" / page).read_text("utf-8") for page in PAGES)
     before, _, after = pages.partition("## 8. Deploy")
     return before, after
@@ -64,7 +64,7 @@ def follow(page: str, directory: Path) -> None:
 
 
 def changed(old: str, change: str) -> str:
-    """Replace definitions by those of the same name, and add imports."""
+    """Replace definitions with the same name, and add imports."""
     replaced = {node.name: node for node in ast.parse(change).body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     lines = change.splitlines(keepends=True)
     new_imports = [
@@ -85,7 +85,7 @@ def first_line(node: ast.ClassDef | ast.FunctionDef) -> int:
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
-    """Each command of a console block with the output below it."""
+    """Each command of a console block, with the output below it."""
     for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
         yield command, expected
@@ -95,7 +95,7 @@ def run(command: str, directory: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"}
     done = subprocess.run(["bash", "-c", command], cwd=directory, env=environment, capture_output=True, text=True)
-    # A killed program is part of a tutorial, a failed one is not.
+    # A tutorial may kill a program, but no command may fail.
     assert "Traceback" not in done.stderr, f"$ {command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

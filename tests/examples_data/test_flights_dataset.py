@@ -1,4 +1,4 @@
-"""The committed flights data is what its description says."""
+"""The committed flights data matches its description."""
 
 from __future__ import annotations
 

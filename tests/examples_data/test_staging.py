@@ -1,4 +1,4 @@
-"""Staged parts are complete, once, and in time order."""
+"""Staged parts are complete, without duplicates, and in time order."""
 
 from __future__ import annotations
 

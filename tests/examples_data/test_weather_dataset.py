@@ -1,4 +1,4 @@
-"""The committed weather and airlines are what their description says."""
+"""The committed weather and airlines data match their descriptions."""
 
 from __future__ import annotations
 

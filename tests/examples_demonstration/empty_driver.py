@@ -1,4 +1,4 @@
-"""A driver whose epochs write nothing: it reports them as a `supervised_sink` does."""
+"""A driver whose epochs write nothing. It reports them like a `supervised_sink`."""
 
 from __future__ import annotations
 

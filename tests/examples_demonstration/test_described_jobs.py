@@ -1,4 +1,4 @@
-"""The jobs of the demonstration store on Spark what their description without Spark says, to the byte of the lock."""
+"""State of the demonstration jobs on Spark has byte for byte the lockfile that is computed without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver is killed in the requested epoch, and otherwise runs to its end."""
+"""A driver is killed in the requested epoch, or runs to its end without one."""
 
 from __future__ import annotations
 

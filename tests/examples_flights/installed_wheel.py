@@ -1,4 +1,4 @@
-"""The project as a user installs it: a wheel in a new virtual environment in another directory."""
+"""Installs the project as a user does: a wheel in a new virtual environment in another directory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def python_with_wheel(directory: Path) -> Path:
     """Create an environment below ``directory`` with this project's wheel and its dependencies; return its interpreter.
 
-    The dependencies are those of the interpreter that runs the tests, found over a path; the project itself is not:
-    an editable installation counts only in the environment that it was made in.
+    A path file makes the dependencies of the running interpreter importable. It does not include this project: an
+    editable installation works only in its own environment.
     """
-    # Building writes beside the sources, which a test must not.
+    # Building writes next to the sources, which a test must not do.
     sources = directory / "sources"
     ignored = shutil.ignore_patterns(".*", "tests", "build", "*.egg-info", "__pycache__", "data")
     shutil.copytree(REPOSITORY, sources, ignore=ignored)

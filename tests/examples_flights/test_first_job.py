@@ -1,4 +1,4 @@
-"""The program of the README is a file in examples/, and does what the README says."""
+"""The program of the README is a file in examples/, and its output is the one in the README."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_upgrade_of_the_readme_restores_the_state_of_the_program() -> None:
 
 
 def run_elsewhere(python: Path, *arguments: str | Path, directory: Path) -> str:
-    """Output of the interpreter without the repository on its path."""
+    """The output of an interpreter without the repository on its path."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     command = [str(python), *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""The demonstration on some parts of the year, and its errors."""
+"""The demonstration on some months of the year, and its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     assert [line[0] for line in printed.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
     killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", printed)
     assert killed_in is not None
-    # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
+    # The next driver continues right after the epochs that the killed driver completed.
     assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", printed)
     for issue in (
         "renamed .airport: was last_airport",
@@ -64,7 +64,7 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for all temporary files of the demonstration, which changes the setting for its process only."""
+    """The directory for temporary files of the demonstration, set for its process only."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)

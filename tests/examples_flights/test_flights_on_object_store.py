@@ -1,7 +1,7 @@
-"""The flights job with job directory, output and savepoint on an S3-compatible store, through a kill.
+"""The flights job with job directory, output and savepoint on an S3-compatible store, continued after a kill.
 
-The driver process is killed, Python and JVM at once, when all tasks of an epoch have written and its checkpoint is not
-stored. Another driver continues. All rows and all state must equal those of a batch query.
+All tasks of an epoch have written, and its checkpoint is not stored yet. Then Python and JVM of the driver are killed
+at once. Another driver continues. All rows and all state must equal those of a batch query.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_job_killed_on_the_store_has_all_rows_and_state_of_a_batch_query(
     finally:
         second.kill()
 
-    # What it had completed, and not an epoch more or less, is what the next one continued.
+    # The next driver continues right after the epochs that the killed driver completed.
     assert f"continuing after epoch {KILLED_AFTER}" in drivers.said
     rows = CheckpointFileSystem.from_uri(drivers.rows)
     for path in rows.list_files():
@@ -90,7 +90,7 @@ def test_a_job_killed_on_the_store_has_all_rows_and_state_of_a_batch_query(
     require_equal_states("the savepoint", states, contents)
     assert min(map(len, contents.values())) > 1000
 
-    # Nothing is left of the epoch that the killed driver was at, and no secret is anywhere.
+    # Nothing is left of the killed driver's last epoch, and no file or output contains a secret.
     job = CheckpointFileSystem.from_uri(drivers.job)
     assert not [key for key in bucket.keys if key.startswith("rows/_staging/") and not key.endswith("/")]
     assert len([path for path in job.list_files("checkpoints") if path.endswith("_metadata")]) == 3

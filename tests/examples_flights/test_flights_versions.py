@@ -1,4 +1,4 @@
-"""Each version of the job, record by record, in this process, without Spark."""
+"""Each version of the job in this process, record by record, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output that docs/upgrading-a-job.md shows is the real one."""
+"""The output in docs/upgrading-a-job.md is that of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reports are all flights of the year, each once, in order of arrival; some are late."""
+"""The reports contain every flight of the year once, in order of arrival. Some are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration of event time, on the first months of the year."""
+"""The event-time demonstration, on the first months of the year."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     assert [line[0] for line in printed.splitlines() if re.match(r"\d\. ", line)] == list("1234")
     killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", printed)
     assert killed_in is not None
-    # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
+    # The next driver continues right after the epochs that the killed driver completed.
     assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", printed)
     assert "added   .longest_delay: default 0" in printed
-    # Nothing that is compared is empty, and the server was busy at times.
+    # The compared tables are not empty, and the server was busy at times.
     rows = [int(count.replace(",", "")) for count in re.findall(r"^   [a-z].* \| +([\d,]+)$", printed, re.M)]
     assert len(rows) == 4
     assert all(rows)

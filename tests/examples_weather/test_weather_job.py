@@ -1,4 +1,4 @@
-"""The functions of the weather job, in this process, on flights made for them."""
+"""The functions of the weather job in this process, on flights made for these tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from statebackend.local import LocalJob, LocalStreamEnvironment
 
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 ONE_EPOCH = 2
-"""Flights, and hours of weather, in an epoch."""
+"""Flights, and hours of weather, in one epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def run(
 
 
 def hours(rows: list[Any], *columns: str) -> list[tuple[Any, ...]]:
-    """The rows with their time in hours."""
+    """The rows, with their times as hours."""
     return sorted((int((row.hour - START) / timedelta(hours=1)), *(row[name] for name in columns)) for row in rows)
 
 
@@ -82,7 +82,7 @@ def test_an_hour_is_emitted_at_its_end_and_again_for_late_records_within_its_lat
 def test_later_records_are_emitted_with_the_name_of_their_airline(airlines: AirlineServer) -> None:
     flights = [flight(0), flight(0.5), flight(50), flight(50), flight(0.25, 1), flight(10)]
     _, outputs = run(airlines, flights, CLEAR)
-    # Answers come in no order.
+    # Async results have no order.
     assert sorted((row.departure, row.dep_delay, row.airline) for row in outputs.late) == [
         (at(0.25), 1, "United Air Lines Inc."),
         (at(10), 0, "United Air Lines Inc."),
@@ -92,7 +92,7 @@ def test_later_records_are_emitted_with_the_name_of_their_airline(airlines: Airl
 
 def test_delays_wait_for_later_weather_for_a_limited_time(airlines: AirlineServer) -> None:
     flights = [flight(0), flight(1), flight(20), flight(20), flight(60), flight(60), flight(60), flight(60)]
-    # Hour 0 has its weather when its delays are emitted, hour 1 has none, and both streams advance time.
+    # Hour 0 gets its weather before its delays are emitted, and hour 1 gets none. Both streams advance the watermark.
     observed = [weather(30, 3.0), weather(31, 3.0), weather(32, 3.0), weather(0, 7.0), weather(60, 3.0)]
     _, outputs = run(airlines, flights, observed)
     assert hours(outputs.delays, "flights", "temp") == [(0, 1, 7.0), (1, 1, None), (20, 2, None)]
@@ -119,7 +119,7 @@ def test_version_2_restores_open_windows_with_their_timers(airlines: AirlineServ
     upgraded, outputs = run(
         airlines, flights, CLEAR[1:], version_2, tmp_path / "2", from_savepoint=tmp_path / "savepoint"
     )
-    # The longest delay is that of the flights that version 2 has seen; the first two are version 1's.
+    # Version 2 knows the longest delay only of the flights that it processed. Version 1 processed the first two.
     columns = ("flights", "minutes_late", "longest_delay", "temp")
     assert hours(outputs.delays, *columns) == [(0, 3, 79, 20, 0.0), (1, 1, 4, 4, None)]
     assert [tuple(row) for row in outputs.silent] == [("N1", at(0), "BOS")]
