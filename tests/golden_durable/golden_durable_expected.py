@@ -1,4 +1,4 @@
-"""The expected content of the golden files as plain data, derived from the input of the job."""
+"""The expected content of the golden files as plain data, derived from the records of the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-# By number: colour, quay, depth, how many tags (each is the key), note. Port and tons are the key and the number.
+# By number: colour, quay, depth, number of tags (each tag is the key), note. Port and tons follow from key and number.
 VISITS: dict[int, tuple[str, str, int, int, str | None]] = {
     1: ("BLUE", "quay 1", 4, 1, None),
     2: ("RED", "quay 2", 5, 2, "note 2"),
@@ -25,7 +25,7 @@ VISITS: dict[int, tuple[str, str, int, int, str | None]] = {
     21: ("BLUE", "quay 21", 24, 0, None),
 }
 
-# By version of the program and number. The subclass of the next version lost its area, and has a zone.
+# By version of the program and number. In version 2 the subclass has a zone and no area.
 POJOS: dict[int, dict[int, tuple[Any, ...]]] = {
     1: {
         1: ("TownV1", 1, 10, 100),
@@ -56,7 +56,7 @@ POJOS: dict[int, dict[int, tuple[Any, ...]]] = {
     },
 }
 
-# By the last number of the key; None stands for the record.
+# By the last number of the key. None means that the value is the record.
 UNION: dict[int, Any] = {
     1: "text 1",
     2: None,
@@ -88,7 +88,7 @@ class Lasting:
 
 @frozen
 class Held:
-    """All state of a key: the last number, whether its record exists, and further as in `Lasting`."""
+    """All state of a key: the last number, whether its record exists, then the fields of `Lasting`."""
 
     last: int | None = None
     has_record: bool = False
@@ -104,7 +104,7 @@ KEYS = ["ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal", "ivy", "lou", "n
 
 
 def _once(number: int) -> Held:
-    """A key with one number, without removals or expiry."""
+    """A key with one number, nothing removed and nothing expired."""
     alone = [number]
     return Held(number, True, alone, alone, number, number, Lasting(number, alone, alone, number, number))
 
@@ -113,7 +113,7 @@ _BOB = Held(8, True, [2, 8], [2, 8], 10, 5.0, Lasting(8, [2, 8], [2, 8], 10, 5.0
 _EVE = Held(12, True, [5, 12], [5, 12], 17, 8.5, Lasting(12, [5, 12], [5, 12], 17, 8.5))
 _HAL = Held(11, False, [], [11], 11, 11.0, Lasting(11, [11], [11], 11, 11.0))
 
-# By checkpoint, while nothing has expired.
+# By checkpoint id, before anything has expired.
 CHECKPOINTS: dict[int, dict[str, Held]] = {
     0: {"ada": _once(1), "bob": _once(2), "cyd": _once(3), "dan": _once(4), "eve": _once(5), "fay": _once(6)},
     1: {
@@ -137,7 +137,7 @@ CHECKPOINTS: dict[int, dict[str, Held]] = {
     },
 }
 
-# Of the newest checkpoint, and of the savepoint: what lives when the numbers of epoch 0 have expired, and of epoch 1.
+# State with TTL of the newest checkpoint and of the savepoint, after expiry of epoch 0, then also of epoch 1.
 WITHOUT_EPOCH_0: dict[str, Lasting] = {
     "ada": Lasting(2, [7, 2], [2, 7], 10, 10 / 3),
     "bob": Lasting(8, [8], [8], 10, 5.0),
@@ -151,7 +151,7 @@ WITHOUT_EPOCH_1: dict[str, Lasting] = {
     "ivy": Lasting(13, [13], [13], 13, 13.0),
 }
 
-# The job begun from the savepoint, one epoch later; the numbers of epoch 0 have expired.
+# The job that started from the savepoint, one epoch later. The numbers of epoch 0 have expired.
 BEGUN: dict[str, Held] = {
     "ada": Held(20, True, [7, 2, 20], [2, 7, 20], 30, 7.5, Lasting(20, [7, 2, 20], [2, 7, 20], 30, 7.5)),
     "bob": Held(8, True, [2, 8], [2, 8], 10, 5.0, WITHOUT_EPOCH_0["bob"]),
@@ -162,7 +162,7 @@ BEGUN: dict[str, Held] = {
     "lou": _once(21),
 }
 
-# Operator state by epoch: what each added to the lists of all subtasks, and the entry that it put into the broadcast.
+# Operator state by epoch: the elements added to the lists of all subtasks. ``BROADCAST`` has the broadcast entries.
 ADDED: list[list[tuple[str, int]]] = [
     [("ada", 1), ("bob", 2), ("cyd", 3), ("dan", 4), ("eve", 5), ("fay", 6)],
     [("ada", 7), ("bob", 8), ("cyd", 9), ("gus", 10), ("hal", 11), ("ada", 2)],
@@ -174,7 +174,7 @@ BROADCAST: dict[str, int | None] = {"epoch 0": 0, "epoch 3": 3, "nothing": None}
 
 
 def visit(key: str, number: int, version: int) -> tuple[Any, ...]:
-    """The record of a number in each version of the program."""
+    """The stored record of a number in each version of the program."""
     colour, quay, depth, tags, note = VISITS[number]
     if version == 1:
         return "VisitV1", f"port of {key}", number, colour, ("BerthV1", quay, depth), [key] * tags, note
@@ -202,7 +202,7 @@ def content(key: str, held: Held, version: int) -> dict[str, Any]:
 
 
 def lasting_content(key: str, ttl: Lasting, version: int) -> dict[str, Any]:
-    """The part of `content` that expires."""
+    """The part of `content` that can expire."""
     return {
         "value with ttl": None if ttl.last is None else visit(key, ttl.last, version),
         "list with ttl": ttl.numbers,

@@ -1,7 +1,7 @@
-"""A job whose key has a column of every type: hashes and bytes of keys must not change.
+"""A job whose key has a column of every type, because hashes and bytes of keys must not change.
 
-Each record is the row of `ROWS` of that number; the state of its key is the number. A key that were hashed to another
-key group, or written as other bytes, would not be found.
+Each record is a row of `ROWS`, and the state of its key is the number of that row. A key with another key group or
+other bytes would not be found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = (
 _UTC = datetime.timezone.utc
 _LAST = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, _UTC)
 _EARLY = datetime.datetime(1900, 1, 1, 0, 0, 0, 1, _UTC)
-# The numbers count up from 0.
+# The numbers count from 0.
 ROWS: list[tuple[Any, ...]] = [
     ("", 0, 0, 0, 0, False, b"", datetime.date(1970, 1, 1), datetime.datetime(1970, 1, 1, tzinfo=_UTC)),
     ("a", -1, -1, -1, -1, True, b"\0", datetime.date(1969, 12, 31), datetime.datetime(1969, 12, 31, tzinfo=_UTC)),
@@ -38,7 +38,7 @@ COLUMNS = [column.split()[0] for column in SCHEMA.split(", ")]
 
 
 class Remember(KeyedProcessFunction[Any, Any, Any]):
-    """Stores the number of each key in the writing version; emits the number and the stored one."""
+    """Stores the number of each key in the writing version. Emits the number of the record and the stored one."""
 
     def __init__(self, writes: bool) -> None:
         self.writes = writes
@@ -55,7 +55,7 @@ class Remember(KeyedProcessFunction[Any, Any, Any]):
 def run(
     job_dir: str | os.PathLike[str], backend: str, parallelism: int, *, writes: bool = False, **execute: Any
 ) -> tuple[Any, dict[int, int | None]]:
-    """Run the job over all rows; also returns the stored number of each."""
+    """Run the job over all rows. Also return the stored number of each row."""
     environment = LocalStreamEnvironment(job_dir=job_dir, backend=backend, parallelism=parallelism, max_parallelism=16)
     found: list[Any] = []
     records = [dict(zip(COLUMNS, row, strict=True), number=number) for number, row in enumerate(ROWS)]

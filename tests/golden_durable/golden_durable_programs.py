@@ -1,12 +1,12 @@
-"""The job of the files under `tests/golden/durable`: its records, and its function in two versions.
+"""The job of the files in `tests/golden/durable`: its records, and its function in two versions.
 
-Everything in the state is named here by a stable name (``golden.Visit`` and so on), so the module may move; what is
-stored under which name may not change, since the files are never rewritten. Classes ending in ``V1`` are what was
-written; those ending in ``V2`` are the next version of the same program.
+All types in the state have stable names (``golden.Visit`` and so on), so this module may move. The stored type of a
+name must not change, because the files are never rewritten. Classes ending in ``V1`` are the stored ones. Those ending
+in ``V2`` are the next version of the same program.
 
-A record of the stream is ``{"key": str, "number": int}``. A number from 0 on is stored in every state of the key, -1
-clears every state of the key, and -2 takes something away from each: the map's entry ``"1"``, the list's first element,
-the record. The reading functions change nothing; they emit what is in the state of the keys that they are given.
+A record of the stream is ``{"key": str, "number": int}``. A number of at least 0 is stored in every state of the key.
+-1 clears every state of the key. -2 removes a part of each state: the map entry ``"1"``, the first element of the list,
+the record. The reading functions change nothing. They emit the state of the keys in their records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ColourV1(enum.Enum):
 
 
 class ColourV2(enum.Enum):
-    """Another order, and one more constant."""
+    """Other order, and one more constant."""
 
     GREEN = "green"
     BLUE = "blue"
@@ -72,7 +72,7 @@ class BerthV1:
 
 @attrs.frozen
 class BerthV2:
-    """A field removed, and one widened to float."""
+    """One field removed, and one widened to float."""
 
     depth: float
 
@@ -89,7 +89,7 @@ class VisitV1:
 
 @attrs.frozen
 class VisitV2:
-    """One field renamed, one widened, one removed, one added, and nested records and enums that changed."""
+    """One field renamed, one widened, one removed, one added, and changes in nested records and enums."""
 
     harbour: str = attrs.field(metadata=former_names("port"))
     colour: Annotated[ColourV2, EnumSerializer(ColourV2, name="golden.Colour")]
@@ -119,7 +119,7 @@ class PlaceV1:
 
 @attrs.define
 class TownV1(PlaceV1):
-    """A subclass that is not registered."""
+    """An unregistered subclass."""
 
     __pojo_class__ = "golden.Town"
     area: Int = 0
@@ -134,7 +134,7 @@ class PlaceV2:
 
 @attrs.define
 class TownV2(PlaceV2):
-    """A field removed, and one added."""
+    """One field removed, and one added."""
 
     __pojo_class__ = "golden.Town"
     people: Int = 0
@@ -146,7 +146,7 @@ VISIT_V2 = AttrsSerializer(VisitV2, name="golden.Visit")
 
 
 def visit_v1(key: str, number: int) -> VisitV1:
-    """The record that is stored for a number."""
+    """The record to store for a number."""
     return VisitV1(
         port=f"port of {key}",
         tons=number,
@@ -158,7 +158,7 @@ def visit_v1(key: str, number: int) -> VisitV1:
 
 
 class _Average(AggregateFunction[int, Any, float]):
-    """The average of the added numbers; also reads the accumulator of the next version."""
+    """The average of the added numbers. It also reads the accumulator of the next version."""
 
     def get_result(self, accumulator: Any) -> float:
         total: float = accumulator.total if isinstance(accumulator, MeanV1) else accumulator.sum
@@ -186,7 +186,7 @@ class AverageV2(_Average):
 
 @attrs.frozen
 class Schemas:
-    """The differences between the versions of the program."""
+    """What differs between the versions of the program."""
 
     visit: Any
     place: Any
@@ -194,14 +194,14 @@ class Schemas:
     mean: Any
 
 
-# Functions are compared by identity where a state is registered twice.
+# A state that is registered twice needs the same function object.
 _AVERAGES = {1: AverageV1(), 2: AverageV2()}
 
 
 def schemas_of(version: int) -> Schemas:
-    """The serializers that wrote the golden files (1), or those of the next version of the program (2).
+    """The serializers that wrote the golden files (version 1), or those of the next version of the program (2).
 
-    That of the POJO is a fresh one each time, since it learns from what it writes.
+    The POJO serializer is a new one in each call, because it learns subclasses from the values that it writes.
     """
     if version == 1:
         mean: Any = AttrsSerializer(MeanV1, name="golden.Mean")
@@ -211,7 +211,7 @@ def schemas_of(version: int) -> Schemas:
 
 
 class _WithEveryState(KeyedProcessFunction[str, Any, Any]):
-    """Registers state of every kind in the schemas of one version of the program."""
+    """Registers every kind of state with the schemas of one version of the program."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
@@ -262,7 +262,7 @@ class Write(_WithEveryState):
         self.broadcast.put(f"epoch {context.epoch_id}", context.epoch_id)
         self.broadcast.put("nothing", None)
         if context.is_restored:
-            # Of all keys that every subtask was given, each goes on with its own, as a source's subtask would.
+            # Each subtask was given all keys and continues with its share, like a subtask of a source.
             mine = list(self.all_keys.get())[context.subtask_index :: context.parallelism]
             self.all_keys.update(mine)
 
@@ -300,7 +300,7 @@ class Write(_WithEveryState):
 
 
 class Collected:
-    """Collects the findings of all subtasks: shared by all copies of the function."""
+    """Collects the results of all subtasks. All copies of the function share it."""
 
     def __init__(self) -> None:
         self.operator_state: dict[int, dict[str, Any]] = {}
@@ -345,7 +345,7 @@ class Read(_WithEveryState):
 
 
 def plain(value: Any) -> Any:
-    """A value as plain data: a record as a tuple of its class's name and its fields, a constant as its name."""
+    """A value as plain data: a record as a tuple of class name and fields, a constant by its name."""
     if attrs.has(value.__class__):
         return (value.__class__.__name__, *(plain(getattr(value, one.name)) for one in attrs.fields(value.__class__)))
     if isinstance(value, enum.Enum):

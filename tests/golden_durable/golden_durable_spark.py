@@ -1,10 +1,10 @@
-"""The Spark job of the savepoint and job directory under `tests/golden/durable`.
+"""The Spark job of the savepoint and the job directory in `tests/golden/durable`.
 
 It counts words from files. Spark writes absolute paths of its input files into its log, and a job continues only with
-the same source. So the source is read through a mount: ``viewfs://golden/source`` is the directory given to `mounted`,
-and the golden files contain no path of a machine.
+the same source. So the source is read through a mount: ``viewfs://golden/source`` is the directory given to `mounted`.
+The golden files contain no machine path.
 
-Only public names of the packages are imported, so that the code of older commits can run it too.
+It imports only public names of the packages, so that the code of older commits can run it too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MORE = [("ada", 11), ("bob", 12), ("lou", 13)]
 
 
 class Keep(KeyedProcessFunction[str, Any, Any]):
-    """Keeps every number, and emits the former numbers of the key as JSON."""
+    """Stores every number, and emits the previous numbers of the key as JSON."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
@@ -71,7 +71,7 @@ class Keep(KeyedProcessFunction[str, Any, Any]):
 
 
 def add_file(directory: Path, index: int, rows: list[tuple[str, int]]) -> None:
-    """Add a file to the source atomically; it becomes one micro-batch."""
+    """Add a file to the source atomically. It becomes one micro-batch."""
     directory.mkdir(parents=True, exist_ok=True)
     staged = directory.parent / f"{index}.json"
     staged.write_text("".join(json.dumps({"word": word, "number": number}) + "\n" for word, number in rows))
@@ -80,7 +80,7 @@ def add_file(directory: Path, index: int, rows: list[tuple[str, int]]) -> None:
 
 
 def mounted(directory: Path) -> Mapping[str, str]:
-    """Session settings by which `SOURCE` is this directory."""
+    """Session settings that map `SOURCE` to this directory."""
     return {
         "fs.viewfs.mounttable.golden.link./source": directory.as_uri(),
         "fs.viewfs.impl.disable.cache": "true",
@@ -88,7 +88,7 @@ def mounted(directory: Path) -> Mapping[str, str]:
 
 
 def start(spark: Any, directory: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
-    """Start the job in ``directory/job`` over all present files."""
+    """Start the job in ``directory/job`` over all existing files."""
     from statebackend.spark import SparkStreamEnvironment
 
     environment = SparkStreamEnvironment(

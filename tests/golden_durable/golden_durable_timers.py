@@ -1,8 +1,8 @@
-"""An operator with state that functions cannot use: namespaces and priority queues; and a small runtime for it.
+"""An operator with state that functions cannot use, namespaces and priority queues, and a small runtime for it.
 
-It runs on the level of backends: each subtask has a backend, and checkpoints go through the coordinator into the store
-of a job directory. `HARBOURS` writes; `everything_in` reads all content of the restored backends. Names in the state
-are stable, as in `golden_durable_programs`.
+Each subtask has a state backend, and checkpoints go through the coordinator into the store of a job directory.
+`HARBOURS` writes, and `everything_in` reads all content of the restored backends. Names in the state are stable, as in
+`golden_durable_programs`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROCESSING_TIMERS: PriorityQueueDescriptor[Any] = PriorityQueueDescriptor(
 
 
 def namespaced(version: int = 1) -> list[tuple[Any, Sequence[Any], StateDescriptor]]:
-    """The states of the operator with the serializer of their namespaces, and the used namespaces."""
+    """The states of the operator, with their namespace serializers and the namespaces in use."""
     schemas = schemas_of(version)
     panes, windows = (StringSerializer(), PANES), (TimeWindowSerializer(), WINDOWS)
     return [
@@ -64,7 +64,7 @@ def namespaced(version: int = 1) -> list[tuple[Any, Sequence[Any], StateDescript
 
 
 def key_group(key: int) -> int:
-    """The key group of a key, predictable for tests; every third group has no key."""
+    """A key group that tests can predict. Every third key group has no key."""
     return (key * 4 // 3) % MAX_PARALLELISM
 
 
@@ -77,7 +77,7 @@ def opened(
     local_directory: str | os.PathLike[str],
     clock: Callable[[], int],
 ) -> Iterator[list[KeyedStateBackend]]:
-    """The backends of all subtasks, restored from a checkpoint or savepoint if the store has one."""
+    """The backends of all subtasks, restored from ``metadata`` if it is given."""
     handles: tuple[KeyedStateHandle, ...] = ()
     if metadata is not None:
         [one] = [one for one in metadata.operators if one.uid == UID]
@@ -107,7 +107,7 @@ def opened(
 
 
 def write_epoch(backends: list[KeyedStateBackend], epoch: int) -> None:
-    """Three epochs: all keys are written, then the even ones again, then a few are removed and timers are polled."""
+    """Run three epochs: write all keys; write the even keys again; remove a few and poll timers."""
     for backend in backends:
         own = backend.key_group_range
         handles = {
@@ -153,7 +153,7 @@ def _store(handles: dict[str, Any], key: int, number: int) -> None:
 def everything_in(backends: list[KeyedStateBackend], version: int = 1) -> dict[str, Any]:
     """By state name: ``{(key, namespace): content}``, or all elements of a queue in polling order.
 
-    Takes the queues' elements out. The elements of all subtasks come as from one queue.
+    It removes the elements from the queues. The queues of all subtasks are read as one.
     """
     found: dict[str, Any] = {EVENT_TIMERS.name: [], PROCESSING_TIMERS.name: []}
     for backend in backends:

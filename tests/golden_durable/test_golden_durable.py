@@ -1,8 +1,8 @@
 """Restores golden job directories and savepoints, which every later release must read.
 
-The files are under `tests/golden/durable`; its README lists what wrote them. They are never rewritten. Each test
-restores a copy as a user would and compares all state with `golden_durable_expected`. Smaller golden files beside the
-tests of each package pin the single formats.
+The files are in `tests/golden/durable`, and the README there lists the code that wrote them. They are never rewritten.
+Each test restores a copy as a user would, and compares all state with `golden_durable_expected`. Smaller golden files
+next to the tests of each package pin the single formats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.emitted_objects import OBJECT, collecting, emitting_objects
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")
-# Parallelism (that of the files is 3), and version of the program: the second migrates what it registers.
+# Parallelism (3 in the files) and version of the program. Version 2 migrates the states that it registers.
 RUNS = [(1, 2), (3, 1), (3, 2), (5, 2)]
 SOME_RUNS = [(1, 1), (3, 2), (5, 1)]
 
@@ -74,7 +74,7 @@ class Job:
         self.parallelism = parallelism
 
     def check(self, held: dict[str, Held], epochs: int) -> None:
-        """Compare all state with the expected content, and operator state with that of so many epochs."""
+        """Compare all state with the expected content. Operator state is expected after this number of epochs."""
         self.check_keyed(held)
         assert sorted(self.operator_state) == list(range(self.parallelism))
         added = [one for epoch in expected.ADDED[:epochs] for one in epoch]
@@ -99,7 +99,7 @@ def _sorted(values: list[Any]) -> list[Any]:
 
 
 def saved(lasting: dict[str, Lasting]) -> dict[str, Held]:
-    """The newest checkpoint with other content of the state that expires."""
+    """The newest checkpoint, with other content in the state that can expire."""
     return {key: evolve(held, ttl=lasting.get(key, Lasting())) for key, held in CHECKPOINTS[2].items()}
 
 
@@ -119,7 +119,7 @@ def test_a_job_continues_from_its_newest_checkpoint(
     job_dir = copied(tmp_path, f"job-{backend}")
     job = Job(job_dir, backend, parallelism, version, ALIVE_MS)
     job.check(CHECKPOINTS[2], 3)
-    # And once more, from what was written now.
+    # Restore again, now from the checkpoint that this run wrote.
     Job(job_dir, backend, parallelism, version, ALIVE_MS).check_keyed(CHECKPOINTS[2])
 
 
@@ -170,7 +170,7 @@ def test_a_job_without_a_checkpoint_starts_from_its_recorded_savepoint(
 ) -> None:
     job_dir = copied(tmp_path, "begun-only")
     copied(tmp_path, "savepoint-heap")
-    monkeypatch.chdir(tmp_path)  # The directory knows the savepoint by a relative path.
+    monkeypatch.chdir(tmp_path)  # The job directory stores a relative path of the savepoint.
     Job(job_dir, backend, 3, 1, EPOCH_0_EXPIRED_MS).check(saved(expected.WITHOUT_EPOCH_0), 3)
 
 
@@ -225,7 +225,7 @@ def opened_store(job_dir: Path) -> Iterator[tuple[CompletedCheckpointStore, JobD
 def check_timers(
     tmp_path: Path, file_system: Any, metadata: CheckpointMetadata, backend: str, parallelism: int, version: int
 ) -> None:
-    """Compare all state of the operator `harbours` with that after the epochs up to the checkpoint."""
+    """Compare all state of the operator `harbours` with the expected state at this checkpoint."""
     local = tmp_path / "local"
     with timers.opened(backend, file_system, metadata, parallelism, local, lambda: ALIVE_MS) as backends:
         assert timers.everything_in(backends, version) == harbours(metadata.checkpoint_id, version)
@@ -288,8 +288,8 @@ def test_state_with_namespaces_and_a_time_to_live_expires(tmp_path: Path, backen
 def harbours(checkpoint_id: int, version: int) -> dict[str, Any]:
     """The content of the operator `harbours` at a checkpoint.
 
-    Each key stored its number in the first of two namespaces, and 10 more in the second; the even ones again, 100 more,
-    in epoch 1. In epoch 2 the first namespace of the keys 2 and 3 was cleared, and timers up to 0 were polled.
+    Each key stored its number in the first of two namespaces, and its number plus 10 in the second. In epoch 1, even
+    keys stored 100 more. In epoch 2, the first namespace of keys 2 and 3 was cleared, and timers up to 0 were polled.
     """
     panes, windows = ("", "pane"), ((0, 1000), (1000, 2000))
     stored = {

@@ -1,4 +1,4 @@
-"""Jobs on Spark that continue from the savepoint and the job directory of an earlier build."""
+"""Jobs on Spark continue from the savepoint and the job directory of an earlier release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 SAVEPOINTS = ["v1"]
 
-# What was kept of each word before the first new number, under the schemas of versions 1 and 2 of the program.
+# The stored state of each word before the first new number, in the schemas of versions 1 and 2 of the program.
 ADA = {
     1: ["VisitV1", "port of ada", 2, "RED", ["BerthV1", "quay 2", 5], ["ada", "ada"], "note 2"],
     2: ["VisitV2", "port of ada", "RED", 2.0, ["BerthV2", 5.0], ["ada", "ada"], "nobody"],
@@ -52,7 +52,7 @@ def directory(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 
 def found_by(spark: SparkSession, directory: Path, version: int, **execute: Any) -> dict[str, Any]:
-    """The output of the job by word: the new file only, once."""
+    """The output of the job by word: exactly the new file, once."""
     from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()

@@ -1,8 +1,7 @@
-"""The content of the golden files of single formats, and how each file is written and read.
+"""The content of the golden files of single formats, and functions that write and read each file.
 
-`tests/golden/formats/write_formats.py` wrote the files once. `test_golden_formats.py` reads them and compares
-the content.
-If a format has one encoding of a content, it also writes the content and compares the bytes.
+`tests/golden/formats/write_formats.py` wrote the files once. `test_golden_formats.py` reads them and compares the
+content. If a format has only one encoding of a content, the test also writes the content and compares the bytes.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def locked(uid: str, *states: str) -> LockedOperator:
 
 
 def schema_lock() -> StateLock:
-    """A lockfile with keyed and operator state, and names that need escapes."""
+    """A lockfile with keyed and operator state, and with names that need escapes."""
     keyed = locked("aircraft", "legs \N{BULLET} 2", 'quoted "so"')
     handled: SplitListStateDescriptor[int] = SplitListStateDescriptor("handled", int)
     meta = OperatorStateMeta(handled.name, handled.mode, (StatePart(envelopes_of(handled.serializers)),))
@@ -180,7 +179,7 @@ def schema_lock() -> StateLock:
 
 @frozen
 class Golden:
-    """A golden file. ``encode`` writes the content, ``decode`` reads it. Files are equal if ``comparable`` is."""
+    """A golden file. ``encode`` writes the content, ``decode`` reads it, and files are compared by ``comparable``."""
 
     name: str
     content: Any
@@ -209,7 +208,7 @@ def _in_directory(
 
 
 def record_of(data: bytes) -> bytes:
-    """The record of `_metadata` before compression. How well a library compresses it is not part of the format."""
+    """The record of `_metadata` before compression. The compression ratio of a library is not part of the format."""
     source = io.BytesIO(data)
     fastavro.schemaless_reader(source, fastavro.parse_schema(HEADER_SCHEMA), None)
     block: Any = fastavro.schemaless_reader(source, fastavro.parse_schema(BLOCK_SCHEMA), None)

@@ -1,4 +1,4 @@
-"""Keyed state of the golden files: what two epochs wrote in each state backend, and a canonical savepoint of it.
+"""Keyed state of the golden files: the content after two epochs in each state backend, and a canonical savepoint of it.
 
 The second epoch overwrites, appends and removes. `folding` has aggregated values and namespaces, `queue` has timers,
 `ttl` has state that lives for ten seconds, written at 1,000 and 2,000 ms.
@@ -40,14 +40,14 @@ TTL_DESCRIPTORS: Final[tuple[Any, ...]] = (
 
 
 def golden_handle(name: str) -> KeyedStateHandle:
-    """The handle of golden state, whose files are in the directory `store`."""
+    """The handle of golden state with its files in the directory `store`."""
     fields = json.loads((GOLDEN / name / "handle.json").read_text())
     files = tuple(FileHandle(**file) for file in fields.pop("files"))
     return KeyedStateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files)
 
 
 def write_state(name: str, directory: Path) -> None:
-    """Write the state of a name to a directory that does not exist."""
+    """Write the state with this name to a directory that must not exist."""
     backend_name, kind, _ = name.split("-")
     directory.mkdir()
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""The golden files of single formats are read, and written again in the same bytes. No release rewrites them."""
+"""The golden files of single formats can be read, and are written with the same bytes. No release rewrites them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_golden_file_is_read_and_written_in_the_same_bytes(one: Golden) -> Non
     found = one.decode(data)
     assert one.comparable(one.encode(one.content)) == one.comparable(data)
     if one.name == "state-1.lock":
-        # Snapshots have no equality.
+        # Snapshots do not define equality.
         assert one.encode(found) == data
     elif one.name == "channel-state-1.elements":
         assert found == data
@@ -82,7 +82,7 @@ def test_the_page_of_formats_shows_the_checksum_of_the_golden_file(name: str) ->
 
 
 def with_header(data: bytes, **keys: str) -> bytes:
-    """Metadata with other keys in its header, and the checksum that fits."""
+    """Metadata with other keys in its header, and a valid checksum."""
     source = io.BytesIO(data)
     schema = fastavro.parse_schema(HEADER_SCHEMA)
     header: Any = fastavro.schemaless_reader(source, schema, None)

@@ -1,9 +1,9 @@
-"""Writes the golden job directories and savepoints; `README.md` describes them.
+"""Writes the golden job directories and savepoints. `README.md` describes them.
 
     scripts/environment/run.sh python -m tests.golden.durable.write_them v1
 
-It rejects an existing folder: released files are never written again. A new version of a format gets a new folder,
-written by the code of its time. At the end it prints the commit and the versions of `_metadata` in the folder, for the
+It rejects an existing folder, because released files are never rewritten. A new version of a format gets a new folder,
+written by the code of that time. At the end it prints the commit and the versions of `_metadata` in the folder, for the
 table in `README.md`.
 """
 
@@ -53,7 +53,7 @@ BACKENDS = ("heap", "rocksdb")
 START_MS = 1_000_000
 EPOCH_MS = 4_000
 
-# Three epochs of six records: all keys, half of them again and others, removals and a little more.
+# Three epochs of six records: new keys, repeated and new keys, and then mainly removals.
 RECORDS = [
     *[("ada", 1), ("bob", 2), ("cyd", 3), ("dan", 4), ("eve", 5), ("fay", 6)],
     *[("ada", 7), ("bob", 8), ("cyd", 9), ("gus", 10), ("hal", 11), ("ada", 2)],
@@ -91,18 +91,18 @@ def write_jobs() -> None:
     """Write jobs without a savepoint, their savepoints, and jobs that start from one."""
     for backend in BACKENDS:
         write_job(RECORDS, START_MS, f"job-{backend}", backend, 3).savepoint(f"savepoint-{backend}")
-    # With another backend and another parallelism than the savepoint's.
+    # The backend and the parallelism differ from those of the savepoint.
     start_ms, savepoint = START_MS + 3 * EPOCH_MS, "savepoint-heap"
     write_job(MORE_RECORDS, start_ms, "begun-rocksdb", "rocksdb", 1, from_savepoint=savepoint)
     _relocate_origin("begun-rocksdb", savepoint)
-    # As a driver leaves it that dies before its first checkpoint.
+    # The state after a driver died before its first checkpoint.
     Path("begun-only").mkdir()
     for name in ("job.json", "origin.json"):
         shutil.copy(f"begun-rocksdb/{name}", f"begun-only/{name}")
 
 
 def _relocate_origin(job_dir: str, savepoint: str) -> None:
-    """Store a relative path of the savepoint, so that no machine path is kept; tests run in the folder."""
+    """Store the savepoint's path as a relative one, so that it contains no machine path. Tests run in the folder."""
     file_system = CheckpointFileSystem.from_uri(job_dir)
     origin = read_origin(file_system)
     assert origin is not None
@@ -173,7 +173,7 @@ def _complete(directory: Any, store: Any, coordinator: Any, backends: Any, epoch
             operators=coordinator.complete(epoch).operators,
             parent_checkpoint_id=parent.checkpoint_id if parent else None,
             parent_digest=store.digest(parent.checkpoint_id) if parent else None,
-            # Not read by anything here, and the metadata has them.
+            # No test reads these fields, but they make the metadata complete.
             source_positions=SourcePositions(batch_id=epoch, offsets=f"offset {epoch}".encode()),
             sink_committables={"sink": f"rows of {epoch}".encode()},
             watermarks=WatermarkState(1000 * epoch, (ChannelWatermark(source="ships", watermark_ms=1000 * epoch),)),
@@ -204,7 +204,7 @@ def what_was_written(folder: Path) -> str:
 
 
 def main(version: str) -> None:
-    """Write the folder of a version, which must not exist."""
+    """Write the folder of a version. It must not exist."""
     folder = HERE / version
     folder.mkdir()
     os.chdir(folder)
@@ -213,7 +213,7 @@ def main(version: str) -> None:
         write_timers(backend)
     write_keys()
     for lock in folder.rglob("driver.lock"):
-        # It names the host and the process; it is not durable.
+        # The lock names the host and the process, and is not durable.
         lock.unlink()
     write_checksums(folder)
     sys.stdout.write(what_was_written(folder))

@@ -1,9 +1,9 @@
-"""Writes the golden files of a job on Spark, as `write_them` does the others:
+"""Writes the golden files of a job on Spark, like `write_them` for the other jobs:
 
     scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v1 spark-savepoint spark-job
 
-It adds the named directories to the folder of a version, and rejects an existing one. Its imports exist in older
-commits too, so that these can run it with their packages first in PYTHONPATH.
+It adds the named directories to the folder of a version, and rejects existing ones. All its imports exist in older
+commits too. So an older commit can run it with its own packages first in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from golden_durable_spark import BATCHES, add_file, mounted, pickled_by_value, s
 
 
 def main(version: str, *names: str) -> None:
-    """Run the job over its batches, and keep the named results: savepoint, job directory."""
+    """Run the job over its batches, and keep the named results: the savepoint, the job directory or both."""
     folder = HERE / version
     folder.mkdir(exist_ok=True)
     made = {"spark-savepoint": "savepoint", "spark-job": "job"}

@@ -1,9 +1,9 @@
-"""Writes the golden files of single formats. They are written once, by the code of version 0.1.
+"""Writes the golden files of single formats. The code of version 0.1 has written them once.
 
     scripts/environment/run.sh python -m tests.golden.formats.write_formats
 
-It rejects a file that exists: what a release wrote is never written again. A later version of a format gets a file of
-its own. SST files of RocksDB name the host that wrote them. Run it where the host has a neutral name:
+It rejects an existing file, because released files are never rewritten. A later version of a format gets its own file.
+SST files of RocksDB contain the name of the host that wrote them, so run it on a host with a neutral name:
 `unshare --uts sh -c 'hostname localhost && ...'`.
 """
 

@@ -2,9 +2,9 @@
 
     unshare --uts sh -c 'hostname localhost && python tests/golden/spark_checkpoints/write_spark_checkpoints.py'
 
-Run it in an environment of its own for each version of Spark, with pandas for ``applyInPandasWithState``. Sorted files
-of RocksDB name the host that wrote them. The source is read through a mount, so that the log of the source has no
-path of the machine. The file imports nothing of this repository.
+Run it in a separate environment for each version of Spark, with pandas for ``applyInPandasWithState``. SST files of
+RocksDB contain the name of the host that wrote them. The source is read through a mount, so that its log contains no
+machine path. The file imports nothing from this repository.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = {f"{_STORE}.providerClass": f"{_PROVIDERS}.RocksDBStateStoreProvider"}
 CHANGELOG = {**ROCKSDB, f"{_STORE}.rocksdb.changelogCheckpointing.enabled": "true"}
 HDFS = {f"{_STORE}.providerClass": f"{_PROVIDERS}.HDFSBackedStateStoreProvider"}
-# Maintenance writes a snapshot after each version.
+# Spark's maintenance task writes a snapshot after each version.
 SNAPSHOTS = {f"{_STORE}.minDeltasForSnapshot": "1", f"{_STORE}.maintenanceInterval": "50ms"}
 FORMAT_2 = {f"{_STORE}.checkpointFormatVersion": "2"}
 AVRO = {f"{_STORE}.encodingFormat": "avro"}
@@ -72,7 +72,7 @@ def sums(spark: Any) -> Any:
 
 
 def types(spark: Any) -> Any:
-    """Keys and accumulators of many types, with nulls."""
+    """Keys and accumulators of many types, including nulls."""
     keys = stream(spark).selectExpr(
         "x",
         "k AS text",
@@ -125,7 +125,7 @@ def with_state(spark: Any) -> Any:
 
 
 class Kept(StatefulProcessor):
-    """Keeps rows in all kinds of state, and a timer a minute after each row."""
+    """Stores rows in every kind of state, and registers a timer a minute after each row."""
 
     def __init__(self, ttl_ms: int | None, has_timers: bool) -> None:
         self.ttl_ms = ttl_ms
@@ -163,7 +163,7 @@ def processed(mode: str, ttl_ms: int | None = None) -> Callable[[Any], Any]:
 
 
 CASES: dict[str, tuple[tuple[int, int], Callable[[Any], Any], dict[str, str]]] = {
-    # Name: the first Spark that can write it, the query, its settings.
+    # By name: the first Spark version that can write the case, the query, and its settings.
     "windows-rocksdb": ((3, 5), windows, ROCKSDB),
     "windows-changelog": ((3, 5), windows, CHANGELOG),
     "windows-changelog-snapshots": ((3, 5), windows, {**CHANGELOG, **SNAPSHOTS}),
@@ -218,7 +218,7 @@ def run(spark: Any, checkpoint: Path, name: str) -> None:
         spark.conf.set(key, value)
     try:
         writer = query(spark).writeStream.outputMode("append" if query in IN_APPEND else "update").format("noop")
-        # With timers of processing time, a query that runs until nothing is left never ends.
+        # With processing-time timers, an ``availableNow`` query never ends.
         trigger = {"once": True} if "ttl" in name else {"availableNow": True}
         writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).start().awaitTermination()
     finally:
@@ -230,14 +230,14 @@ IN_APPEND = (windows, sessions, unique, unique_within_watermark, joined)
 
 
 def main(only: list[str]) -> None:
-    """Write the cases that this Spark can write."""
+    """Write the cases that this Spark version supports."""
     has_pandas = True
     try:
         import pandas  # noqa: F401
     except ImportError:
         from unittest.mock import patch
 
-        # The check is made for all vectorised functions; with rows, no pandas is used.
+        # Spark checks the pandas version for all vectorised functions, but functions over rows need no pandas.
         patch("pyspark.sql.pandas.functions.require_minimum_pandas_version").start()
         has_pandas = False
     directory = Path(tempfile.mkdtemp())
@@ -253,7 +253,7 @@ def main(only: list[str]) -> None:
             if first > SPARK or (query is with_state and not has_pandas) or (only and name not in only):
                 continue
             if name == "join-1-hdfs" and SPARK > (3, 5):
-                # Later versions read it and cannot start a query with it.
+                # Later versions can read it, but cannot start a query with it.
                 continue
             try:
                 run(spark, directory / "checkpoints" / name, name)
