@@ -1,1 +1,1 @@
-"""Adds this directory to the path, so that the tests below can import its modules."""
+"""Adds this directory to the path, so that its tests can import the helper modules."""

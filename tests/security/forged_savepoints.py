@@ -1,6 +1,6 @@
-"""A savepoint of a small job, and changes to its files as an attacker makes them: with the right sizes and checksums.
+"""A savepoint of a small job, and changes to its files by an attacker, with correct sizes and checksums.
 
-Written against the formats of the documentation, without the code that reads and writes them.
+It follows the documented formats, and does not use the code that reads and writes them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def checksum_of(content: bytes) -> str:
 
 
 class ForgedMetadata:
-    """The `_metadata` of a savepoint, as a record that can be changed."""
+    """The `_metadata` of a savepoint as a record that can be changed."""
 
     def __init__(self, savepoint: Path) -> None:
         self._path = savepoint / "_metadata"
@@ -66,7 +66,7 @@ class ForgedMetadata:
         return out.getvalue()
 
     def write(self, encoded_record: bytes | None = None) -> None:
-        """Writes the file with these bytes as its record."""
+        """Write the file with these bytes as its record."""
         content = self.encoded_record() if encoded_record is None else encoded_record
         header = {key: value for key, value in self._header.items() if not key.startswith("avro.")}
         header[_CHECKSUM_KEY] = _NO_CHECKSUM
@@ -80,7 +80,7 @@ class ForgedMetadata:
         return [subtask for operator in self.record["operators"] for subtask in operator["subtasks"]]
 
     def replace_files(self, savepoint: Path, part: str, content: bytes) -> None:
-        """Puts this content into every file of the part `keyed` or `operator`, and its size and checksum."""
+        """Put this content into every file of the part `keyed` or `operator`, with its size and checksum."""
         for subtask in self.subtasks():
             for file in (subtask[part] or {"files": []})["files"]:
                 (savepoint / file["path"]).write_bytes(content)

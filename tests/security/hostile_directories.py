@@ -1,4 +1,4 @@
-"""A job directory and a savepoint that an attacker may have written, and the commands that read them."""
+"""Job directories and savepoints that an attacker may have written, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Count(KeyedProcessFunction[Any, Any, Any]):
 
 
 def environment(job_dir: object = None, keys: Sequence[str] = "") -> LocalStreamEnvironment:
-    """A job with one record in each epoch."""
+    """A job with one record per epoch."""
     env = LocalStreamEnvironment(job_dir=job_dir, epoch_size=1)  # type: ignore[arg-type]
     records = env.from_elements([{"key": key} for key in keys], schema="key string")
     records.key_by("key").process(Count(), uid="count", schema="key string, count int").sink_to([])
@@ -61,7 +61,7 @@ def run_job(job_dir: object, keys: Sequence[str] = "", **start: Any) -> LocalJob
 
 @frozen
 class Answer:
-    """How a command ended, and what it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     output: str
@@ -69,7 +69,7 @@ class Answer:
 
 
 def command(*arguments: object) -> Answer:
-    """Runs the command `statebackend`. Raises if it fails with a traceback, or hangs."""
+    """Run the command `statebackend`. Raise if it fails with a traceback, or hangs."""
     [script] = entry_points(group="console_scripts", name="statebackend")
     output, errors = io.StringIO(), io.StringIO()
     former = signal.getsignal(signal.SIGTERM)
@@ -107,7 +107,7 @@ COMMANDS: Final = (
 
 
 def arguments_of(name: str, place: object, directory: Path) -> list[object]:
-    """A command with `place` as its job directory, checkpoint or savepoint; `directory` is for what it writes."""
+    """A command with `place` as its job directory, checkpoint or savepoint. It writes to `directory`."""
     directory.mkdir(exist_ok=True)
     (directory / "plan.py").write_text(PLAN)
     out = directory / str(len(list(directory.iterdir())))
@@ -130,7 +130,7 @@ def arguments_of(name: str, place: object, directory: Path) -> list[object]:
 
 
 def content_of(directory: Path) -> dict[str, object]:
-    """The content of a directory: files with their bytes and link counts, links with their targets."""
+    """The content of a directory: files with their bytes and link counts, and links with their targets."""
     found: dict[str, object] = {}
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
@@ -143,7 +143,7 @@ def content_of(directory: Path) -> dict[str, object]:
 
 
 def change_checksummed_json(path: Path, **changes: object) -> None:
-    """Changes fields of a JSON file of a job directory, with the checksum that the format asks for."""
+    """Change fields of a JSON file of a job directory, with the checksum that the format requires."""
     content = {**json.loads(path.read_bytes()), **changes}
     write_checksummed_json(path, content)
 
@@ -156,7 +156,7 @@ def write_checksummed_json(path: Path, content: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Ends what hangs, such as the opening of a named pipe, with `TimeoutError`."""
+    """End a block that hangs, for example while it opens a named pipe, with `TimeoutError`."""
 
     def end(*_: object) -> None:
         raise TimeoutError(f"no end after {MAX_SECONDS} s")

@@ -1,4 +1,4 @@
-"""Small files that claim to be large, read as tables of Spark: tasks reject them within the same limits."""
+"""Small files that claim to be large, read as tables on Spark: tasks reject them within the same limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_bombs_in_stored_state import BOMBS, ELEMENTS, EVERY, KEYED
 
 pytestmark = pytest.mark.spark
 
-# Far below what the files claim. What Python's libraries map counts too.
+# Far below the sizes that the files claim. The limit includes the libraries that Python maps.
 _ADDRESS_SPACE_MB = 4096
 _TIMEOUT_S = 1800
 

@@ -1,4 +1,4 @@
-"""Small SST files in a job directory whose values are large: every reader rejects them without using that memory."""
+"""Small SST files with huge values in a job directory: every reader rejects them without using that memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONE_GIBIBYTE = 1 << 30
 
 
 class Remember(KeyedProcessFunction[Any, Any, Any]):
-    """Keeps one value."""
+    """Stores one value."""
 
     def open(self, context: Any) -> None:
         self.kept = context.get_state(ValueStateDescriptor("kept", bytes))
@@ -67,7 +67,7 @@ def with_zstd_and_our_index() -> Any:
 
 
 def _forge(job_dir: Path, scratch: Path, options: Any) -> None:
-    """Write the rows of the checkpoint again, the first with a value of one GiB of zeros."""
+    """Write the rows of the checkpoint again, with a value of one GiB of zeros in the first row."""
     [place] = job_dir.rglob("*.sst")
     copy = scratch / "copy.sst"
     shutil.copy(place, copy)

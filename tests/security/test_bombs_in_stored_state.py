@@ -17,7 +17,7 @@ from forged_savepoints import ENTRIES, ForgedMetadata, savepoint_of_shops
 
 from statebackend import Savepoint
 
-# Far above what any of these files may need, far below what they claim, and no matter how slow the machine is.
+# Far above the needs of these files even on a slow machine, and far below the sizes that they claim.
 _ADDRESS_SPACE_BYTES = 6 << 30
 _RESIDENT_BYTES = 1 << 30
 _TIMEOUT_S = 900
@@ -85,7 +85,7 @@ print(json.dumps({"ends": ends, "resident_bytes": peak * 1024}))
 
 
 def commands_on(directory: Path, forged: Path, good: Path) -> dict[str, list[Any]]:
-    """Every command that reads a savepoint, and restores at the same and at another parallelism."""
+    """Every command that reads a savepoint, and restores at the same and another parallelism."""
     bad, job = str(forged), ["--job", "shops_program:build"]
     plan = ["--plan", str(directory / "shops_program.py")]
     restored = [bad, str(directory / f"job of {forged.name}")]
@@ -121,7 +121,7 @@ def _number(value: int) -> bytes:
 
 
 def _parquet(savepoint: Path, part: str, columns: dict[str, pa.Array], **options: Any) -> bytes:
-    """A file with the schema of the files of that part, in one row group."""
+    """A file with the schema of the files of that part, and one row group."""
     [file] = ForgedMetadata(savepoint).subtasks()[0][part]["files"]
     schema = pq.read_schema(savepoint / file["path"])
     table = pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
@@ -195,7 +195,7 @@ def a_slice_that_is_longer_than_its_file(savepoint: Path) -> None:
 
 
 def _with_slices(meta: bytes, slices: list[tuple[int, int]]) -> bytes:
-    """The meta of one state with one part and one slice, whose digest is not known, with other slices."""
+    """Replace the slices in the meta of a state, which has one part, one slice and no digest."""
     end = len(meta) - 4
     assert meta[end:] == bytes(4)
     encoded = b"".join(bytes(4) + start.to_bytes(8, "big") + stop.to_bytes(8, "big") for start, stop in slices)
@@ -215,7 +215,7 @@ def many_files(savepoint: Path) -> None:
 
 
 def _repeat_item(forged: ForgedMetadata, array: bytes, item: bytes) -> None:
-    """Makes 30 million items of an array of one item, in this encoding."""
+    """Replace this array of one item with one that claims 30 million items."""
     content = forged.encoded_record()
     assert content.count(array) == 1
     count = 30_000_000

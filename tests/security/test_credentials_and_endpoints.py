@@ -1,4 +1,4 @@
-"""Credentials of stores are in no error, log, file or repr; no request goes to a store that only a file names."""
+"""No error, log, file or repr contains credentials, and no request goes to a store that only a file names."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def origin_of(savepoint: Savepoint, uri: str) -> dict[str, object]:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """A directory of a job that was started from a savepoint and has no checkpoint yet."""
+    """The directory of a job that started from a savepoint and has no checkpoint yet."""
     run_job(tmp_path / "first", "a").savepoint(tmp_path / "savepoint")
     with pytest.raises(Exception, match="fails in its first epoch"):
         run_job(tmp_path / "job", [FAILING], from_savepoint=tmp_path / "savepoint")

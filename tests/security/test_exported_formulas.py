@@ -1,4 +1,4 @@
-"""Texts that a spreadsheet would run as formulas: a CSV export warns of them, or escapes them."""
+"""Texts that a spreadsheet would run as formulas: a CSV export warns about them, or escapes them."""
 
 from __future__ import annotations
 

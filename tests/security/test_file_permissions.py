@@ -1,4 +1,4 @@
-"""Checkpoints, savepoints and exports are private to the user, unless configured."""
+"""Only the user can read checkpoints, savepoints and exports, unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def usual_umask() -> Iterator[None]:
 
 
 def modes(*roots: Path) -> dict[str, set[int]]:
-    """The permissions of all directories and files at and below these paths."""
+    """The permissions of these paths and of all directories and files below them."""
     paths = [path for root in roots for path in (root, *root.rglob("*"))]
     assert any(path.is_file() for path in paths)
     return {
@@ -32,7 +32,7 @@ def modes(*roots: Path) -> dict[str, set[int]]:
 
 
 def write_all(backend: str, directory: Path) -> list[Path]:
-    """A job directory, a savepoint, a savepoint that was rewritten, and exports."""
+    """A job directory, a savepoint, a rewritten savepoint, and exports."""
     job, savepoint, rewritten = directory / "job", directory / "savepoint", directory / "rewritten"
     run_job(backend, job).savepoint(savepoint)
     SavepointWriter.copy_of(savepoint, rewritten).write(Plan().rename_operator("per shop", "by shop"))

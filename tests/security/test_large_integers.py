@@ -15,7 +15,7 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import BigIntSerializer, ListSerializer
 
 LARGE = 3 << 8_000_000
-"""A megabyte. Its 2.4 million digits take minutes to compute in the obvious way, which is quadratic."""
+"""An integer of one megabyte. The usual algorithm is quadratic and needs minutes for its 2.4 million digits."""
 
 
 def savepoint_of(path: Path, number: int) -> str:

@@ -1,6 +1,6 @@
-"""Small schemas that describe huge types: every command reads them in little time and memory.
+"""Small schemas that describe huge types: every command reads them with little time and memory.
 
-The limits are generous. Work that doubles at every level of a type would take years.
+The limits are generous. Work that doubles at every level of a type takes years.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEMORY_BYTES = 4 << 30
 
 
 def records_with_the_next_twice(leaf: str, count: int = 40) -> dict[str, Any]:
-    """An Avro schema of records, each of which contains the next one twice."""
+    """An Avro schema of records. Each of them contains the next one twice."""
     schema: dict[str, Any] = {"type": "record", "name": f"R{count}", "fields": [{"name": "value", "type": leaf}]}
     for number in range(count - 1, 0, -1):
         fields = [{"name": "one", "type": schema}, {"name": "other", "type": f"R{number + 1}"}]

@@ -1,4 +1,4 @@
-"""Ids, links and pipes in foreign directories: no command, start or sink leaves its directory."""
+"""Ids, links and pipes in untrusted directories: no command, job start or sink leaves its directory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DIRECTORIES = ["shared", "restore-plans", "checkpoints", "set-aside", "shared/co
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A foreign directory, with files that look like remains of a job."""
+    """An untrusted directory, with files that look like leftovers of a job."""
     directory = tmp_path / "outside"
     for path in ("precious", "00002/precious", "chk-000000000099/half", "chk-000000000098-1/precious", "lock"):
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def job(made_job: Path, tmp_path: Path) -> Path:
 
 
 def replace_by_link(job: Path, name: str, outside: Path) -> Path:
-    """Put a link in place of a directory of the job, and its content at the target of the link."""
+    """Replace a directory of the job by a link to a copy outside of the job."""
     newest = max(path.name for path in (job / "checkpoints").iterdir())
     directory = job / name.format(newest=newest)
     if directory.exists():
@@ -102,7 +102,7 @@ def test_an_id_that_is_no_uuid_is_rejected_by_each_command_that_opens_the_job_an
 def run_on_spark(spark: SparkSession, directory: Path) -> None:
     from statebackend.spark import NoopSink, SparkStreamEnvironment
 
-    # Workers do not have the modules of this directory.
+    # Workers cannot import the modules of this directory.
     class Seen(KeyedProcessFunction[Any, Any, Any]):
         def open(self, context: RuntimeContext) -> None:
             self.seen = context.get_state(ValueStateDescriptor("seen", int))
