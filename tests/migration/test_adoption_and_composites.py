@@ -1,4 +1,4 @@
-"""Migration of unknown serializers: adopted ones, and composites of users."""
+"""Migration of unknown serializers: adopted ones, and custom composites."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Celsius(float):
 
 
 class CelsiusSerializer(ts.TypeSerializer[Celsius]):
-    """Hand-written against the views; it adopts the bytes of `DoubleSerializer`."""
+    """A hand-written serializer over the views that adopts the bytes of `DoubleSerializer`."""
 
     def serialize(self, value: Celsius, out: DataOutputView) -> None:
         out.write_long(round(value * 1000))
@@ -109,7 +109,7 @@ class Pair(tuple[Any, Any]):
 
 
 class PairSerializer(ts.TypeSerializer[Any]):
-    """A custom composite: the second part before the first."""
+    """A custom composite that writes the second part before the first."""
 
     def __init__(self, first: ts.TypeSerializer[Any], second: ts.TypeSerializer[Any]) -> None:
         self.first = first

@@ -1,4 +1,4 @@
-"""Invalid old bytes are an error of the migration in both of its forms, without cost."""
+"""Invalid old bytes raise an error in both forms of a migration, without large use of time or memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("around", "front"), COUNTED)
 def test_a_count_of_more_elements_than_bytes_is_rejected_before_any_is_created(around: Any, front: bytes) -> None:
-    # The elements take no bytes, so that only their number could be rejected.
+    # The elements take no bytes, so only their count can be rejected.
     migration = migration_between(around(record(Empty)), around(record(Filled)))
     for convert in forms(migration):
         with pytest.raises(MigrationError, match=f"invalid count {TOO_MANY}"):

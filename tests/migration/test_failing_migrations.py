@@ -1,4 +1,4 @@
-"""A failed migration names the place inside the value, and written bytes are read back."""
+"""A failed migration names the path inside the value, and migrated bytes are read back as a check."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_trailing_old_bytes_and_unconvertible_ones_have_different_errors() -> No
 
 
 class Plain(ts.LongSerializer):
-    """A third-party serializer without known behaviour."""
+    """A third-party serializer whose behaviour is unknown."""
 
 
 class OwnList(ts.ListSerializer[Any]):
@@ -179,7 +179,7 @@ class Hooked:
     text: str
 
     def __attrs_post_init__(self) -> None:
-        """Can reject."""
+        """May reject a value."""
 
 
 def converting() -> ts.TypeSerializer[Any]:
@@ -192,7 +192,7 @@ class PojoWithAHook:
     id: Int
 
     def __attrs_post_init__(self) -> None:
-        """Can reject."""
+        """May reject a value."""
 
 
 READ_BACK = [

@@ -1,4 +1,4 @@
-"""The reported path of a failed migration is right after nulls, times and valid parts."""
+"""The reported path of a failed migration is correct after nulls, times and valid parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A removed field is skipped: nothing is unpickled, and no class checks the value."""
+"""A removed field is skipped: nothing is unpickled, and no class validates the value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ran: list[str] = []
 
 
 def note(what: str) -> None:
-    """A function of the module: a method of the list would be pickled with a copy of the list."""
+    """A function of the module, because pickling a method of the list would copy the list."""
     ran.append(what)
 
 
 class Trap:
-    """Runs code when it is unpickled."""
+    """Executes code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return note, ("unpickled",)
@@ -190,7 +190,7 @@ def test_a_field_of_a_pojo_is_skipped_too() -> None:
     assert resolve_compatibility(restored, new).is_after_migration
     assert migration_between(restored, new).to_value(data) == NewPojo("a")
     assert not ran
-    # A removed field of a record whose values are POJOs around such a field.
+    # A removed record field whose values are POJOs that also have a removed field.
     outer, without = records(old)
     trap()
     data, snapshot = (

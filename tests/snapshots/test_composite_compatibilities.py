@@ -26,7 +26,7 @@ KINDS = list(CompatibilityKind)
 
 OLD_ENUM, NEW_ENUM = enum.Enum("Kind", ["A"]), enum.Enum("Kind", ["B", "A"])
 
-# Per compatibility result a pair of an old and a new serializer that lead to it.
+# For each compatibility result, an old and a new serializer with that result.
 PARTS = {
     CompatibilityKind.AS_IS: (LONG, LONG),
     CompatibilityKind.WITH_RECONFIGURED_SERIALIZER: (ts.EnumSerializer(OLD_ENUM), ts.EnumSerializer(NEW_ENUM)),
@@ -86,7 +86,7 @@ def test_a_composite_of_another_class_is_never_accepted(old: ts.TypeSerializer, 
     assert new.type_name in str(compatibility) or type(new).__name__ in str(compatibility)
 
 
-# A row without fields is a row; none of the others can be made of nothing.
+# A row may have no fields. All other composites need at least one part.
 @pytest.mark.parametrize("serializer", [part for part in COMPOSITES[:-1] if not isinstance(part, ts.RowSerializer)])
 def test_a_snapshot_with_the_wrong_number_of_parts_is_rejected(serializer: ts.TypeSerializer) -> None:
     data = snapshot_to_bytes(serializer.snapshot_configuration())

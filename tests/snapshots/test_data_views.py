@@ -1,4 +1,4 @@
-"""The views: Java's number formats and names, bounded reads, and rollback of failed writes."""
+"""The data views: Java's number formats and names, bounded reads, and rollback of failed writes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_bytes_that_are_not_modified_utf8_are_rejected(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", ["00", "6100c3a9", "f09f9880", "c3a9f09f9880", "eda0bd", "c1bf", "e08080", "c3"])
 def test_a_text_has_one_encoding(data: str) -> None:
-    # A lone surrogate is a text; the other bytes are UTF-8 of Python's or no UTF-8, and Java would not write them.
+    # A lone surrogate is valid. The other bytes are Python's UTF-8 or invalid, and Java never writes them.
     if data == "eda0bd":
         assert decode_modified_utf8(bytes.fromhex(data)) == "\ud83d"
         return

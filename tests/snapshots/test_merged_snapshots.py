@@ -1,4 +1,4 @@
-"""Merged snapshots of several writers of one state, and combinations without a merged snapshot."""
+"""Merged snapshots of several writers of one state, and combinations that cannot be merged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def animals(*met: Any, registered: Any = ()) -> ts.PojoSerializer[Any]:
 
 
 def merged(one: ts.TypeSerializer[Any], other: ts.TypeSerializer[Any]) -> Any:
-    """Merge in both orders, through bytes: both must be equal."""
+    """Merge in both orders, through bytes. Both results must be equal."""
     first, second = (snapshot_from_bytes(snapshot_to_bytes(it.snapshot_configuration())) for it in (one, other))
     there, back = merge_snapshots(first, second), merge_snapshots(second, first)
     assert (there is None) == (back is None)

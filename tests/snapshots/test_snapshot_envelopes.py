@@ -61,7 +61,7 @@ def test_a_class_that_moved_is_found_by_its_alias() -> None:
     for known in (name, name + ".old"):
         assert type(snapshot_from_bytes(envelope(known, 3))) is Moved
     assert snapshot_to_bytes(snapshot_from_bytes(envelope(name + ".old", 3))) == envelope(name, 3)
-    # Neither a class that comes before it in the alphabet nor one behind it takes the name, or a former one.
+    # No other class may take the name or an alias, whether it sorts before or after this class.
     for taken in (name, name + ".old"):
         for other in (UnregisteredSnapshot, type("aaa", (UnregisteredSnapshot,), {}), NeedsMore):
             with pytest.raises(ValueError, match="belongs to"):
@@ -220,7 +220,7 @@ def test_the_deepest_readable_nesting_is_written_and_nothing_deeper() -> None:
 
 
 def test_bytes_nested_too_deep_are_rejected() -> None:
-    # Cut out of a list of longs, the frame of a list around something else.
+    # The frame of a list snapshot without its element snapshot.
     frame = snapshot_to_bytes(ts.ListSerializer(ts.LongSerializer()).snapshot_configuration())[: -len(LONG)]
     assert snapshot_from_bytes(frame * 63 + LONG).restore_serializer() == nested_lists(63)
     with pytest.raises(SnapshotFormatError, match="nested deeper than 64"):

@@ -108,7 +108,7 @@ def test_the_error_has_the_reason_why_a_class_is_missing(name: str) -> None:
 
 
 class CountedSnapshot(SimpleTypeSerializerSnapshot[int]):
-    """Adopts anything, and counts its calls."""
+    """Adopts any schema, and counts the calls."""
 
     def create_serializer(self) -> ts.LongSerializer:
         return Counted()

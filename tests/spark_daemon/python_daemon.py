@@ -1,6 +1,6 @@
-"""PySpark's daemon with preloaded imports: forked workers need not import them again.
+"""PySpark's daemon with preloaded imports, so that forked workers need not import them again.
 
-A worker is forked for each task slot, and again after each task that failed, which tests let happen all the time.
+Spark forks a worker for each task slot, and again after each failed task, which tests cause often.
 """
 
 from pyspark import daemon
