@@ -1,4 +1,4 @@
-"""A new kind of keyed state: a class and an entry in the table of kinds; stored, restored, read, counted."""
+"""A new kind of keyed state needs a class and an entry in the table of kinds, and works in all tools."""
 
 from __future__ import annotations
 

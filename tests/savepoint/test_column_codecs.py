@@ -1,4 +1,4 @@
-"""The vectorised codecs of columns write the bytes of the serializers, and read them."""
+"""The vectorised codecs of columns write and read the bytes of the serializers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def codec_of(hint: Any) -> tuple[ts.TypeSerializer[Any], ColumnCodec]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality of columns in which NaN equals itself."""
+    """Whether columns are equal, where NaN equals itself."""
     return repr(left.to_pylist()) == repr(right.to_pylist()) and left.type == right.type
 
 

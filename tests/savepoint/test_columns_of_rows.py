@@ -1,4 +1,4 @@
-"""Columns of stored bytes decoded at once have the values that serializers read."""
+"""Columns that are decoded from stored bytes at once have the values that serializers read."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_other_types_are_decoded_one_by_one() -> None:
 
 @attrs.frozen
 class Mixed:
-    """Fields of all kinds that are decoded at once, at varying offsets."""
+    """Fields of all kinds that can be decoded at once, at varying offsets."""
 
     name: str
     number: int

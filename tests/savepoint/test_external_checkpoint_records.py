@@ -1,4 +1,4 @@
-"""Reading jobs whose checkpoints are recorded outside of their directory."""
+"""Jobs whose checkpoints are recorded outside of their job directory can be read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Count(KeyedProcessFunction[Any, Any, Any]):
 
 
 def counting(keys: str, **settings: Any) -> LocalStreamEnvironment:
-    """One record in each epoch."""
+    """One record per epoch."""
     environment = LocalStreamEnvironment(epoch_size=1, **settings)
     environment.from_elements([{"key": key} for key in keys], schema="key string").key_by("key").process(
         Count(), uid="count", schema="key string"
@@ -45,7 +45,7 @@ def counting(keys: str, **settings: Any) -> LocalStreamEnvironment:
 
 
 def program() -> LocalStreamEnvironment:
-    """The program that the command gets."""
+    """The program that the command is called with."""
     return counting("")
 
 
@@ -65,7 +65,7 @@ def test_an_incomplete_checkpoint_on_an_object_store_is_not_read(bucket: Bucket)
     before = bucket.read(f"job/{COMPLETED_FILE_NAME}")
     run(uri, services, "a")
     [unnoted] = set(completed_checkpoints(uri).ids).difference([0, 1])
-    # The driver that wrote the last one died before the object named it: its files are all there.
+    # The driver died after it wrote all files of the last checkpoint, and before the object named that checkpoint.
     bucket.write(f"job/{COMPLETED_FILE_NAME}", before)
     opened = Savepoint.open(uri)
     assert (opened.metadata.checkpoint_id, counts(opened)) == (1, {"a": 1, "b": 1})

@@ -1,4 +1,4 @@
-"""Metadata of a savepoint: of the job, independent of the directory it was taken in."""
+"""The metadata of a savepoint describes the job, and does not depend on the directory in which it was taken."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_savepoint_has_no_parent_no_uncommitted_output_and_its_own_time(
     monkeypatch.setattr("statebackend.savepoint.export.wall_clock", lambda: 99)
     target = create_savepoint_directory(tmp_path / "savepoint")
     progress = write_source_progress(target, {"offsets/0": b"log"})
-    # Subtasks end in any order.
+    # Subtasks finish in any order.
     ended = [
         exported("first", 2, subtask(2), 4),
         exported("second", 0, subtask(9), 0),

@@ -1,4 +1,4 @@
-"""The lock of a job equals that of its savepoint, and is checked in the same way."""
+"""The lockfile of a job equals that of its savepoint, and is checked in the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment() -> LocalStreamEnvironment:
 
 
 def schemas(meta: KeyedStateMeta) -> dict[str, object]:
-    """All serializer snapshots of metadata, as bytes."""
+    """All serializer snapshots in the metadata, as bytes."""
     return {
         "": snapshot_to_bytes(meta.key_snapshot),
         **{

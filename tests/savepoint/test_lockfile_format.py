@@ -1,4 +1,4 @@
-"""The lock file round trips; a changed file is rejected with advice."""
+"""The lockfile round trips, and a changed file is rejected with advice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lock(*operators: LockedOperator) -> StateLock:
 
 
 def described() -> StateLock:
-    """A lock with keyed and operator state, and names that need escaping."""
+    """A lockfile with keyed and operator state, and with names that need escapes."""
     keyed = operator("aircraft", "legs \N{BULLET} 2", 'quoted "so"')
     handled = SplitListStateDescriptor("handled", int)
     meta = OperatorStateMeta(handled.name, handled.mode, (StatePart(envelopes_of(handled.serializers)),))
@@ -60,7 +60,7 @@ def test_a_lock_round_trips_to_the_byte() -> None:
 
 @given(
     uid=st.text(max_size=8),
-    # Names of states have no characters that control a terminal or the direction of text.
+    # Names of states contain no characters that control a terminal or the direction of text.
     name=st.text(min_size=1, max_size=8).filter(lambda name: character_problem(name) is None),
 )
 def test_any_name_is_one_line_and_round_trips(uid: str, name: str) -> None:
@@ -145,7 +145,7 @@ def test_changes_of_two_branches_to_two_operators_merge_into_one_lock() -> None:
     def text(first: type, second: type) -> list[bytes]:
         return lock_to_bytes(lock(operator("a", "s", value=first), operator("b", "s", value=second))).split(b"\n")
 
-    # As git does where changed lines are apart: the lines of each side where they differ from what both had.
+    # Merge like git: from each side, take the lines that differ from the common ancestor.
     sides = zip(text(int, int), text(bool, int), text(int, bool), strict=True)
     merged = b"\n".join(one if one != was else other for was, one, other in sides)
     assert merged.split(b"\n") == text(bool, bool)
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_a_lock_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(StateLockError, match=r"sales\.py exists and is not a lockfile"):
         write_lock(program, lock())
     assert program.read_text() == "import attrs\n"
-    # What somebody has begun with touch is nobody's.
+    # An empty file, as `touch` creates it, has no content to protect.
     (tmp_path / "empty.lock").touch()
     assert write_lock(tmp_path / "empty.lock", lock())
 

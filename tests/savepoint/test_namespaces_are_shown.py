@@ -1,4 +1,4 @@
-"""State of windows has namespaces, which tables, JSON and locks show."""
+"""Tables, JSON and lockfiles show the namespaces of window state."""
 
 from __future__ import annotations
 

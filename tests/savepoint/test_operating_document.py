@@ -1,4 +1,4 @@
-"""The pages on the command line: their commands, statuses and examples are real."""
+"""The pages about the command line: their commands, exit statuses and examples are correct."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_commands_of_the_pages_print_what_the_pages_show(
     def is_now(changed: str) -> None:
         as_before = "" if "class AddUp" in changed else functions
         (tmp_path / "sales.py").write_text(head + changed + as_before + program[program.index("def chain") :])
-        # Another version of the module than that which is imported.
+        # Drop the imported module, because the file has changed.
         sys.modules.pop("sales", None)
         importlib.invalidate_caches()
 

@@ -1,4 +1,4 @@
-"""Parts of a subtask's state that a savepoint contains, and those it rejects."""
+"""The parts of a subtask's state that a savepoint contains, and those that it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of long operations, on a terminal and in a log."""
+"""The progress of long operations, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_thousand_restores_leave_nothing_and_short_ones_print_nothing() -> Non
 
 
 def test_a_terminal_has_a_bar_per_state_and_is_clean_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whatever the tests are run on: bars are for a terminal that can go back, and are cut to its width.
+    # Do not depend on the terminal of the tests: bars need cursor movement, and are cut to the width.
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     terminal = Terminal()

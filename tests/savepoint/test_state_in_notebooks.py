@@ -1,4 +1,4 @@
-"""Notebook display of state: all names escaped, bounded, in any colours."""
+"""State in notebooks: all names are escaped, the size is bounded, and no colours are fixed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Seen(HTMLParser):
 
 
 def check_harmless(page: str) -> str:
-    """The text of a fragment that contains only a table, without colours, of bounded size."""
+    """The text of a fragment, which must be a table of bounded size without colours."""
     seen = Seen(page)
     assert seen.elements <= {"table", "caption", "b", "thead", "tbody", "tfoot", "tr", "th", "td"}
     assert seen.attributes <= {"style", "colspan"}
@@ -77,7 +77,7 @@ NAMES = [name for name in HOSTILE if name.isprintable() and len(name) < 200]
 
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Savepoint:
-    """Operators and states with such names, and such values."""
+    """Operators and states with these names and values."""
     path = tmp_path_factory.mktemp("state") / "savepoint"
     plan = Plan()
     for name in NAMES:

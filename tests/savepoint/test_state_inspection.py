@@ -1,4 +1,4 @@
-"""Reading savepoints and checkpoints from Python: entries of every kind, of every backend, without the program."""
+"""Savepoints and checkpoints are read from Python without the program: entries of every kind and backend."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_an_exception_of_a_class_of_the_program_names_the_operator_state(
     found = Savepoint.open(tmp_path / "savepoint", known=[strict]).read_operator_state("one", "amounts")
     with pytest.raises(StateRestoreError, match=r"operator state 'amounts': a row .*: .*no amount is right"):
         list(found)
-    # Columns are made of the bytes, without objects of the class.
+    # Columns are decoded from the bytes, without objects of the class.
     [row] = [row for batch in found.to_arrow_batches() for row in batch.to_pylist()]
     assert {"amount": 1} in row.values()
 

@@ -1,4 +1,4 @@
-"""A state exported to a file: its content, and atomic creation."""
+"""The export of a state to a file: its content, and its atomic creation."""
 
 from __future__ import annotations
 

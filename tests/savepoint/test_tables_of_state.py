@@ -1,4 +1,4 @@
-"""State as Arrow tables: the same entries as one by one, for every kind of state, form and backend."""
+"""State as Arrow tables has the entries that reading one by one returns, for every kind, form and backend."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def row_of(entry: StateEntry) -> dict[str, Any]:
-    """The entry as a row; times are integers in both."""
+    """The entry as a row. Times are integers in both."""
     values = {name: plain_value(getattr(entry, name)) for name in ("key", "namespace", "user_key", "value")}
     return {"key_group": entry.key_group, **values, "last_access_ms": plain_value(entry.last_access_ms)}
 
@@ -105,7 +105,7 @@ def test_one_key_is_read_from_its_subtask_only(opened: Savepoint, monkeypatch: p
 
 
 def stored(value_snapshot: Any, *values: bytes | None) -> EntriesPart:
-    """One subtask with entries of these bytes, under the keys 0, 1, ..."""
+    """One subtask whose entries have these bytes, under the keys 0, 1, ..."""
     state = StateMeta.of_one_schema(
         "amounts", VALUE, VoidNamespaceSerializer().snapshot_configuration(), {"value": value_snapshot}
     )
@@ -146,7 +146,7 @@ def test_subtasks_with_different_types_are_no_table_but_can_be_iterated() -> Non
 
 def test_without_pandas_a_frame_is_rejected_with_advice(opened: Savepoint, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = opened.read("per shop", "totals")
-    # An import of what is None here fails as that of what is not installed.
+    # The import of a module that is None in `sys.modules` fails as if it were not installed.
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install pandas, or use to_arrow"):
         entries.to_pandas()

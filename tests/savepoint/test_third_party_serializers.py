@@ -1,4 +1,4 @@
-"""State of a third-party serializer: every tool with and without its module."""
+"""State of a third-party serializer: every command, with and without the module of the serializer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ print(json.dumps([[str(one.value) for one in corners], plain, corners.notes, typ
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The module of the guide, under a name that no other test registers in this process."""
+    """The module of the guide, under a name that no other test of this process registers."""
     directory = tmp_path_factory.mktemp("modules")
     (directory / "points.py").write_text(POINTS.replace("my.project.", "my.shapes.").replace("my.old.", "my.older."))
     return directory
@@ -95,7 +95,7 @@ print(json.dumps(answers))
 
 
 def commands(modules: Path, *several: list[str]) -> list[tuple[int, str, str]]:
-    """Exit status and output of commands in a process that could import the module but need not."""
+    """Exit status and output of commands, in a process that could import the module but need not."""
     return [tuple(one) for one in json.loads(run(COMMANDS, json.dumps(several), modules=modules))]
 
 
@@ -122,7 +122,7 @@ def test_without_its_module_everything_that_needs_no_value_works(modules: Path, 
 
 
 def rewritten(place: str, target: Path, plan: Plan) -> dict[str, pa.Table]:
-    """The stored values of all states of a copy, made in this process without the module."""
+    """The stored values of all states of a copy, which this process makes without the module."""
     SavepointWriter.copy_of(place, target).write(plan)
     assert "points" not in sys.modules
     savepoint = Savepoint.open(target)

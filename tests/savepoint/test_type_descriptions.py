@@ -1,4 +1,4 @@
-"""Types as text: widths of numbers are shown everywhere, and different types have different texts."""
+"""Types as text: number widths are always shown, and different types have different texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows, files and places that are not state of a job are rejected by every reader."""
+"""Every reader rejects rows, files and paths that are not state of a job."""
 
 from __future__ import annotations
 

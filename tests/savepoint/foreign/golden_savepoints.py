@@ -1,6 +1,6 @@
-"""The savepoints that Flink wrote, and what they contain as plain data in the form of their ``expected.json``.
+"""The savepoints written by Flink, and their content as plain data in the form of their ``expected.json``.
 
-If ``FLINK_LIB`` is the directory of Flink's jars, `written_by` lets the engine write an archive's savepoint again.
+If ``FLINK_LIB`` is the directory of Flink's jars, `written_by` lets Flink write the savepoint of an archive again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODES = {
 
 
 def run_engine(source: pathlib.Path, *arguments: object, classes: pathlib.Path) -> str:
-    """Run the program with the engine, and return what it prints."""
+    """Run the program with Flink, and return its output."""
     names = ("flink-dist-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j-impl-*.jar")
     jars = ":".join(str(jar) for name in names for jar in pathlib.Path(FLINK_LIBRARIES).glob(name))
     subprocess.run(["javac", "-encoding", "UTF-8", "-cp", jars, "-d", classes, source], check=True)
@@ -44,7 +44,7 @@ def run_engine(source: pathlib.Path, *arguments: object, classes: pathlib.Path) 
 
 
 def written_by(program: str, archive: str, directory: pathlib.Path, *options: str) -> pathlib.Path:
-    """Return a canonical savepoint of the program: of the archive, or with ``FLINK_LIB`` a new one."""
+    """Return a canonical savepoint of the program: the one in the archive, or with ``FLINK_LIB`` a new one."""
     if not FLINK_LIBRARIES:
         with tarfile.open(GOLDEN / archive) as stored:
             stored.extractall(directory, filter="data")
@@ -55,13 +55,13 @@ def written_by(program: str, archive: str, directory: pathlib.Path, *options: st
 
 
 def expected_of(name: str) -> dict[str, Any]:
-    """The content of a savepoint, from the model of its job."""
+    """The content of a savepoint in the form of its job's model."""
     content: dict[str, Any] = json.loads((GOLDEN / name / "expected.json").read_text())
     return content
 
 
 def found_in(savepoint: Savepoint, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of the expected operators and states in the savepoint, and all of their timers."""
+    """The content of the expected operators and states of the savepoint, with all of their timers."""
     return {
         "keyedOperators": {
             uid: {
@@ -86,7 +86,7 @@ def found_in(savepoint: Savepoint, expected: Mapping[str, Any]) -> dict[str, Any
 
 
 def wanted_of(expected: Mapping[str, Any]) -> dict[str, Any]:
-    """The expected content in the order and form of `found_in`."""
+    """The expected content in the order and the form of `found_in`."""
     return {
         "keyedOperators": {
             uid: {
@@ -113,7 +113,7 @@ def _queues(savepoint: Savepoint, uid: str) -> list[str]:
 
 
 def _wanted_entry(entry: Mapping[str, Any]) -> Any:
-    # What the aggregate function returns is not stored.
+    # The result of the aggregate function is not stored.
     return _sorted_maps({name: value for name, value in entry.items() if name != "result"})
 
 
@@ -131,7 +131,7 @@ def _text(value: Any) -> str:
 
 
 def keyed_state(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
-    """The entries of a state; the entries of one map are merged."""
+    """The entries of a state. The entries of a map with one key are merged."""
     is_map = savepoint.schema(uid, name).kind == "map"
     entries: dict[str, dict[str, Any]] = {}
     for entry in savepoint.read(uid, name):

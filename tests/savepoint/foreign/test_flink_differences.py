@@ -1,4 +1,4 @@
-"""`diff` matches operators of Flink by uid or by its hash, and compares entries in other key groups."""
+"""`diff` matches operators of Flink by uid or by its hash, and compares entries across different key groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UIDS = ("golden-keyed", "golden-op", "golden-longkey", "golden-window")
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "rocksdb-native"])
 def test_savepoints_of_all_versions_have_the_same_entries(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # Version 1.x stores no uids, 2.3 does.
+    # Flink 1.x stores no uids, and Flink 2.3 does.
     places = [str(GOLDEN / one / "savepoint") for one in (name, "rocksdb-native")]
     assert main(["diff", *places, "--entries"]) == 0
     assert capsys.readouterr().out.strip() == "no difference"

@@ -1,6 +1,6 @@
-"""Savepoints of the real engine are read, and it restores exported ones: ``make test-flink``.
+"""Savepoints that Flink writes are read, and Flink restores exported ones: ``make test-flink``.
 
-``FLINK_LIB`` is the directory of Flink's jars, as the package apache-flink-libraries has it. Without it the tests are
+``FLINK_LIB`` is the directory of Flink's jars, as in the package apache-flink-libraries. Without it the tests are
 skipped. They need a JDK.
 """
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(not FLINK_LIBRARIES, reason="FLINK_LIB is not se
 RESTORING = pathlib.Path(__file__).with_name("RestoreCase.java")
 SOURCE = pathlib.Path(__file__).with_name("SavepointCase.java")
 VALUES = [*range(500), *range(50001, 50500)]
-"""What the two subtasks of the source send until they slow down."""
+"""The numbers that the two subtasks of the source send before they slow down."""
 
 HEAP_TIMERS = "state.backend.rocksdb.timer-service.factory=HEAP"
 CASES = {
@@ -67,9 +67,9 @@ def test_state_of_the_engine_is_the_state_of_the_model(case: str, tmp_path: path
         [place] = (tmp_path / "state" / form).iterdir()
         # Flink does not write heap timers into native savepoints of RocksDB.
         check(Savepoint.open(place), has_timers=(case, form) != ("rocksdb heap timers", "NATIVE"))
-    # A retained checkpoint names absolute paths; it may be moved as a whole.
+    # A retained checkpoint contains absolute paths, but the directory may be moved as a whole.
     moved = shutil.move(tmp_path / "state" / "checkpoints", tmp_path / "elsewhere")
-    # The engine may leave parts of the checkpoint that it was writing when the job was cancelled.
+    # Flink may leave parts of a checkpoint that was in progress when the job was cancelled.
     complete = pathlib.Path(moved).glob("*/chk-*/_metadata")
     check(Savepoint.open(max((one.parent for one in complete), key=lambda one: int(one.name.removeprefix("chk-")))))
 
@@ -118,7 +118,7 @@ def test_the_engine_restores_an_exported_savepoint(backend: str, tmp_path: pathl
     entries = [(key, f"m{one}", n + one) for key, n in numbers.items() for one in range(3)]
     plan.add_state("counting", MapStateDescriptor("map", str, int), entries)
     timed = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
-    # Every second one is expired.
+    # Every second entry is expired.
     times = [StateEntry(0, key, None, None, n, now_ms - n % 2 * 2 * HOUR_MS) for key, n in numbers.items()]
     plan.add_state("counting", timed, times)
     plan.add_timers("counting", [(key, 1_000_000 + n) for key, n in numbers.items()], time="event")
@@ -140,7 +140,7 @@ def test_the_engine_restores_an_exported_savepoint(backend: str, tmp_path: pathl
     wanted += [f"FOUND|timer|{key}|{1_000_000 + n}" for key, n in numbers.items()]
     wanted += [f"FOUND|window||{start}|{start + 10_000}|{value}" for start, value in windows.items()]
     wanted += [f"FOUND|split|{number}" for number in range(7)]
-    # Both subtasks get all of them.
+    # Both subtasks receive all of these elements.
     wanted += 2 * ["FOUND|union|a", "FOUND|union|b", "FOUND|rule|rule|1", "FOUND|rule|other|2"]
     assert restored(tmp_path / "exported", backend, tmp_path, max_parallelism) == sorted(wanted)
 

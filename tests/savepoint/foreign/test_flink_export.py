@@ -1,4 +1,4 @@
-"""Our savepoints become savepoints of Flink: an import and an export return the same content."""
+"""Our savepoints are exported to Flink's format. An export and an import return the same content."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_import_and_an_export_return_the_same_content(
     for uid, operator in expected["keyedOperators"].items():
         assert rows[uid]["_timer_state/event_user-timers" if uid == "golden-keyed" else next(iter(operator["states"]))]
         for state in old.operators[uid].states:
-            # Rows have the key groups of Flink, and the order of their keys.
+            # The rows are in Flink's key groups, in the order of their keys.
             assert list(map(str, new.read(uid, state))) == list(map(str, old.read(uid, state)))
 
 

@@ -1,4 +1,4 @@
-"""Flink's savepoints become our savepoints: every entry, timer and element; a job continues from them."""
+"""Flink's savepoints are imported with every entry, timer and element, and a job continues from them."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
 
 def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) -> None:
     killing, target = tmp_path / "killing.py", tmp_path / "imported"
-    # Other operators are finished when this one kills the process.
+    # Other operators are complete when this function kills the process.
     change = 'Plan().keep_keys("golden-window", lambda key: os.kill(os.getpid(), signal.SIGKILL))'
     killing.write_text("import os, signal\n" + PLAN.replace("Plan()", change))
     source = str(GOLDEN / "hashmap-canonical" / "savepoint")

@@ -1,4 +1,4 @@
-"""Other content of `_metadata`: finished operators and subtasks, and rejected features with advice."""
+"""Rare content of `_metadata`: finished operators and subtasks, and features that are rejected with advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statebackend.savepoint.foreign.flink_metadata import MAGIC, operator_id_of,
 
 
 def metadata(*subtasks: bytes, count: int | None = None, max_parallelism: int = 8, version: int = 4) -> bytes:
-    """The metadata of one operator of parallelism 2, followed by a Java object as of version 4."""
+    """The metadata of one operator with parallelism 2, followed by a Java object as in version 4."""
     out = DataOutputView()
     out.write(MAGIC)
     out.write_int(version)

@@ -1,7 +1,7 @@
 """State that operators of Flink 2.3 store themselves, such as windows, joins and asynchronous functions.
 
-``OpsCase.java`` is the job. It received `NUMBERS`, with a second of event time for each. The archive is
-``operators.tar.gz``; its state is compressed.
+``OpsCase.java`` is the job. It received `NUMBERS`, one per second of event time. The archive is ``operators.tar.gz``,
+and its state is compressed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_a_plan_moves_windows_with_an_evictor(operators: Savepoint, tmp_path: pa
     for operator in source.metadata.operators:
         if operator.uid != "evictor":
             plan = plan.remove_operator(operator.uid)
-    # What our windows with an evictor store.
+    # Convert to the elements that our windows with an evictor store.
     timed = ListStateDescriptor("window-contents", tuple[int, int | None])
     plan = plan.change_values("evictor", "window-contents", timed, list)
     SavepointWriter.copy_of_restored(source, tmp_path / "ours").write(plan)
@@ -150,7 +150,7 @@ def test_keyed_state_of_a_function_is_read(operators: Savepoint) -> None:
     assert {(entry.key, entry.user_key): sorted(entry.value) for entry in read("states", "nested")} == {
         (key, f"k{key[1]}"): sorted(one) for key, one in of_key.items()
     }
-    # The timers of event time have fired.
+    # The event-time timers have fired.
     assert not list(read("states", "_timer_state/event_user-timers"))
     assert {(entry.key, entry.value) for entry in read("states", "_timer_state/processing_user-timers")} == {
         (key, 9 * 10**12 + number) for key, numbers in of_key.items() for number in numbers

@@ -1,4 +1,4 @@
-"""Savepoints of Flink are read completely: each entry, timer and operator element equals the job's model."""
+"""Savepoints of Flink are read completely: every entry, timer and operator element equals the job's model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_states_are_read_in_any_order(name: str) -> None:
     savepoint = Savepoint.open(GOLDEN / name / "savepoint")
     stored = [state for state in savepoint.operators["golden-keyed"].states if state in wanted]
     assert len(stored) > 5
-    # The last one first, the others backwards, and all of them again.
+    # Read the states backwards, and then all of them again.
     for state in [*reversed(stored), *stored]:
         assert keyed_state(savepoint, "golden-keyed", state) == wanted[state]
 
@@ -142,7 +142,7 @@ def test_a_job_is_checked_against_a_savepoint_that_stores_only_operator_ids(
     text = json.dumps(comparison["operators"])
     assert "lk-count" in text
     assert "lk-map" in text
-    # Sources and operators without state are not imported, so the job does not need them.
+    # Sources and operators without state are not imported, so the job need not have them.
     stateless = {operator_id_of(uid) for uid in ("golden-source", "golden-filter")}
     assert stateless <= set(Savepoint.open(place).operators)
     assert not stateless & set(comparison["dropped_operators"])
@@ -166,7 +166,7 @@ def test_a_job_with_other_key_groups_is_checked_as_it_is_imported(
 def test_full_checkpoints_of_rocksdb_have_canonical_groups_under_another_handle(
     tmp_path: pathlib.Path,
 ) -> None:
-    # Flink 1.13 gives a full checkpoint of RocksDB the handle that the HashMap backend has for its native groups.
+    # For a full checkpoint of RocksDB, Flink 1.13 uses the handle of native key groups of the HashMap backend.
     name = "1.13.6-rocksdb-canonical"
     shutil.copytree(GOLDEN / name / "savepoint", tmp_path / "checkpoint")
     metadata = (tmp_path / "checkpoint" / "_metadata").read_bytes()

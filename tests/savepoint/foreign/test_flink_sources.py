@@ -1,4 +1,4 @@
-"""Positions of Flink's Kafka sources become `startingOffsets`; other sources are listed."""
+"""Positions of Flink's Kafka sources become `startingOffsets`. Other sources are only listed."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_positions_of_kafka(tmp_path: pathlib.Path) -> None:
     "unknown",
     [
         kafka_split("orders", 2, 5, version=1),
-        # The offset that the consumer group committed.
+        # This is the offset committed by the consumer group.
         kafka_split("orders", 2, -3),
         kafka_split("orders", 2, 5) + b"\0",
-        # A split of numbers from 0 to 9.
+        # A split with the numbers from 0 to 9.
         struct.pack(">iih1sqq", 1, 19, 1, b"0", 0, 9),
         b"",
     ],

@@ -1,6 +1,6 @@
 """State of Flink SQL 2.3, written by one job with twelve queries over a table of 40 rows.
 
-``SqlCase.java`` is the job. `table_row` is the row that it made of a number. The archive ``sql.tar.gz`` is a canonical
+``SqlCase.java`` is the job. `table_row` computes its row for a number. The archive ``sql.tar.gz`` is a canonical
 savepoint.
 """
 
@@ -88,7 +88,7 @@ def sql(tmp_path_factory: pytest.TempPathFactory) -> Savepoint:
 
 
 def entries(sql: Savepoint, state_name: str, has: Callable[[Any], bool] = lambda value: True) -> list[Any]:
-    """The entries of all operators whose values of this state are like that."""
+    """The entries of this state in all operators whose values satisfy ``has``."""
     every = [list(sql.read(uid, found)) for uid, found in sql.states if found == state_name]
     return [entry for one in every if one and has(one[0].value) for entry in one]
 
@@ -187,7 +187,7 @@ def test_columns_keep_the_types(sql: Savepoint) -> None:
         one for meta in sql.restored.keyed_metas_of(uid) for one in meta.states if one.name == "deduplicate-state"
     ]
     serializer = state.role_snapshots["value"].restore_serializer()
-    # Arrow's timestamps have microseconds here; the seventh column has nanoseconds.
+    # These timestamps of Arrow have microseconds, and those of the seventh column have nanoseconds.
     rows = [Row(*[None if index == 7 else item for index, item in enumerate(table_row(one))]) for one in NUMBERS]
     column = ColumnForms().of(serializer).array(rows)
     assert [column.type.field(index).type for index in (2, 3, 4, 7, 15, 17)] == [
@@ -230,7 +230,7 @@ def test_a_plan_converts_keys_and_rows(sql: Savepoint, tmp_path: pathlib.Path) -
         entry.key[0]: str(entry.value[1]) for entry in entries(sql, "deduplicate-state")
     }
     for state in ("window-aggs", "_timer_state/event_window-timers"):
-        # Rows of Flink SQL are copied if the plan does not name them.
+        # Rows of Flink SQL are copied unless the plan names them.
         assert {(entry.key, entry.namespace, entry.value) for entry in ours.read("sessions", state)} == {
             (entry.key[0], entry.namespace, entry.value)
             for entry in sql.read(sessions, state)
@@ -238,7 +238,7 @@ def test_a_plan_converts_keys_and_rows(sql: Savepoint, tmp_path: pathlib.Path) -
         }
 
 
-# Bytes that Flink does not write.
+# Flink never writes these bytes.
 
 
 def place(offset: int, size: int) -> bytes:
@@ -258,7 +258,7 @@ TEXTS = flink_tables.TableArraySerializer(TEXT)
 
 
 def test_parts_of_an_array_are_not_larger_than_the_array() -> None:
-    # Each element is the same array: without a limit, the result grows with each nesting.
+    # Each element refers to the same array. Without a limit, the result would grow with each nesting.
     serializer: ts.TypeSerializer[Any] = TEXTS
     data = array(*[b"abcdefg\x87"] * 100)
     for _ in range(8):
@@ -311,7 +311,7 @@ def test_dates_outside_of_pythons_years_are_read() -> None:
     assert read((2_932_897).to_bytes(4, "big")) == LocalDate(10_000, 1, 1)
 
 
-# Objects of Java.
+# Objects in Java's serialization format.
 
 
 def utf(text: str) -> bytes:
@@ -335,7 +335,7 @@ def read_java(data: bytes) -> Any:
 
 def test_objects_refer_to_others() -> None:
     text_field = b"L" + utf("text") + b"\x74" + utf("Ljava/lang/String;")
-    # The handles are: the class, the type of the field, the object, the text.
+    # The handles are, in order: the class, the type of the field, the object, the text.
     data = b"\x73" + described("Some", 2, text_field) + b"\x74" + utf("a")
     assert read_java(data).fields == {"text": "a"}
     data = b"\x75" + described("[LSome;") + (3).to_bytes(4, "big") + b"\x74" + utf("a") + b"\x71\x00\x7e\x00\x02\x70"
@@ -379,18 +379,18 @@ def reference(number: int) -> bytes:
 
 
 def repeated_lists(depth: int) -> bytes:
-    """An array of lists, each with the list before it twice: 2 ** depth elements if it is written out."""
-    # The handles are: the class, the outer array, the lists.
+    """Nested lists. Each contains the previous list twice, so the outermost has 2 ** depth elements."""
+    # The handles are, in order: the class, the outer array, the lists.
     first = b"\x75" + reference(0) + b"\0\0\0\x01\x70"
     others = [b"\x75" + reference(0) + b"\0\0\0\x02" + 2 * reference(number + 2) for number in range(depth - 1)]
     return b"\x75" + described("[Lx;") + depth.to_bytes(4, "big") + first + b"".join(others)
 
 
 def repeated_types(depth: int) -> bytes:
-    """A map type whose keys and values are one map type, and so on."""
+    """Nested map types. The keys and the values of each have the previous map type."""
     parts = [b"L" + utf(name) + b"\x70" for name in ("keyType", "valueType")]
     of_map = described("org.apache.flink.table.types.logical.MapType", 2, *parts)
-    # The handles are: the class of maps, the maps, the class of the last type, and that type.
+    # The handles are, in order: the class of maps, the maps, the class of the last type, and that type.
     starts = [b"\x73" + (reference(0) if number else of_map) for number in range(depth)]
     last = b"\x73" + described("org.apache.flink.table.types.logical.IntType")
     ends = [reference(depth + 2), *(reference(number) for number in range(depth, 1, -1))]
@@ -414,7 +414,7 @@ def test_parts_that_objects_repeat_are_not_written_out() -> None:
 
 
 def test_superclasses_without_content_take_no_time() -> None:
-    # The handles are: the class and the array, then for each class its description and its object.
+    # The handles are, in order: the class and the array, then the description and the object of each class.
     classes = [
         b"\x76\x72" + utf(f"C{number}") + bytes(8) + b"\x02\0\0\x78" + (reference(2 * number) if number else b"\x70")
         for number in range(2000)

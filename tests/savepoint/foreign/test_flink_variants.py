@@ -1,7 +1,7 @@
 """Compressed state, many key groups, heap timers and incremental checkpoints of Flink 2.3, written by one job.
 
-The archive ``variants.tar.gz`` has a directory for each. Checkpoints name absolute paths of the machine that wrote
-them; their directories were moved as a whole.
+The archive ``variants.tar.gz`` has one directory for each variant. Checkpoints contain absolute paths of the machine
+that wrote them, and their directories were moved as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statebackend.savepoint.foreign.snappy_frames import crc32c, python_crc32c
 from statebackend.savepoint.savepoint import Savepoint
 
 VALUES = [*range(500), *range(50001, 50500)]
-"""What the job had received."""
+"""The values that the job had received."""
 
 VARIANTS = ("hashmap-canonical-compressed", "hashmap-native-compressed", "rocksdb-heap-timers", "rocksdb-incremental")
 
@@ -76,7 +76,7 @@ def test_state_is_read_by_another_process_from_its_uri(variants: pathlib.Path) -
 
 
 def test_both_implementations_of_the_checksum_agree() -> None:
-    # The check value of CRC-32C (iSCSI) in the catalogue of CRCs.
+    # The check value of CRC-32C (iSCSI) in the catalogue of CRC algorithms.
     assert python_crc32c(b"123456789") == crc32c(b"123456789") == 0xE3069283
     data = bytes(range(256)) * 5
     assert [python_crc32c(data[:size]) for size in range(1, 1280, 97)] == [
@@ -88,7 +88,7 @@ def test_a_wrong_checksum_of_a_compressed_chunk_is_detected(variants: pathlib.Pa
     [metadata] = (variants / "hashmap-canonical-compressed").rglob("_metadata")
     for file in metadata.parent.iterdir():
         data = bytearray(file.read_bytes())
-        # The first block after a stream identifier: type, length, and the checksum.
+        # After a stream identifier, the first block has its type, its length and its checksum.
         position = data.find(b"\xff\x06\x00\x00sNaPpY\x00")
         if file.name != "_metadata" and position >= 0:
             data[position + 14] ^= 1
@@ -113,7 +113,7 @@ def test_files_in_other_directories_are_read_only_from_the_given_ones(
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_states_are_equal_in_a_second_read(variants: pathlib.Path, name: str) -> None:
-    # The first read finds the places of all states in a file, and opens a database. Later ones use both.
+    # The first read finds the positions of all states in a file, and opens a database. Later reads reuse both.
     savepoint = opened(variants, name)
     states = ("count", "list", "map", "_timer_state/event_user-timers")
     first = [list(map(str, savepoint.read("op", state))) for state in states]

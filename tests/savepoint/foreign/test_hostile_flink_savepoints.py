@@ -1,8 +1,8 @@
-"""Damaged savepoints of Flink raise errors of the library, within bounds of time and memory, and import nothing.
+"""Damaged Flink savepoints raise errors of the library within limits of time and memory, and import no modules.
 
-``STATEBACKEND_FUZZ=all`` flips every byte, ``STATEBACKEND_FUZZ=1000`` 1,000 bytes of each file, and by default it is a
-few. They are spread over the whole file, and each has another bit flipped. Errors name the file, except for an unknown
-serializer, which may be valid.
+By default the tests flip a few bytes per file. ``STATEBACKEND_FUZZ=1000`` flips 1,000 bytes, and
+``STATEBACKEND_FUZZ=all`` every byte. The bytes are spread over the file, and the flipped bit varies. Errors name the
+file, except for an unknown serializer, which may be valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPECTED_ERRORS = (CheckpointError, StateFormatError, StateBackendError)
 SAMPLE = 30
 MAX_GROWTH_KIB = 400 << 10
 LIMIT_S = 300
-"""A savepoint of the test is read in less than a second."""
+"""Reading a savepoint of these tests takes less than a second."""
 
 
 def copied(name: str, directory: pathlib.Path) -> pathlib.Path:
@@ -47,7 +47,7 @@ def place(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def read_all(place: pathlib.Path, *uids: str) -> int:
-    """The number of entries and elements of these operators."""
+    """The number of entries and elements in these operators."""
     savepoint = Savepoint.open(place)
     count = 0
     for uid in uids or savepoint.operators:
@@ -74,14 +74,14 @@ FILES = [
     ("1.13.6-rocksdb-canonical", "cda1b862-a4b8-4d28-9090-24a4d60e7506", ("golden-window",)),
     ("1.20.5-hashmap-native", "_metadata", ("golden-longkey", "golden-op")),
     ("1.20.5-hashmap-native", "dd84f1de-0fa3-4440-bda3-0ac755b030d8", ("golden-window",)),
-    # The SST files are in `_metadata`.
+    # The content of the SST files is in `_metadata`.
     ("rocksdb-native", "_metadata", ("golden-longkey", "golden-window")),
 ]
 
 
 @contextmanager
 def within_limits() -> Iterator[None]:
-    """Fail if the block needs too much memory, imports a class that a savepoint names, or hangs."""
+    """Fail if the block uses too much memory, imports a class that a savepoint names, or hangs."""
 
     def stop(*_: object) -> None:
         raise AssertionError(f"a savepoint was still being read after {LIMIT_S} seconds")
@@ -98,7 +98,7 @@ def within_limits() -> Iterator[None]:
 
 
 def is_rejected(file: pathlib.Path, data: bytes, uids: tuple[str, ...]) -> bool:
-    """Whether the damaged file raises an error. Other values are no error: Flink stores no checksums of values."""
+    """Whether the damaged file raises an error. Changed values do not, because Flink stores no checksums of values."""
     file.write_bytes(data)
     signal.alarm(LIMIT_S)
     try:
@@ -139,7 +139,7 @@ def test_random_damage_raises_errors_of_the_library(
 
 
 def damaged_by(random: Random, whole: bytes) -> bytes:
-    """The bytes cut off, with a part of them in another place, or with several other numbers."""
+    """Truncate the bytes, move a part of them, or change several numbers."""
     kind, data = random.randrange(6), bytearray(whole)
     if kind == 0:
         return whole[: random.randrange(len(whole))]
@@ -159,7 +159,7 @@ def damaged_by(random: Random, whole: bytes) -> bytes:
 def test_truncated_files_are_rejected_by_name(place: pathlib.Path, name: str) -> None:
     file = place / name
     whole = file.read_bytes()
-    # The tail of the metadata is a Java object that nobody reads.
+    # The end of the metadata is a Java object that is not read.
     for size in (0, 3, 4, 7, 100, len(whole) // 2):
         file.write_bytes(whole[:size])
         with pytest.raises(CheckpointError, match=name):
@@ -196,12 +196,12 @@ def utf(text: str) -> bytes:
 
 
 def test_the_search_for_the_end_of_an_unknown_serializer_is_bounded() -> None:
-    # Every fourth byte of an area is a possible end, after which thousands of valid states follow.
+    # Every fourth byte of an area is a possible end of the serializer, and thousands of valid states follow.
     long = utf("org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot") + b"\0\0\0\3"
     state = bytes(8) + b"\0\0\0\1" + utf("VALUE_SERIALIZER") + b"\0\0\0\2" + long
     key = b"\0\0\0\2" + utf("com.example.Unknown") + b"\0\0\0\1"
     size = 16_000
-    # The number of states, and the length of a name up to the end of the area.
+    # Each possible end has a number of states, and a name that reaches to the end of the area.
     ends = b"".join(b"\x70\0" + (size - start - 4).to_bytes(2, "big") for start in range(0, size, 4))
     states = b"".join(utf(f"s{number}") + state for number in range(5_000))
     header = b"\0\0\0\6\0" + key + ends + state + states

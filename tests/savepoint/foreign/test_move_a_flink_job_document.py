@@ -1,4 +1,4 @@
-"""The page about moving a Flink job: its commands and programs run in order."""
+"""The page about moving a Flink job: its commands and programs run in the shown order."""
 
 from __future__ import annotations
 

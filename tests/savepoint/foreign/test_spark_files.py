@@ -1,4 +1,4 @@
-"""Hostile, damaged and moved checkpoints of Spark, as the files are checked before Spark opens them."""
+"""Hostile, damaged and moved Spark checkpoints. The files are checked before Spark opens them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_moved_checkpoint_is_read_through_links(tmp_path: Path) -> None:
     assert (copy / "offsets" / "2").read_bytes() == before["offsets/2"]
     assert os.path.realpath(copy / "state" / "0" / "0") == str(tmp_path / "processor-rocksdb" / "state" / "0" / "0")
     assert {path: files.read_file(path) for path in files.list_files()} == before
-    # What is at its place needs no links.
+    # A checkpoint that was not moved needs no links.
     text = (tmp_path / "processor-rocksdb/state/0/_metadata/v2/0").read_text()
     old = json.loads(text.partition("\n")[2])["stateStoreInfo"][0]["stateSchemaFilePaths"][0]
     (tmp_path / "processor-rocksdb/state/0/_metadata/v2/0").write_text(text.replace(old, f"file:{schema}"))
@@ -165,7 +165,7 @@ def test_an_entry_that_only_the_archive_s_stream_has_is_an_error(tmp_path: Path)
     files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
     archive = archive_of(tmp_path)
     hidden = b"PK\3\4" + bytes(22) + (13).to_bytes(2, "little") + bytes(2) + b"../../outside"
-    # The directory and its offset stay valid, because zipfile accepts data before an archive.
+    # The archive's directory and its offset stay valid, because zipfile accepts data before an archive.
     archive.write_bytes(hidden + archive.read_bytes())
     with pytest.raises(ForeignFormatError, match=r"3.zip is damaged: its directory does not list what is at byte 0"):
         check_state_files(files)
@@ -185,7 +185,7 @@ def test_an_entry_with_more_data_than_its_directory_says_is_an_error(tmp_path: P
 
 
 def lz4(content: bytes) -> bytes:
-    """The content as the stream of blocks that Spark writes, without a checksum."""
+    """The content as the blocks that Spark writes, without a checksum."""
     stream = b""
     for start in range(0, len(content), 1 << 15):
         part = content[start : start + (1 << 15)]

@@ -1,4 +1,4 @@
-"""Pages are complete, load nothing, run nothing, and escape every text."""
+"""HTML pages are complete, load nothing, run no scripts, and escape every text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of a savepoint in a form that is independent of key groups and subtasks."""
+"""The content of a savepoint in a form that does not depend on key groups and subtasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["contents", "entries_of"]
 
 
 def entries_of(path: Path, uid: str, state: str) -> dict[Any, Any]:
-    """The values of a state by key, or by key, namespace and user key if present."""
+    """The values of a state by key, or by key, namespace and user key if they exist."""
     found: dict[Any, Any] = {}
     for entry in Savepoint.open(path).read(uid, state):
         place = tuple(part for part in (entry.key, entry.namespace, entry.user_key) if part is not None)
@@ -23,7 +23,7 @@ def entries_of(path: Path, uid: str, state: str) -> dict[Any, Any]:
 
 
 def contents(path: Path) -> dict[tuple[str, str], Counter[str]]:
-    """The content of every state of every operator, as texts with counts; broadcast state once."""
+    """The content of every state of every operator as texts with counts. Broadcast state counts once."""
     savepoint = Savepoint.open(path)
     found: dict[tuple[str, str], Counter[str]] = {}
     for uid, operator in savepoint.operators.items():
@@ -44,6 +44,6 @@ def contents(path: Path) -> dict[tuple[str, str], Counter[str]]:
             elements = [
                 repr((plain_value(one.key), plain_value(one.value))) for one in savepoint.read_operator_state(uid, name)
             ]
-            # Of a broadcast state every subtask has a copy, and there may be more or fewer of them.
+            # Each subtask has a copy of a broadcast state, and the number of subtasks may differ.
             found[uid, name] = Counter(set(elements) if meta.mode is OperatorStateMode.BROADCAST else elements)
     return found

@@ -1,4 +1,4 @@
-"""State that was written without a job, and jobs that start from it."""
+"""State that is written without a job, and jobs that start from it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_written_state_is_read_back(tmp_path: Path) -> None:
 
 
 class LastSale(KeyedProcessFunction):
-    """The last sale of a shop, for a day."""
+    """Stores the last sale of a shop for a day."""
 
     def open(self, context: RuntimeContext) -> None:
         self.last = context.get_state(ValueStateDescriptor("last", int, ttl=StateTtlConfig(24 * 3600 * 1000)))

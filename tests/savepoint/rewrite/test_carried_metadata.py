@@ -1,4 +1,4 @@
-"""Event time and timers in a rewritten savepoint, when its operators have other uids."""
+"""Event time and timers of a rewritten savepoint whose operators have other uids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about changing state: its examples run in order, and it lists all changes."""
+"""The page about changing state: its examples run in the shown order, and it lists all changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timestamps as keys: given in any zone, a job that starts from the savepoint finds them."""
+"""Timestamps as keys: a plan may use any time zone, and a job that starts from the savepoint finds the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers for float fields: each keeps its value, or is rejected."""
+"""Integers for float fields: each one keeps its exact value, or is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that serializers would write and no job has are rejected from any part of a plan."""
+"""Every part of a plan rejects keys that serializers could write but that no job has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer that is killed between any durable steps, or interrupted, leaves no readable savepoint."""
+"""A writer that is killed at any durable step, or interrupted, leaves no readable savepoint."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def test_a_kill_at_any_durable_step_leaves_nothing_to_open(tmp_path: Path) -> No
         is_complete = (target / "_metadata").exists()
         states.append(is_complete)
         if is_complete:
-            # Only the mark that it was being written could be left then.
+            # The savepoint is complete. At most the in-progress marker can be left.
             assert Savepoint.open(target).statistics("one", "number").entries == 100
             continue
         with pytest.raises(SavepointError, match=r"started there and not finished|is not a savepoint"):
             Savepoint.open(target)
         with pytest.raises(SavepointExistsError, match=r"was not finished.*remove it, or give a directory"):
             target_of(str(target)).write(plan_of())
-    # Reserved, three files, the metadata, the mark removed.
+    # The steps: reserve the directory, write three files, write the metadata, remove the marker.
     assert states == [False, False, False, False, True, True]
-    # What one that was killed has left in the scratch space goes with the next one, so it is that of one at most.
+    # Each writer removes the scratch files of a killed one, so at most those of one writer exist.
     assert left == [1] * len(states) + [0]
 
 

@@ -12,7 +12,7 @@ from statebackend import MapStateDescriptor
 from statebackend.savepoint.errors import EntryError, RepeatedKeyError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
-# As numbers of floating point they sort otherwise than their bytes as whole numbers do.
+# The order of these numbers as floats differs from the order of their bytes as integers.
 _AMOUNTS = [-2, -1, 0, 97, 98]
 
 
@@ -41,7 +41,7 @@ def test_user_keys_are_rewritten_in_the_new_type(stored: Path, has_planned_entri
     found = entries_of(path, "o", "m")
     assert found == {("k", float(amount)): f"{amount} {amount}" for amount in _AMOUNTS}
     assert {type(user_key) for _, user_key in found} == {float}
-    # In the order of the new bytes, without which a job would not find them.
+    # The entries are in the order of the new bytes. A job could not find them otherwise.
     back: Any = Plan().change_max_parallelism(16)
     SavepointWriter.copy_of(path, stored.parent / "again").write(back)
     assert list(entries_of(path, "o", "m")) == list(entries_of(stored.parent / "again", "o", "m"))

@@ -1,4 +1,4 @@
-"""Conversion of given entries to rows: how many are read at once."""
+"""Entries of a plan are converted to rows in batches of limited size."""
 
 from __future__ import annotations
 

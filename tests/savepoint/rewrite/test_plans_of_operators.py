@@ -1,4 +1,4 @@
-"""Plans that rename, split and merge operators: unfindable state is rejected, and no loss is silent."""
+"""Plans that rename, split and merge operators: state that no job could find is rejected, and no loss is silent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_operator_without_keyed_state_keeps_its_key_types(stored: Path, tmp_p
     assert known == [(start, end, ("string",)) for start, end, _ in key_types(stored, "one")]
     assert known
     assert key_types(tmp_path / "copy", "three") == [(0, 7, ("string", "bigint"))]
-    # So the next plan goes by them.
+    # The next plan uses these key types.
     again = Plan().change_max_parallelism(16).keep_elements("one", "list", lambda element: element > 1)
     again.add_state("one", NUMBER, [("a", 7)]).change_keys("three", lambda key: key[1], "bigint")
     SavepointWriter.copy_of(tmp_path / "copy", tmp_path / "again").write(again)
@@ -234,7 +234,7 @@ def test_the_former_name_of_a_state_can_be_reused(stored: Path) -> None:
 
 
 def test_swapped_states_of_merged_operators_keep_their_elements(stored: Path) -> None:
-    # Of both operators there is a file of the same name, and each state is now called as that of the other was.
+    # Both operators have a file with the same name, and each state gets the former name of the other.
     plan = Plan().rename_state("one", "list", "from one").merge_operators(["one", "two"], "both")
     savepoint = copied(stored, plan)
     assert elements(savepoint, "both", "from one") == [1, 2]
@@ -275,7 +275,7 @@ def test_lists_of_two_types_are_not_joined(tmp_path: Path, kind: Any) -> None:
 
 @attrs.frozen
 class Order:
-    """Elements of an operator state."""
+    """The elements of an operator state."""
 
     amount: int
 
@@ -296,7 +296,7 @@ def test_elements_are_passed_as_records_of_the_given_classes(tmp_path: Path, mod
 
 
 class KeepBoth(KeyedProcessFunction[str, Any, Any]):
-    """Has one name for a keyed state and an operator state."""
+    """Uses one name for a keyed state and an operator state."""
 
     def open(self, context: RuntimeContext) -> None:
         self.all = context.operator_state.get_list_state(SplitListStateDescriptor("number", int))

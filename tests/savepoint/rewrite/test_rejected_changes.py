@@ -1,4 +1,4 @@
-"""Changes that fit another kind of operator or state are rejected by name, before anything is written."""
+"""Changes for another kind of operator or state are rejected by name before anything is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(path: Path, plan: Plan) -> Path:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Operators with different forms of state."""
+    """Operators with every form of state."""
     plan = Plan().add_operator("one", "string").add_state("one", NUMBER, [("a", 1)])
     plan.add_timers("one", [("a", 5)], time="event").add_operator_state("one", LIST, [1, 2])
     plan.add_operator("other key", "bigint").add_state("other key", ValueStateDescriptor("own", int), [(1, 1)])

@@ -1,4 +1,4 @@
-"""The command `statebackend rewrite`: a plan in a file, output, and exit status."""
+"""The command `statebackend rewrite`: a plan in a file, its output, and its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savepoints rewritten from savepoints and checkpoints of both backends: only the planned changes."""
+"""Savepoints rewritten from savepoints and from checkpoints of both backends contain only the planned changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMERS = "_timer_state/processing_user-timers"
 
 @pytest.fixture(scope="module", params=[("heap", "job"), ("rocksdb", "job"), ("rocksdb", "savepoint")])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A job directory with checkpoints of either backend, or a savepoint."""
+    """A job directory with checkpoints of one backend, or a savepoint."""
     return stored_in(tmp_path_factory.mktemp("state"), *request.param)
 
 

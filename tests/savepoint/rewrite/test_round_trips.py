@@ -1,4 +1,4 @@
-"""From a job to a savepoint, to entries or a copy, and to a job again: equal to a model of dicts."""
+"""From a job to a savepoint, to entries or a copy, and back to a job: the state equals a model of dicts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KeepAll(KeyedProcessFunction[str, Any, Any]):
 def run(
     records: list[tuple[str, int]], into: Path | None, start: Path | None, backend: str, parallelism: int, groups: int
 ) -> dict[str, str]:
-    """The last output for each key; with ``into``, takes a savepoint."""
+    """The last output of each key. With ``into``, the run also takes a savepoint."""
     environment = LocalStreamEnvironment(backend=backend, parallelism=parallelism, max_parallelism=groups, epoch_size=5)
     content: list[Any] = []
     elements = [{"k": key, "n": number} for key, number in records]
@@ -80,7 +80,7 @@ def modelled(records: list[tuple[str, int]]) -> dict[str, str]:
 
 
 def of_entries(source: Path, groups: int, target: Path) -> None:
-    """A savepoint of all entries of another, read one by one."""
+    """Write a savepoint of all entries of another one, read one by one."""
     savepoint = Savepoint.open(source)
     plan = Plan().add_operator("all", "string")
     for descriptor in STATES:

@@ -1,4 +1,4 @@
-"""Search a savepoint for removed data in all of its parts."""
+"""A savepoint is searched for removed data in all of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan executed in several processes that have not imported the program."""
+"""A plan is executed in several processes that have not imported the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The external sort, adjacent rows of one address, and the key groups of many keys, against plain Python."""
+"""The external sort, adjacent rows with one address, and the key groups of many keys, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_few_of_many_inputs_are_open_at_once(rows: list[Row], most: int, tmp_pat
     assert len(runs) == 400
     assert 1 <= len(fewer) <= most
     assert {run.path for run in fewer} == {str(path) for path in tmp_path.iterdir()}
-    # Python's sort is stable too.
+    # Python's sort is stable, like the external sort.
     assert rows_of(merged_runs(fewer)) == sorted(rows, key=lambda row: row[:4])
 
 

@@ -1,4 +1,4 @@
-"""Entries that several tasks have sorted, in any partition, and one writer reads."""
+"""Entries that several tasks have sorted, in any partitions, are read by one writer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan_of(staged: StagedEntries) -> Plan:
 def test_staged_entries_of_tasks_are_one_state(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")
     parts = [stage(store, range(start, 1000, 4)) for start in range(4)]
-    # Of a task that ran twice, one result counts.
+    # A task ran twice, and only one of its results counts.
     stage(store, range(0, 1000, 4))
     SavepointWriter.new(tmp_path / "new", max_parallelism=16).write(plan_of(StagedEntries(store, parts)))
     assert entries_of(tmp_path / "new", "one", "number") == {key: key * key for key in range(1000)}

@@ -1,4 +1,4 @@
-"""TTL times of list elements, when a plan replaces the lists."""
+"""The TTL times of list elements in lists that a plan replaces."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_merged_lists_keep_the_times_of_their_elements_only_if_concatenated(
     stored: Path, merge: Any, expected: Any
 ) -> None:
     plan = Plan().keep_keys("o", lambda key: key != "c")
-    # The key b comes first: the order is that of the former key groups.
+    # Key b comes first, in the order of the former key groups.
     plan.change_keys("o", lambda key: "same", "string", merge={"list": merge})
     assert timed(stored, plan) == {"same": expected}
 

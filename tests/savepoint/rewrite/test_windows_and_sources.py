@@ -1,4 +1,4 @@
-"""Open windows, watermarks and sources of a job in a rewritten savepoint: the job continues unchanged."""
+"""A job continues unchanged with the open windows, watermarks and sources of a rewritten savepoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = tuple[str, int, int]
 def run(
     records: Sequence[Row], windows: Any, *, start: Path | None = None, into: Path | None = None, **options: Any
 ) -> list[Any]:
-    """The sums of all closed windows; with ``into``, takes a savepoint of the open ones."""
+    """The sums of all closed windows. With ``into``, the run also takes a savepoint of the open ones."""
     environment = LocalStreamEnvironment(**{"parallelism": 2, "epoch_size": 2, **options})
     rows: list[Any] = []
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
@@ -60,7 +60,7 @@ def test_open_windows_move_with_their_keys(tmp_path: Path, windows: Any, backend
     SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second").write(plan)
     after = run(LATER, windows, start=tmp_path / "second", backend=backends[1], max_parallelism=9)
     assert sorted(after) == sorted(run(LATER, windows, start=tmp_path / "first"))
-    # All that was counted comes out once.
+    # Every counted value is emitted once.
     assert sum(value for *_, value in before + after) == 255
 
 
@@ -98,7 +98,7 @@ def test_the_watermark_moves_to_the_new_uid(tmp_path: Path) -> None:
 
 
 class Numbers:
-    """A source of two splits, each of which counts up to a number."""
+    """A source of two splits. Each counts up to a number."""
 
     def __init__(self, end: int) -> None:
         self._end = end
@@ -143,7 +143,7 @@ def test_a_source_continues_at_its_position_or_from_its_start(tmp_path: Path) ->
 
 
 def run_two(into: Path, *, until: Mapping[str, int]) -> None:
-    """A savepoint of a job whose operators have these watermarks; a third one reads both."""
+    """Take a savepoint of a job whose operators have these watermarks. A third operator reads both."""
     environment = LocalStreamEnvironment(parallelism=1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
     sums = []
@@ -159,7 +159,7 @@ def run_two(into: Path, *, until: Mapping[str, int]) -> None:
 
 
 def watermarks(path: Path) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """The watermark of each operator, and what the last one knows of its senders."""
+    """The watermark of each operator, and the watermarks of the senders of the last one."""
     state = Savepoint.open(path).metadata.watermarks
     assert state is not None
     nodes = {node.node: node for node in state.nodes}

@@ -1,4 +1,4 @@
-"""Makes the values of every serializer from its contract tests available to this folder."""
+"""Lets this folder use the contract tests' values of every serializer."""
 
 from __future__ import annotations
 

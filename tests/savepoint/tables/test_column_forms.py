@@ -1,4 +1,4 @@
-"""Values of every serializer as Arrow arrays: each has a form, which keeps the value or rejects it."""
+"""Values of every serializer as Arrow arrays: each has a column form, which keeps the value or rejects it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in bounded batches: no row is lost or moved, and lists are complete in any chunking."""
+"""Rows in bounded batches: no row is lost or moved, and lists are complete for any batch sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = st.lists(
 
 
 def batches_of(rows: list, sizes: list[int]) -> list[CanonicalBatch]:
-    """The rows in batches of these sizes, the rest in a last one; some may be empty."""
+    """The rows in batches of these sizes, and the rest in a last batch. Some batches may be empty."""
     made, start = [], 0
     for size in [*sizes, len(rows)]:
         part = rows[start : start + size]

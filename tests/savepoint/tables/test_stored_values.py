@@ -1,4 +1,4 @@
-"""Values from columns are stored like the serializers write them, or rejected by the name of their type."""
+"""Values from columns are stored with the bytes of their serializers, or rejected with the name of their type."""
 
 from __future__ import annotations
 
