@@ -1,10 +1,10 @@
-"""Programs for Spark's ``transformWithState``, as users write them; several run in one query.
+"""Programs for Spark's ``transformWithState``, as users write them. Several run in one query.
 
-A query that runs them all takes as long as one of them. So they are put into one processor (`Programs`): the first
-column of the key says which program a record is for, and the states of each have names of their own.
+A query that runs all of them takes as long as a query for one. So one processor (`Programs`) contains them all. The
+first column of the key names the program of a record, and each program has its own state names.
 
-The first four do what PySpark's documentation and tests show for the kinds of state and timers; the others are of the
-kind that people write: a rate limit, leaving out what was seen, a moving average.
+The first four are like PySpark's documentation and tests for the kinds of state and timers. The others are typical
+programs of users: a rate limit, deduplication, a moving average.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OUTPUT = "program string, k string, what string, n bigint"
 
 
 def struct(**types: Any) -> StructType:
-    """A schema; a DDL string would make Spark call the JVM for each state and batch."""
+    """A schema. With a DDL string, Spark would call the JVM for each state and batch."""
     return StructType([StructField(name, of()) for name, of in types.items()])
 
 
 class Violations(StatefulProcessor):
-    """Counts the readings of a sensor, and how many so far were above 100."""
+    """Counts the readings of a sensor, and how many of them were above 100."""
 
     def init(self, handle: Any) -> None:
         self.above = handle.getValueState("above", struct(count=IntegerType))
@@ -44,7 +44,7 @@ class Violations(StatefulProcessor):
 
 
 class Largest(StatefulProcessor):
-    """Keeps the three largest numbers of a key in a list."""
+    """Stores the three largest numbers of a key in a list."""
 
     def init(self, handle: Any) -> None:
         self.largest = handle.getListState("largest", struct(n=IntegerType, k=StringType))
@@ -58,7 +58,7 @@ class Largest(StatefulProcessor):
 
 
 class CountedNumbers(StatefulProcessor):
-    """Counts each number in a map; a negative number removes its positive."""
+    """Counts each number in a map. A negative number removes its counterpart."""
 
     def init(self, handle: Any) -> None:
         self.times = handle.getMapState("times", struct(n=IntegerType), struct(times=LongType, last=LongType))
@@ -77,7 +77,7 @@ class CountedNumbers(StatefulProcessor):
 
 
 class RateLimiter(StatefulProcessor):
-    """Passes two records a minute, with a map from minutes to counts that drops former minutes."""
+    """Passes two records per minute. A map has the count of each minute, and older minutes are removed."""
 
     def init(self, handle: Any) -> None:
         self.passed = handle.getMapState("passed", struct(minute=LongType), struct(count=IntegerType))
@@ -97,7 +97,7 @@ class RateLimiter(StatefulProcessor):
 
 
 class MovingAverage(StatefulProcessor):
-    """The average of the last three numbers of a key, from a list."""
+    """Emits the average of the last three numbers of a key, which are in a list."""
 
     def init(self, handle: Any) -> None:
         self.last = handle.getListState("last", struct(n=IntegerType))
@@ -111,7 +111,7 @@ class MovingAverage(StatefulProcessor):
 
 
 class Balance(StatefulProcessor):
-    """Sums from the initial state of a key; a key may have several initial amounts."""
+    """Sums numbers, starting from the initial state of a key. A key may have several initial amounts."""
 
     def init(self, handle: Any) -> None:
         self.balance = handle.getValueState("balance", struct(amount=LongType))
@@ -155,7 +155,7 @@ class Fresh(StatefulProcessor):
 
 
 class Heartbeat(StatefulProcessor):
-    """Emits after ten seconds of event time without a record of the key."""
+    """Emits a row when a key has no record for ten seconds of event time."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -181,7 +181,7 @@ class Heartbeat(StatefulProcessor):
 
 
 class LatestEvent(StatefulProcessor):
-    """PySpark's own example of event time: a maximum that a timer at its event time clears."""
+    """PySpark's own example of event time: a maximum, which a timer at its event time clears."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -200,7 +200,7 @@ class LatestEvent(StatefulProcessor):
 
 
 class Reminders(StatefulProcessor):
-    """Registers a timer for each number of a record, and two more in a timer; one of these is due."""
+    """Registers a timer for each number of a record. A timer registers two more, one of which is already due."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -223,7 +223,7 @@ STATE_PROGRAMS = (Violations, Largest, CountedNumbers, RateLimiter, MovingAverag
 
 
 class Programs(StatefulProcessor):
-    """Several programs in one query."""
+    """A processor that runs several programs in one query."""
 
     def __init__(self, *programs: type[StatefulProcessor]) -> None:
         self.programs = {program.__name__: program() for program in programs}
@@ -251,7 +251,7 @@ class Programs(StatefulProcessor):
 
 
 class _Named:
-    """A handle that prefixes state names by program."""
+    """A handle that adds the name of the program to each state name."""
 
     def __init__(self, handle: Any, program: str) -> None:
         self._handle = handle

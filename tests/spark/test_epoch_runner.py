@@ -1,4 +1,4 @@
-"""Running an epoch: the first failure is raised, even if the clean-up fails too."""
+"""How an epoch runs: the first failure is raised, even if the clean-up fails too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def acknowledgement(content: str, attempt: str) -> Acknowledgement:
 
 
 class FakeRuntime:
-    """One task with given acknowledgements; deleting and committing can raise given errors."""
+    """One task with given acknowledgements. Deleting and committing can raise given errors."""
 
     def __init__(
         self,

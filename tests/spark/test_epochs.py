@@ -131,7 +131,7 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.COMMITTED: (Committed(),),
     EpochEvent.FAILED: (Failed("as it must"),),
 }
-"""The messages for an event, the last one for the event itself."""
+"""The arguments for an event. The last message is the event itself."""
 
 
 def in_state(state: EpochState, event: EpochEvent) -> Epochs:
@@ -190,7 +190,7 @@ _TOGETHER: tuple[set[EpochEvent], ...] = (
 ALIKE: dict[EpochEvent, set[str]] = {
     event: {one.name for one in next((group for group in _TOGETHER if event in group), {event})} for event in EpochEvent
 }
-"""Any of these events is accepted where the table lists none of its group."""
+"""Events of one group. Where the table lists none of the group, any of them may be in the error."""
 
 
 def test_the_document_shows_the_table_of_the_code() -> None:
@@ -278,7 +278,7 @@ def test_inconsistent_state_leaves_the_epoch_unchanged() -> None:
 
 
 class World:
-    """A model of the runtime that follows the actions only."""
+    """A model of the runtime that only carries out the actions."""
 
     def __init__(self) -> None:
         self.machine = epochs()
@@ -330,7 +330,7 @@ def events_of(checkpoint_id: int) -> st.SearchStrategy[object]:
         for content, attempt in (("same", "a"), ("same", "b"), ("others", "c"))
     ]
     others = [Triggered(TASKS, 0), Triggered((), 0), ActionReturned(), AllIn(1), AllIn(TIMEOUT_MS), Stored()]
-    # The steps to the end are drawn more often, or few sequences would reach it.
+    # Steps towards the end of an epoch are drawn more often, because few sequences would reach it otherwise.
     way = [BatchArrived(checkpoint_id, b"%d" % checkpoint_id), Triggered(TASKS, 0), ActionReturned(), AllIn(1)]
     way += [Stored(), Committed(), acknowledgement(checkpoint_id, 0), acknowledgement(checkpoint_id, 1)]
     return st.sampled_from([*batches, *acknowledgements, *others, *way * 4, Failed("as it must")])

@@ -1,4 +1,4 @@
-"""Files of a job name no module of ours: a moved module must not make a checkpoint unreadable."""
+"""Files of a job contain no paths of our modules, because a moved module must not make a checkpoint unreadable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "word string, times bigint, total bigint"
 
 
 def module_path() -> re.Pattern[bytes]:
-    """Matches dotted paths of our modules and packages, but no registered names such as settings."""
+    """Matches dotted paths of our modules and packages, but not registered names such as those of settings."""
     found = []
     for package in PACKAGES:
         modules = "|".join(sorted(one.name for one in pkgutil.iter_modules(import_module(package).__path__)))
@@ -37,7 +37,7 @@ def module_path() -> re.Pattern[bytes]:
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """The content of a file: its bytes, and decompressed parts."""
+    """The content of a file: its bytes, and its compressed parts after decompression."""
     data = path.read_bytes()
     yield data
     if data.startswith(b"Obj\x01"):
@@ -49,7 +49,7 @@ def contents(path: Path) -> Iterator[bytes]:
 
 
 def paths_in(directory: Path) -> list[tuple[str, bytes]]:
-    """Files below a directory that contain a module path, with the path."""
+    """The files below a directory that contain a module path, with that path."""
     pattern = module_path()
     return [
         (str(path.relative_to(directory)), match[0])
@@ -61,7 +61,7 @@ def paths_in(directory: Path) -> list[tuple[str, bytes]]:
 
 
 def identities_in(directory: Path) -> set[str]:
-    """The identities of sinks in the checkpoints of a job directory."""
+    """The sink identities in the checkpoints of a job directory."""
     found: set[str] = set()
     for path in directory.glob("checkpoints/*/_metadata"):
         with path.open("rb") as file:
@@ -71,7 +71,7 @@ def identities_in(directory: Path) -> set[str]:
 
 
 class Counting(CountWords):
-    """Keeps keyed state of every kind, and operator state."""
+    """Stores every kind of keyed state, and operator state."""
 
     def open(self, context: RuntimeContext) -> None:
         super().open(context)
@@ -83,7 +83,7 @@ class Counting(CountWords):
 
 
 class StagingSink:
-    """A sink of the local runtime that stages and shows nothing."""
+    """A sink of the local runtime that stages bytes and writes nothing."""
 
     identity = "staging"
 
@@ -91,7 +91,7 @@ class StagingSink:
         return b"staged"
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Shows nothing."""
+        """Commits nothing."""
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Removes nothing."""
@@ -147,6 +147,6 @@ def test_a_spark_job_and_its_savepoint_name_no_module(spark: SparkSession, tmp_p
         job = environment.execute("count words", trigger={"availableNow": True})
         job.await_termination()
         job.savepoint(tmp_path / "savepoint")
-    # The Parquet sink's own, `ParquetSink('/path')`, has other quotes in a repr.
+    # The identity of the Parquet sink, `ParquetSink('/path')`, has other quotes in a repr, so it is not found.
     assert identities_in(tmp_path / "job") == {"memory", "noop", "for-each-epoch"}
     assert paths_in(tmp_path) == []

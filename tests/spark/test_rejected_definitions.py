@@ -1,4 +1,4 @@
-"""Invalid definitions of Spark jobs are rejected before anything runs, with the operator or source."""
+"""Invalid Spark job definitions are rejected before anything runs. The error names the operator or source."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_one_frame_is_one_source_and_has_one_uid(word_count: WordCount) -> None:
 def test_columns_that_the_input_does_not_have(
     word_count: WordCount, key: Any, settings: dict[str, Any], reported: str
 ) -> None:
-    # An expression is one of a session, of which there is none yet where tests are collected.
+    # A column expression needs a session, and there is none when tests are collected. So functions create it here.
     key, given = (
         (key() if callable(key) else key),
         {name: now() if callable(now) else now for name, now in settings.items()},

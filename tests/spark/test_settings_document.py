@@ -1,4 +1,4 @@
-"""docs/settings.md names every setting with the default that the code has."""
+"""docs/settings.md lists every setting with its default in the code."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def record(number: int, chance: random.Random) -> dict[str, Any]:
 
 CHANCE = random.Random(28)
 BATCHES = [[record(number, CHANCE) for number in range(100 * part, 100 * part + 100)] for part in range(3)]
-# A key without any value.
+# A key whose records have no values.
 NO_VALUES = {"card": "none", "at": "2024-01-01T00:00:00Z", "place": {"city": "nowhere"}}
 BATCHES[0].append(NO_VALUES)
 
@@ -76,7 +76,7 @@ OURS: dict[str, Any] = {
 }
 
 
-# Those that Arrow aggregates before they are merged.
+# Aggregates that Arrow computes for each batch before they are merged.
 EXACT = {name: one for name, one in OURS.items() if not name.endswith(("_f", "_d"))}
 
 
@@ -93,7 +93,7 @@ def of_spark(frame: DataFrame, *by: Any) -> DataFrame:
 
 def comparable(value: Any) -> Any:
     if isinstance(value, float):
-        # Sums of floats are exact here, so only the two forms that are not equal to themselves differ.
+        # Sums of floats are exact here. Only NaN and negative zero need another form to be compared.
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
@@ -124,7 +124,7 @@ def test_results_names_and_types_equal_those_of_spark(spark: SparkSession, tmp_p
         emitted = spark.read.parquet(str(tmp_path / uid)).select(*expected.columns)
         types = [[(one.name, one.dataType) for one in frame.schema] for frame in (emitted, expected)]
         assert types[0] == types[1]
-        # The newest row of a key has the largest number of records.
+        # The newest row of a key has the highest count.
         newest = by_key(sorted(emitted.collect(), key=lambda row: row["n"]), 2)
         assert newest == by_key(expected.collect(), 2)
 
@@ -143,7 +143,7 @@ def test_windows_equal_those_of_spark(spark: SparkSession, tmp_path: Path) -> No
             hours = windows.window(TumblingEventTimeWindows.of("1 hour"))
             hours.aggregate(uid=uid, **aggregates).sink_to(sink, uid=uid)
 
-    # The last batch closes all windows of the others.
+    # The last batch closes all windows of the other batches.
     last = [{**NO_VALUES, "at": "2024-01-02T00:00:00Z"}]
     run_chain(spark, tmp_path, SCHEMA, [*BATCHES, last, last], build)
     frame = read(spark, tmp_path).where("at < '2024-01-02'")

@@ -32,7 +32,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Asking(AsyncFunction[Any, Any]):
-    """Emits word, number and process; its client belongs to the loop of setup()."""
+    """Emits word, number and process. Its client belongs to the event loop of setup()."""
 
     async def setup(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -57,7 +57,7 @@ class Answering(Asking):
 
 
 class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
-    """Completes a request only if its file exists."""
+    """A client that completes a request only if its file exists."""
 
     def __init__(self, allowed: Path) -> None:
         self.allowed = allowed
@@ -69,7 +69,7 @@ class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
 
 
 def allowing_sink(allowed: Path) -> Any:
-    """Allow requests to complete after the first epoch; ``has_rows`` is set by the first rows."""
+    """Let requests complete after the first epoch. The first rows set ``has_rows``."""
     from statebackend.spark.frame_sinks import MemorySink
 
     class AllowingSink(MemorySink):

@@ -1,4 +1,4 @@
-"""Batch functions on a real Spark session: Arrow batches in and out, and state that per-record functions continue."""
+"""Batch functions on a real Spark session read and emit Arrow batches. Per-record functions continue their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column names that Spark would parse as paths, as key, order and row."""
+"""Column names that Spark would parse as paths can be used in keys, orders and rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCHES = [[{"word": "x", "number": 3}, {"word": "y", "number": 1}, {"word": "x"
 
 
 def with_odd_names(frame: DataFrame) -> DataFrame:
-    """A struct ``a`` with a field ``b``, and flat columns called ``a.b`` and ``a`b``."""
+    """A struct ``a`` with a field ``b``, and flat columns named ``a.b`` and ``a`b``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.select(

@@ -1,4 +1,4 @@
-"""Count windows on Spark equal Spark's own and those of the local runtime, also by source partitions."""
+"""Count windows on Spark equal Spark's own and those of the local runtime, also with source partitions."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_count_windows_equal_those_of_the_local_runtime_and_of_spark_for_records
 
     from statebackend.spark import SparkStreamEnvironment
 
-    # By a delay of 5 s the first run closes what ends at 20 s, and the second leaves open what ends a millisecond later
-    # than its watermark, 29,999: a record for that still counts in the third.
+    # The delay is 5 s. The first run closes the window that ends at 20 s. The second run ends with the watermark
+    # 29,999, so the window that ends at 30,000 stays open, and a record for it still counts in the third run.
     runs: list[list[Row]] = [
         [("a", 3_000, 1), ("a", 9_999, 1), ("b", 12_000, 1), ("a", 25_000, 1)],
         [("a", 19_999, 1), ("a", 20_000, 1), ("b", 9_000, 1), ("b", 34_999, 1)],
@@ -83,7 +83,7 @@ def test_count_windows_equal_those_of_the_local_runtime_and_of_spark_for_records
     local_env.execute()
     assert rows_of(sink) == sorted(plain) == sorted(map(tuple, local))
     assert ("b", 20_000, 30_000, 2) in plain
-    # Threads of others, as of Spark's connections, may log what they like.
+    # Other threads, such as those of Spark's connections, may log errors.
     ours = [one for one in caplog.records if one.name.partition(".")[0] in LOGGERS]
     assert all(one.levelno < logging.ERROR for one in ours)
 

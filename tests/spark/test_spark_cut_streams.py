@@ -38,7 +38,7 @@ def cut(seed: int) -> list[list[Record]]:
 
 
 class Cut:
-    """A job over one cut; each of its runs continues after the last one."""
+    """A job over one cut of the stream. Each run continues after the previous one."""
 
     def __init__(self, spark: SparkSession, directory: Path, backend: str) -> None:
         self.spark, self.directory, self.backend = spark, directory, backend

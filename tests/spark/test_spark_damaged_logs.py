@@ -1,4 +1,4 @@
-"""A damaged Spark log of a job: the start names the file and the repair, and the repair loses nothing."""
+"""If Spark's log of a job is damaged, the error at the start names the file and the repair, which loses nothing."""
 
 from __future__ import annotations
 

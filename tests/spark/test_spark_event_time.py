@@ -1,4 +1,4 @@
-"""Event time on Spark: watermarks of earlier epochs, windows that fire by them, and chained operators."""
+"""Event time on Spark: watermarks of earlier epochs, the windows that they fire, and chained operators."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ModelWindows:
         self.sums: dict[tuple[str, int], int] = {}
 
     def add(self, key: str, at: int, value: int, watermark: int) -> bool:
-        """Add a record; returns whether it is late."""
+        """Add a record. Return whether it is late."""
         until = at - at % self.size + self.size
         if until - 1 <= watermark:
             return False
@@ -78,7 +78,7 @@ class ModelWindows:
 
 
 def modelled(batches: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The output of windows, of windows of these and of all records, and late records, without order."""
+    """The expected output of windows, of windows over these and all records, and late records, without order."""
     inner, outer = map(ModelWindows, SIZES)
     watermark, largest = MIN_TIMESTAMP, MIN_TIMESTAMP
     first, second, late = [], [], []
@@ -88,7 +88,7 @@ def modelled(batches: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any],
         late += [record for record in batch if not inner.add(*record, watermark)]
         largest = max([largest, *(at for _, at, _ in batch)])
         before, watermark = watermark, largest - BOUND - 1
-        # What the records have made due fires behind them, in an epoch of its own.
+        # Windows that the records made due fire after the records, in the next epoch.
         for key, until, total in inner.fired(watermark):
             first.append((key, until, total))
             assert outer.add(key, until - 1, total, before), "what a window emits is on time for the next"
@@ -111,7 +111,7 @@ def as_totals(frame: DataFrame) -> DataFrame:
 
 
 class Job:
-    """Windows, windows of their output and of all records, and late records, each with a sink."""
+    """Windows, windows over their output and over all records, and late records. Each has a sink."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
@@ -141,14 +141,14 @@ class Job:
         return reader.json(str(self.directory / "source"))
 
     def run(self, batches: Sequence[Sequence[Record]]) -> Mapping[str, int]:
-        """Run until all batches are processed, each file once over all runs; returns the watermarks."""
+        """Run until all batches are processed, each file once over all runs. Return the watermarks."""
         rows = [[{"k": k, "at": at, "v": v} for k, at, v in batch] for batch in batches]
         write_batches(self.directory, rows)
         env = self.environment()
         events = env.from_dataframe(self.source()).assign_timestamps_and_watermarks(strategy())
         windows = events.key_by("k").window(TumblingEventTimeWindows.of(SIZES[0])).side_output_late_data(LATE)
         totals = windows.process(Total("v"), uid="inner", schema=TOTALS)
-        # The records of the batch are before those that belong before the watermark.
+        # The records of the batch come before the output of windows that belongs before the watermark.
         all_of_it = events.transform_dataframe(as_totals).union(totals)
         of_totals = all_of_it.key_by("k").window(TumblingEventTimeWindows.of(SIZES[1]))
         totals.transform_dataframe(self.shown).sink_to(self.sinks[0], uid="first")
@@ -174,14 +174,14 @@ def test_windows_and_chained_windows_fire_by_the_watermarks_of_earlier_epochs_ac
     job = Job(spark, tmp_path)
     job.run(BATCHES[:3])
     assert job.results() == modelled(BATCHES[:3])
-    # The watermark of the next epoch, by which windows fire and a record is late, is known only from the checkpoint.
+    # Only the checkpoint has the watermark of the next epoch, by which windows fire and records are late.
     job.run(BATCHES[:4])
     assert job.results() == modelled(BATCHES[:4])
     largest = max(at for batch in BATCHES for _, at, _ in batch)
     assert job.run(BATCHES) == dict.fromkeys(("source", "inner", "outer"), largest - BOUND - 1)
     assert job.results() == (first, second, late)
     assert job.columns == {("k", "until", "total")}
-    # One for each batch, which fires what is due too, and one behind the last of a run if that has made anything due.
+    # One epoch for each batch, and one more at the end of a run if its last batch made windows due.
     ends = [modelled(BATCHES[:count])[:2] != modelled(BATCHES[: count - 1])[:2] for count in (3, 4, 5)]
     assert job.epochs == len(BATCHES) + sum(ends)
 
@@ -241,13 +241,13 @@ def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkS
         assert tag is FUTURE_RECORDS
         assert set_aside.dtypes == on_time.dtypes
         assert times_in(set_aside) == ahead
-        # What has no timestamp is not in the future.
+        # A record without timestamp is not in the future.
         expected = [(1500, "source-0"), (None, "source-0")]
         assert [row[:2] for row in times_in(on_time)] == expected[len(ahead) :]
 
 
 def timed(frame: DataFrame, strategy: WatermarkStrategy[Any]) -> tuple[EventTimeColumn, TimestampsNode, UnionNode]:
-    """The graph's column with timestamps of a source united with another; and both nodes."""
+    """The graph's event-time column, a node with timestamps, and the union of its source with another one."""
     graph = StreamGraph()
     source = DataStream(graph, graph.add(SourceNode(frame, "source-0")))
     events = source.assign_timestamps_and_watermarks(strategy)

@@ -1,7 +1,7 @@
-"""Checkpoints that Spark 3.5, 4.1 and 4.3 have written, read as tables and imported.
+"""Checkpoints that Spark 3.5, 4.1 and 4.3 have written are read as tables and imported.
 
-`tests/golden/spark_checkpoints/write_spark_checkpoints.py` has the queries. All have read the same rows, and were moved
-since.
+The queries are in `tests/golden/spark_checkpoints/write_spark_checkpoints.py`. All have read the same rows, and the
+directories were moved afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSIONS = ("3.5", "4.1", "4.3")
 CENTURY_MS = 100 * 365 * 86_400_000
 
 ROWS = {"a": [(3_000, 1), (9_999, 2), (25_000, 4)], "b": [(12_000, 3), (26_000, 5)], "c": [(27_000, 6)]}
-"""What was read: timestamps and numbers by key. The watermark is 22,000 in the end."""
+"""The input rows: timestamps and numbers by key. The final watermark is 22,000."""
 
 _WINDOW = {"start": 20_000, "end": 30_000}
 _LEFT = [(4, "a", 25_000), (3, "b", 12_000), (5, "b", 26_000), (6, "c", 27_000)]
@@ -77,7 +77,7 @@ TABLES: dict[str, Mapping[str, list[Any]]] = {
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with the checkpoints of one version."""
+    """The directory with the checkpoints of one Spark version."""
     place = tmp_path_factory.mktemp("checkpoints") / request.param
     with tarfile.open(GOLDEN / f"{request.param}.tar.gz") as archive:
         archive.extractall(place, filter="data")
@@ -85,7 +85,7 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def plain(value: Any) -> Any:
-    """A value without Spark's classes; times are milliseconds."""
+    """A value without Spark's classes. Times are milliseconds."""
     if isinstance(value, datetime.datetime):
         return round(value.astimezone(datetime.timezone.utc).timestamp() * 1000)
     if isinstance(value, dict):
@@ -144,7 +144,7 @@ def test_sums_and_many_types_are_tables(spark: SparkSession, checkpoints: Path) 
         sums = {k: sum(x for _, x in rows) for k, rows in ROWS.items()}
         assert found == {k: [*[k for _ in before], sums[k], sums[k], len(ROWS[k])] for k in ROWS}
     for name in ("types-hdfs", "types-rocksdb"):
-        # What was before the watermark has gone.
+        # Rows before the watermark were removed.
         found = {row.key.text: row for row in SparkCheckpoint(spark, checkpoints / name).table().collect()}
         assert set(found) == set(ROWS)
         key, value = found["b"].key.asDict(), found["b"].value
@@ -203,7 +203,7 @@ def test_processors_are_imported(
         (k, x, t) for k, rows in ROWS.items() for t, x in rows
     }
     if has_ttl:
-        # Values expire when they would have expired on Spark.
+        # Values expire at the time at which they would have expired on Spark.
         stored = {row.key.k: row.value.ttlExpirationMs for row in checkpoint.table("count").collect()}
         assert {one.key: one.last_access_ms + CENTURY_MS for one in entries("count")} == stored
         assert {one.last_access_ms for one in entries("times")} == {stored["a"] - CENTURY_MS}

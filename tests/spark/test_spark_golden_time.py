@@ -1,6 +1,6 @@
-"""Flink's traces of event time on Spark, many in one query: each output is equal in order.
+"""Flink's event-time traces on Spark, many in one query: each output has the same rows in the same order.
 
-The backends take turns: `tests.local.test_golden_jobs` plays all traces on each of them.
+The backends alternate. `tests.local.test_golden_jobs` plays all traces on each of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 GROUPS = sorted(path.stem for path in GOLDEN.glob("*.json"))
 TOGETHER = 8
-"""At most so many traces, of about as many epochs each, are one query."""
+"""The most traces in one query. All of them have a similar number of epochs."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,14 +43,14 @@ def _by_value() -> Iterator[None]:
 
 
 class Swallow(KeyedProcessFunction[Any, Any, Any]):
-    """Reads the rows that advance time."""
+    """Reads the rows that advance time, and emits nothing."""
 
     def process_element(self, value: Any, context: Any) -> None: ...
 
 
 @define
 class Trace:
-    """One trace as a part of a job: its sources and its sinks."""
+    """One trace as a part of a job, with its own sources and sinks."""
 
     scenario: Given
     number: int
@@ -60,7 +60,7 @@ class Trace:
     clocks: list[DataStream] = field(factory=list)
 
     def source(self, name: str, schema: str) -> DataStream:
-        """A stream that the trace plays: its records without the rows that advance time."""
+        """A stream of the trace: its records, without the rows that advance time."""
         self.inputs.append(int(name))
         strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("moves")
         frame = self.play.frame(f"{self.number}-{name}")
@@ -77,7 +77,7 @@ class Trace:
         stream.sink_to(self.sinks[name], uid=f"{self.number}-{name}")
 
     def outputs(self) -> dict[str, list[Any]]:
-        """The rows of each output that the trace or the job has."""
+        """The rows of each output that the trace expects or that the job has."""
         entries = self.scenario["expected"]
         found = {}
         for name, sink in self.sinks.items():
@@ -93,7 +93,7 @@ def only_moves(rows: DataFrame) -> DataFrame:
 
 
 def records_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The records with their timestamps, without advancing time."""
+    """The records with their timestamps, which do not advance time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     parts = zip((F.col("ts"), F.lit(None), F.lit(None), F.lit(False)), TIME_TYPE.fields, strict=True)
@@ -143,7 +143,7 @@ class Play:
 
 
 def chosen() -> Sequence[Given]:
-    """The shortest trace of each file, or all with ``STATEBACKEND_FUZZ=all``: epochs are slow."""
+    """The shortest trace of each file, or all with ``STATEBACKEND_FUZZ=all``, because epochs are slow."""
     playable = {group: [one for one in scenarios(group) if is_playable(one)] for group in GROUPS}
     if os.environ.get("STATEBACKEND_FUZZ") == "all":
         return [one for played in playable.values() for one in played]
@@ -156,7 +156,7 @@ def length_of(scenario: Given) -> int:
 
 
 def groups() -> Iterator[tuple[str, list[Given]]]:
-    """The traces that are played together, each a test of that name; idle epochs are played too."""
+    """The traces that run in one query, with the name of their test. Epochs without rows are played too."""
     group: list[Given] = []
     for one in sorted(chosen(), key=length_of):
         if group and (len(group) == TOGETHER or length_of(one) > 2 * length_of(group[0])):

@@ -1,4 +1,4 @@
-"""Spark jobs with several sources, sinks and side outputs: operators run once, each row is once in each sink."""
+"""Spark jobs with several sources, sinks and side outputs run each operator once, and each sink gets each row once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOTALS = "shop string, amount int, total bigint"
 
 
 class Totals(KeyedProcessFunction[str, Any, Any]):
-    """Emits ``(shop, amount, total so far)``; large amounts go to a side output too."""
+    """Emits ``(shop, amount, total so far)``. Large amounts go to a side output too."""
 
     def open(self, context: Any) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", int, default=0))
@@ -75,7 +75,7 @@ class Place:
         self.show(batches)
 
     def show(self, batches: int) -> None:
-        """Make so many files of each source visible."""
+        """Make this many files of each source visible."""
         write_batches(self.directory / "sales", SALES_BATCHES[:batches])
         write_batches(self.directory / "returns", RETURNS_BATCHES[:batches])
 
@@ -91,7 +91,7 @@ class Place:
         return SparkStreamEnvironment(self.spark, job_dir=self.directory / job, local_state_directory=local, **options)
 
     def run(self, totals_sink: Any, large_sink: Any, **execute: Any) -> Any:
-        """Another operator sums large sales and all returns."""
+        """A second operator sums large sales and all returns."""
         environment = self.environment()
         sales = environment.from_dataframe(self.stream("sales", SALES), uid="sales")
         returns = environment.from_dataframe(self.stream("returns", RETURNS), uid="returns")
@@ -112,7 +112,7 @@ def build(sales: Any, returns: Any, totals_sink: Any, large_sink: Any) -> None:
 
 
 def _amounts(rows: Any) -> Any:
-    """Of a frame on Spark, of a record in the local runtime."""
+    """Select from a frame on Spark, or from a record in the local runtime."""
     if hasattr(rows, "select"):
         return rows.where("sold.at > 0 AND sold.why = 'it is large'").select("amount", "shop")
     shop, amount, _ = rows
@@ -214,7 +214,7 @@ def test_a_stream_may_have_several_readers_and_a_frame_given_twice_is_one_source
     counted = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
     grouped = environment.from_dataframe(frame).union(sales).key_by("amount")
     grouped.process(Totals(), uid="by amount", schema=TOTALS).sink_to(again, uid="again")
-    # The first operator runs in the plan of the second, which is kept.
+    # The first operator runs in the plan of the second one, which is cached.
     chained = counted.key_by("shop").process(Totals(), uid="chained", schema=TOTALS, order_by="total")
     twice = (memory_sink(), memory_sink())
     chained.sink_to(twice[0], uid="once")

@@ -1,4 +1,4 @@
-"""Standby drivers: one is paused for too long, one is killed, and the last one finishes the job."""
+"""Three drivers of one job: one is paused too long, one is killed, and the last one finishes the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SESSION_TIMEOUT_S = 120.0
-"""So long that none ends by itself, however busy the machine is: the test removes the nodes of two of them."""
+"""No session expires by itself even on a busy machine. The test removes the nodes of two sessions."""
 
 LEADERS = "/words/rocksdb/leaders"
 
@@ -31,7 +31,7 @@ LEADERS = "/words/rocksdb/leaders"
 class Driver:
     """A driver that leads the job or waits as standby, and reports each checkpoint that it completes.
 
-    It waits after so many epochs until it is released.
+    After ``held_from`` epochs it waits until it is released.
     """
 
     def __init__(self, work: Path, server: ZooKeeperServer, number: int, held_from: int) -> None:
@@ -56,16 +56,16 @@ class Driver:
         self.events = open(reading, encoding="ascii")  # noqa: SIM115
 
     def completed(self) -> Iterator[int]:
-        """The number of epochs, at each completion by this driver."""
+        """The number of completed epochs, at each checkpoint of this driver."""
         for line in self.events:
             yield int(line.rpartition(" ")[2])
 
     def end(self) -> int:
-        """The exit of the driver."""
+        """The exit status of the driver."""
         return self.process.wait(timeout=GIVE_UP_S)
 
     def close(self) -> None:
-        """End it in any state."""
+        """End the driver in any state."""
         self.process.kill()
         self.process.wait(timeout=GIVE_UP_S)
         self.hold.let_go()
@@ -79,17 +79,17 @@ def test_with_standby_drivers_a_paused_driver_completes_nothing_and_a_killed_one
     with ExitStack() as stack:
         drivers: list[Driver] = []
         for number in range(3):
-            # Whoever is to be hit must not be at the end before; the first one gets no further than its second epoch.
+            # A driver must not end before it is paused or killed. So the first driver waits after its second epoch.
             drivers.append(Driver(tmp_path, zookeeper_server, number, held_from=4 if number else 2))
             stack.callback(drivers[-1].close)
             if number == 0:
-                # The first one leads; where it is then when it is paused is up to chance.
+                # The first driver leads. It is paused at a random step.
                 next(drivers[0].completed())
                 drivers[0].process.send_signal(signal.SIGSTOP)
                 zookeeper_server.remove_node(zookeeper_server.leading_node(LEADERS))
         paused, *others = drivers
         events = {driver: driver.completed() for driver in others}
-        # Whichever of the two leads now is killed behind its first epoch, and the other one ends the job.
+        # One of the other two leads now. It is killed after its first epoch, and the other one finishes the job.
         killed = first_to_complete(events)
         its_node = zookeeper_server.leading_node(LEADERS)
         killed.process.send_signal(signal.SIGKILL)
@@ -117,7 +117,7 @@ def first_to_complete(events: dict[Driver, Iterator[int]]) -> Driver:
 
 
 def check_nothing_is_left(job: Path, server: ZooKeeperServer) -> None:
-    """Check by another start that the job is intact, with the files of one driver only."""
+    """Start the job again to check that it is intact and has the files of only one driver."""
     services = ZooKeeperHighAvailability(server.hosts, "/words", session_timeout_s=SESSION_TIMEOUT_S)
     file_system = CheckpointFileSystem.from_uri(job)
     assert len(file_system.list_directories("drivers")) >= 1

@@ -1,4 +1,4 @@
-"""Jobs on a real Spark session: epochs, replays, restarts, savepoints, and what is rejected."""
+"""Jobs on a real Spark session: epochs, replays, restarts, savepoints, and rejected definitions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FIRST, SECOND, THIRD = [("a", 1), ("b", 2), ("a", 3)], [("c", 5), ("a", 7)], [("
 
 @pytest.fixture
 def word_count(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCount:
-    """A directory whose source has one file, for tests that need a job with state."""
+    """A job directory whose source has one file, for tests that need a job with state."""
     place = WordCount(spark, tmp_path)
     place.add_batch([*FIRST, *SECOND, *THIRD])
     return place
@@ -78,7 +78,7 @@ def word_count(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCoun
 
 @pytest.fixture
 def word_count_of_three(spark: SparkSession, tmp_path: Path, _by_value: None) -> WordCount:
-    """A directory with the same rows in three files, for a job of three epochs."""
+    """A job directory with the same rows in three files, for a job of three epochs."""
     place = WordCount(spark, tmp_path)
     for rows in (FIRST, SECOND, THIRD):
         place.add_batch(rows)
@@ -122,7 +122,7 @@ def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
         word_count_of_three.run(crashing_once(output, moment, 1), backend=backend)
     job = word_count_of_three.run(output, backend=backend)
     assert job.last_completed_epoch == 2
-    # Before the checkpoint the epoch is processed again, after it the replay is recognised and skipped.
+    # Before the checkpoint, the epoch is processed again. After it, the replay is recognised and skipped.
     assert [epoch.epoch_id for epoch in job.epochs] == ([1, 2] if moment == "stage" else [2])
     written = word_count_of_three.spark.read.parquet(str(word_count_of_three.directory / "out"))
     assert sorted((row.word, row.times, row.total) for row in written.collect()) == word_count_of_three.expected()
@@ -148,7 +148,7 @@ def test_a_savepoint_starts_a_new_job_with_another_schema_backend_and_parallelis
         parallelism=3,
         execute={"from_savepoint": word_count.directory / "savepoint"},
     )
-    # Only the new file is read: the savepoint carries the position of the source.
+    # Only the new file is read, because the savepoint has the position of the source.
     assert rows_of(sink) == [("a", 4, 111), ("d", 1, 1)]
     states = {state.state_name: state for state in upgraded.restore_report()}
     assert states["seen"].entries_migrated == 3
@@ -158,7 +158,7 @@ def test_a_savepoint_starts_a_new_job_with_another_schema_backend_and_parallelis
     assert str(job.restore_report()) == "no state was restored"
     rules = {(issue.path, issue.rule) for issue in states["seen"].compatibility.issues}
     assert {(".sum_of_numbers", "field-renamed"), (".label", "field-added")} <= rules
-    # The directory can be continued with the same arguments, as a supervisor would do.
+    # The job directory can be continued with the same arguments, as a supervisor would do.
     word_count.add_batch([("a", 1)])
     again = memory_sink()
     word_count.run(
@@ -290,7 +290,7 @@ def test_a_missing_truncated_or_changed_state_file_is_named_and_nothing_is_lost(
     file = next((word_count.directory / "job" / "shared").rglob("*.sst"))
     content = file.read_bytes()
     word_count.add_batch([("a", 1), ("b", 1), ("c", 1)])
-    # The local copy of the state would do, but the checkpoint is what the next one builds on.
+    # The local copy of the state would be enough, but the next checkpoint builds on this one.
     file.unlink()
     with pytest.raises(MissingFileError, match=file.name):
         word_count.run(memory_sink())
@@ -362,7 +362,7 @@ def test_chained_operators_keep_separate_state(word_count: WordCount) -> None:
         sink
     )
     environment.execute("chain", trigger={"availableNow": True}).await_termination()
-    # Three words were seen a first time, two a second time, two a third time.
+    # Three words occurred for the first time, two for the second time, two for the third time.
     assert Counter(row.times for row in sink.rows) == {10: 3, 20: 2, 30: 2}
     assert max(row["count"] for row in sink.rows if row.times == 20) == 2
 
@@ -409,7 +409,7 @@ def test_a_continued_directory_is_checked_against_its_own_checkpoint_and_not_its
     again = {"from_savepoint": savepoint}
     word_count.add_batch([("a", 1)])
     word_count.run(memory_sink(), CountWordsUpgraded(), job="new", execute=again)
-    # The first version fits the savepoint, but not what the second has made of it since.
+    # The first version is compatible with the savepoint, but not with the state that the second version wrote.
     with pytest.raises(StateMigrationException, match=r"operator 'words'.*nothing was changed"):
         word_count.run(memory_sink(), job="new", execute=again)
     with pytest.raises(JobRestoreError, match="written by the backend 'rocksdb'"):
@@ -497,7 +497,7 @@ def test_local_state_is_in_a_directory_of_the_user_by_default(
 
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    # As another user has left it: closed to us.
+    # As if another user had created it, without permission for this one.
     (tmp_path / "tmp" / "statebackend").mkdir(mode=0o500)
     sink = memory_sink()
     environment_of_job = environment.SparkStreamEnvironment(word_count.spark, job_dir=tmp_path / "job")
@@ -557,7 +557,7 @@ class HandledWithNumber:
 
 
 class CountWordsPerSubtask(CountWords):
-    """Keeps operator state of each mode, with the schema of ``handled``."""
+    """Stores operator state of each mode, with the schema of ``handled``."""
 
     handled: type = Handled
 
@@ -597,7 +597,7 @@ def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three
     job = word_count_of_three.run(output, CountWordsPerSubtask())
     savepoint = word_count_of_three.directory / "savepoint"
     report = job.savepoint(savepoint)
-    # Seven rows: a replayed epoch did not add its rows twice.
+    # There are seven rows, so the replayed epoch did not add its rows twice.
     assert report.operator_state_rows == {"words": {"words": 7, "indexes": 2, "limits": 2}}
 
     def check(function: KeyedProcessFunction[Any, Any, Any]) -> Any:
@@ -628,7 +628,7 @@ def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three
     rows = upgraded.savepoint(word_count_of_three.directory / "upgraded savepoint").operator_state_rows
     assert rows == {"words": {"words": 8, "indexes": 3, "limits": 3}}
 
-    # In this process, from what Spark has left.
+    # The local runtime continues from the savepoint that the job on Spark took.
     class Tell(CountWordsPerSubtaskUpgraded):
         def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
             yield sorted(record.word for record in self.words.get()), dict(self.limits.items())

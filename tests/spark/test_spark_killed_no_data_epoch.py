@@ -1,4 +1,4 @@
-"""A driver killed in a no-data epoch: the replay has the same time, and output is visible once."""
+"""A driver is killed in a no-data epoch: the replay has the same time, and output becomes visible once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parent / "programs" / "fire_timers.py"
 
 
 def run(work: Path, *moment: str) -> int:
-    """Run a driver to its end; returns its exit."""
+    """Run a driver to its end, and return its exit status."""
     with (work / "log").open("ab") as log:
         command = [sys.executable, str(PROGRAM), str(work), *moment]
         ended = subprocess.run(command, env=ENVIRONMENT, stdout=log, stderr=log, check=False, timeout=GIVE_UP_S)
@@ -49,7 +49,7 @@ def test_a_no_data_epoch_with_a_killed_driver_is_replayed_at_its_time_and_visibl
     assert visible(tmp_path) == []
     assert json.loads(opened.read_text())["processing_time_ms"] == rows[0][2]  # type: ignore[has-type]
 
-    # In the same epoch again, which is durable this time.
+    # The driver is killed in the same epoch again, but now its checkpoint is durable.
     assert run(tmp_path, "commit") == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert attempts(tmp_path) == [[1, rows], [1, rows]]  # type: ignore[has-type]
     assert visible(tmp_path) == []

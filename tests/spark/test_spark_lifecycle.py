@@ -1,4 +1,4 @@
-"""setup() and teardown() in Spark's workers, which serve many tasks, epochs and runs."""
+"""Workers of Spark call setup() and teardown(), and serve many tasks, epochs and runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Connecting(KeyedProcessFunction[str, Any, Any]):
-    """Records its calls with their process, and emits the output of its connection."""
+    """Records its calls with their process, and emits whether its connection is closed."""
 
     def __init__(self, calls: Path, run: str, failing: bool = False) -> None:
         self.calls = str(calls)
@@ -45,7 +45,7 @@ class Connecting(KeyedProcessFunction[str, Any, Any]):
         self._write("setup")
         if self.failing:
             raise ConnectionError("nobody is there")
-        # What cannot be pickled.
+        # An attribute that cannot be pickled.
         self.connection = open(os.devnull)  # noqa: SIM115
 
     def open(self, context: RuntimeContext) -> None:
@@ -113,7 +113,7 @@ def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkS
 
 
 class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
-    """Declares its states in the class body; counts as `CountWords` of `spark_job_fixture`."""
+    """Declares its states in the class body, and counts like `CountWords` of `spark_job_fixture`."""
 
     times = ValueStateDescriptor("times", int, default=0)
     total = ReducingStateDescriptor("total", int.__add__, int)

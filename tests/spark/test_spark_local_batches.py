@@ -1,4 +1,4 @@
-"""Batches of Arrow that the driver reads from a DataFrame, and their values in Python."""
+"""The driver reads Arrow batches of a DataFrame, and their values in Python."""
 
 from __future__ import annotations
 

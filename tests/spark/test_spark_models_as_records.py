@@ -1,4 +1,4 @@
-"""pydantic models and msgspec structs as state of a Spark job, in place of an attrs class."""
+"""A Spark job stores pydantic models and msgspec structs instead of attrs classes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SeenStruct(msgspec.Struct):
 
 
 class CountRecords(CountWords):
-    """Counts as `CountWords` does, in records of another class of that name."""
+    """Counts like the `CountWords` of other tests, with another class of the same name as record."""
 
     def __init__(self, record_class: Any) -> None:
         self.record_class = record_class
@@ -64,7 +64,7 @@ class CountRecords(CountWords):
 
 @pytest.fixture
 def struct_class(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
-    """A struct in a module that workers import, because msgspec defines its layout at creation."""
+    """A struct in a module that workers import, because msgspec defines its layout when the class is created."""
     file = tmp_path / "module_of_the_struct_seen.py"
     file.write_text(SEEN_STRUCT)
     spark.sparkContext.addPyFile(str(file))

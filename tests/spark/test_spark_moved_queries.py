@@ -1,4 +1,4 @@
-"""Spark queries that one of our jobs continues from their checkpoints, by a plan and a savepoint."""
+"""Our jobs continue Spark queries from their checkpoints, by a plan and a savepoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Query:
-    """A query whose source grows by a file for each batch, and its checkpoint directory."""
+    """A query whose source grows by one file per batch, and its checkpoint directory."""
 
     def __init__(self, spark: SparkSession, directory: Path, provider: str = ROCKSDB) -> None:
         self.spark = spark
@@ -71,7 +71,7 @@ class Query:
         return timed.withWatermark("ts", "5 seconds")
 
     def run(self, frame: DataFrame) -> None:
-        """Run the query over the present files."""
+        """Run the query over the existing files."""
         from statebackend.spark.session import configured
 
         def take(rows: DataFrame, batch_id: int) -> None:
@@ -95,7 +95,7 @@ class Query:
 
 HALVES: list[list[list[Row]]] = [
     [[("a", 3_000), ("a", 9_999), ("b", 12_000)], [("a", 25_000), ("b", 26_000)]],
-    # What is before 21 s is late for Spark and for us.
+    # Records before 21 s are late, on Spark and here.
     [[("a", 19_999), ("a", 21_001), ("b", 29_999)], [("b", 34_999), ("c", 61_000)], [("a", 100_000)]],
 ]
 
@@ -150,7 +150,7 @@ class Unique(KeyedProcessFunction[str, Any, Any]):
 
 
 class UniqueForAWhile(Unique):
-    """Forgets a key five seconds of event time after its first record."""
+    """Emits the first record of each key, and forgets the key five seconds of event time after it."""
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int]]:
         for row in super().process_element(value, context):
@@ -184,7 +184,7 @@ def test_duplicates_that_spark_has_seen_are_dropped_by_our_job(
     half = shutil.copytree(query.checkpoint, tmp_path / "half")
     of_half = list(query.rows)
     query.add([("a", 9_001), ("c", 9_002), ("d", 10_000)], [("d", 11_000), ("c", 19_000)])
-    # Spark forgets "c" after the records of the batch at whose watermark it expires.
+    # "c" expires at the watermark of this batch. Spark removes it after the batch's records.
     query.add([("e", 20_000)], [("c", 30_000)])
     query.run(unique())
 
@@ -226,7 +226,7 @@ def test_both_sides_of_a_join_are_tables(spark: SparkSession, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def checkpoint_of_one_key(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint of a query that has seen one record, for tests that copy it."""
+    """The checkpoint of a query with one record, for tests that copy it."""
     query = Query(spark, tmp_path_factory.mktemp("one_key"), HDFS)
     query.add([("a", 1_000)])
     query.run(query.stream().drop("ts").dropDuplicates(["k"]))
@@ -359,7 +359,7 @@ def test_the_tutorial_moves_its_query(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("orders", "job", "statebackend_plan"):
-        # They are gone again after the test.
+        # monkeypatch removes these modules after the test.
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         del sys.modules[name]
     [look] = [one for one in blocks if "createOrReplaceTempView" in one]
@@ -443,7 +443,7 @@ def test_the_commands_reject_operations_that_a_spark_checkpoint_does_not_support
     assert "is the checkpoint directory of a query of Spark" in capsys.readouterr().err
     assert main(["import", str(tmp_path / "query"), str(tmp_path / "new"), "--job", "job:build"]) == MISUSED
     assert "is a checkpoint of Spark: pass --plan" in capsys.readouterr().err.replace("\n", " ")
-    # Options that would have no effect are errors.
+    # Options without effect are errors.
     for option in (["--allow-loss"], ["--scratch", str(tmp_path)], ["--moved", "/old=/new"]):
         assert main(["import", str(tmp_path / "query"), str(tmp_path / "new"), "--plan", "plan.py", *option]) == MISUSED
         assert "--moved, --allow-loss or --scratch" in " ".join(capsys.readouterr().err.split())

@@ -1,4 +1,4 @@
-"""No-data epochs on Spark: idle streams and sources, drained jobs, and functions that fail at a timer."""
+"""No-data epochs on Spark: idle streams and sources, drained jobs, and functions that fail in a timer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ pytestmark = pytest.mark.spark
 FIRED = "k string, timer bigint, at bigint"
 AHEAD: OutputTag[Any] = OutputTag("ahead", SCHEMA)
 GIVE_UP_S = 900
-"""What does not come must not hang the tests for ever; how busy the machine is does not matter at this length."""
+"""Limits the wait for an event that never comes. A busy machine does not reach it."""
 
 
 class Alarm(KeyedProcessFunction[Any, Any, Any]):
-    """Emits key, timer and clock a given time after a record, once for each record."""
+    """Emits key, timer and clock once for each record, some time after it."""
 
     def __init__(self, delay_ms: int, fails: bool = False) -> None:
         self.delay_ms, self.fails = delay_ms, fails
@@ -69,7 +69,7 @@ class Telling(MemorySink):
             self.has_rows.set()
 
     def wait_for_rows(self, job: SparkJob) -> None:
-        """Wait until there are rows; a job that ends before is an error."""
+        """Wait until there are rows. Fail if the job ends before."""
 
         def wait_for_the_end() -> None:
             with contextlib.suppress(Exception):
@@ -151,7 +151,7 @@ def test_an_idle_source_does_not_delay_the_watermark_of_an_idle_stream(place: Pl
     sink.wait_for_rows(job)
     job.stop()
     assert rows_of(sink) == [("a", 0, 1)]
-    # One for the silence, which is in its checkpoint, unless the batch came so late; and one for what is due then.
+    # If the batch was not late, one no-data epoch records that the source is idle. One more fires the due windows.
     assert [one.has_batch for one in job.epochs] in ([True, False, False], [True, False])
     assert job.watermarks()["sums"] == 34
 
@@ -220,7 +220,7 @@ def test_a_function_that_fails_at_a_timer_ends_an_idle_job_like_a_busy_one(place
         job.await_termination(GIVE_UP_S)
     assert not job.query.isActive
     assert job.last_completed_epoch == 0
-    # The directory is free, and the epoch is processed again first.
+    # The job directory is released, and the next job first processes the epoch again.
     sink = Telling()
     job = place.alarms(sink, 200)
     sink.wait_for_rows(job)

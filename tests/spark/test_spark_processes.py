@@ -38,11 +38,11 @@ WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 FILES = 6
 ROWS_PER_FILE = 40
 GIVE_UP_S = 1800
-"""A driver that hangs must not hang the tests for ever; how busy the machine is does not matter at this length."""
+"""Limits the wait for a driver that hangs. A busy machine does not reach it."""
 
 
 def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, int]]:
-    """Write the files, and those that arrive later; returns the expected output of all, sorted."""
+    """Write the files, and those that arrive later. Return the sorted output that is expected of all."""
     for directory in ("source", "later"):
         (work / directory).mkdir()
     times: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, 
 
 
 class Hold:
-    """Pauses the jobs of a driver after so many epochs, until it is released."""
+    """Pauses the jobs of a driver after a number of epochs, until it is released."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -76,14 +76,14 @@ class Hold:
             os.close(self._reading)
 
     def let_go(self) -> None:
-        """May be called again."""
+        """Release the jobs. Later calls do nothing."""
         writing, self._writing = self._writing, -1
         if writing >= 0:
             os.close(writing)
 
 
 def start(work: Path, log: IO[bytes], *options: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a driver; its additional environment starts with the number of an inherited pipe."""
+    """Start a driver. Its additional environment starts with the number of an inherited pipe."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(work), *options],
         env={**ENVIRONMENT, **environment},
@@ -103,10 +103,10 @@ def signal_at_epoch(
     goes_on: bool,
     has_noticed: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Start a driver, and signal it when each of its jobs has completed that many epochs; returns its exit.
+    """Start a driver, signal it when each of its jobs has completed that many epochs, and return its exit status.
 
-    The jobs pause there until the driver ``has_noticed``. If it ``goes_on`` they pause after the next epoch, so that
-    the signal hits them at any step before, however late it is.
+    The jobs pause there until ``has_noticed`` returns true for the driver. With ``goes_on``, they pause one epoch
+    later, so that a signal hits them at any step before.
     """
     hold = Hold(epoch + goes_on)
     reading, writing = os.pipe()
@@ -118,7 +118,7 @@ def signal_at_epoch(
                 driver = start(work, log, backends, CHECKPOINT_EVENTS=str(writing), CHECKPOINT_HELD=held)
             finally:
                 os.close(writing)
-        # Without any more lines the driver is at its end, and nobody holds the pipe.
+        # The loop also ends when the driver ends, because then no process holds the pipe.
         for line in events:
             backend, _, completed = line.partition(" ")
             if int(completed) >= epoch:
@@ -141,13 +141,13 @@ def written(work: Path, *directories: str) -> list[tuple[str, int, int]]:
 
 
 def completed_epochs(job: Path) -> int:
-    """The number of epochs that have, or had, a checkpoint."""
+    """The highest number of epochs that completed a checkpoint, whether or not it still exists."""
     names = [path.parent.name for path in (job / "checkpoints").glob("chk-*/_metadata")]
     return max((int(name.removeprefix("chk-")) + 1 for name in names), default=0)
 
 
 def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSystem) -> list[dict[str, list[Any]]]:
-    """The rows of each operator state, decoded, by subtask."""
+    """The decoded rows of each operator state, by subtask."""
     [operator] = metadata.operators
     found = []
     for subtask in operator.subtasks:
@@ -167,7 +167,7 @@ def decoded(part: StatePart, file_system: CheckpointFileSystem) -> Iterator[Any]
 
 
 def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epochs: range) -> None:
-    """Check that one subtask handled each number once, that counts sum up, and that all have the same names."""
+    """Check that one subtask handled each number once, that each has one count, and that all have the same names."""
     assert sorted(number for subtask in found for number in subtask["handled"]) == list(numbers)
     assert [len(subtask["counts"]) for subtask in found] == [1] * len(found)
     assert [subtask["counts"][0][0] for subtask in found] == list(range(len(found)))
@@ -176,9 +176,9 @@ def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epoc
 
 
 def check_job_at_its_end(job: Path) -> int:
-    """Check that operator state matches the input; returns the number of epochs."""
+    """Check that operator state matches the input. Return the number of epochs."""
     epochs = completed_epochs(job)
-    # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
+    # Spark logs the files of a batch before the batch itself. After a kill between the two, two files become one epoch.
     assert FILES // 2 < epochs <= FILES
     file_system = CheckpointFileSystem.from_uri(job)
     metadata = DirectoryPointers(file_system).find().newest()
@@ -194,7 +194,7 @@ def says(log: Path, words: str) -> bool:
 
 
 def check_ctrl_c_output(printed: str) -> None:
-    # Before the first line of ours are those with which Spark begins.
+    # The lines before ours come from Spark.
     ours = printed[re.search("stopp(ing|ed): ", printed).start() :].splitlines()
     [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
     assert re.match(r"stopped: epoch \d is complete, and the same program continues from there", outcome)
@@ -203,16 +203,16 @@ def check_ctrl_c_output(printed: str) -> None:
 
 
 def check_rescaled_job(work: Path, epochs: int) -> None:
-    """Check the savepoint of the first job, and that of its rescaled successor."""
+    """Check the savepoint of the first job, and the savepoint of its rescaled successor."""
     file_system, metadata = read_savepoint(work / "savepoint")
     check_operator_state(operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs))
     file_system, metadata = read_savepoint(work / "rescaled-savepoint")
     found = operator_state(metadata, file_system)
-    # Two files may become one epoch.
+    # Two files may have become one epoch.
     last = metadata.checkpoint_id + 1
     assert epochs < last <= epochs + 2
     check_operator_state(found, range((FILES + 2) * ROWS_PER_FILE), range(last))
-    # What was handled before was dealt out evenly; what was counted stayed with the subtask of the same index.
+    # The handled numbers were distributed evenly. The counts stayed with the subtask of the same index.
     before = [sum(number < FILES * ROWS_PER_FILE for number in subtask["handled"]) for subtask in found]
     assert max(before) - min(before) <= 1
     assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
@@ -224,7 +224,7 @@ def test_killed_and_interrupted_drivers_lose_and_duplicate_nothing_and_their_sta
     expected = make_source(tmp_path, FILES, later=2)
     log_path, printed_path = tmp_path / "log", tmp_path / "printed"
     with log_path.open("wb") as log, printed_path.open("wb") as printed:
-        # A start of Spark takes longer than the job: one driver has both jobs wherever that can be.
+        # Starting Spark takes longer than the job, so one driver runs both jobs where that is possible.
         ended = signal_at_epoch(signal.SIGKILL, 2, "rocksdb,heap", tmp_path, log, goes_on=True)
         assert ended == -signal.SIGKILL
         is_stopping = functools.partial(says, printed_path, "stopping: epoch")
@@ -248,6 +248,6 @@ def test_subtasks_stay_at_their_state_and_are_placed_again_when_an_executor_is_k
     assert written(tmp_path, "out") == expected
     opens = [tuple(map(int, line.split())) for line in (tmp_path / "opens").read_text().splitlines()]
     assert [local + restored for local, restored in opens] == [0] + [6] * 7
-    # The state begins in the first epoch; that of the killed executor is restored, and half of it then moves.
+    # The states are new in the first epoch. Later those of the killed executor are restored, and half of them move.
     assert sum(local for local, _ in opens[2:4]) == 6 * 2
     assert sum(local for local, _ in opens[6:]) == 6 * 2

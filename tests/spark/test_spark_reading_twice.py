@@ -1,4 +1,4 @@
-"""Sinks and steps that read the output of an operator repeatedly, partly, or in other tasks."""
+"""Sinks and transformations that read the output of an operator repeatedly, partly, or in other tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_sink_function_may_read_several_times_and_the_operator_runs_once(spark
 
     def write(frame: DataFrame, epoch_id: int) -> None:
         if epoch_id == 0:
-            # Nothing is asked of the frame: the rows of the epoch are the function's to leave alone.
+            # The function may leave the rows of an epoch unread.
             return
         if frame.isEmpty():
             sizes.append(())
@@ -168,7 +168,7 @@ def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path:
 
 
 class HarmlessAtFirst:
-    """A step that is harmless when the job is checked, and another one when it runs."""
+    """A transformation that is harmless when the job is checked, and differs when it runs."""
 
     def __init__(self, later: Callable[[DataFrame], DataFrame]) -> None:
         self._later = later

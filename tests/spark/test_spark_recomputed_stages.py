@@ -1,4 +1,4 @@
-"""Stages that Spark recomputes because their shuffle files are gone."""
+"""Spark recomputes stages whose shuffle files are lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = [{"word": f"w{number}"} for number in range(40)]
 
 
 class CountAndStamp(CountPerKey):
-    """Its state depends on the records only, its output also on the attempt."""
+    """Its state depends only on the records. Its output also depends on the attempt."""
 
     def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
         for key, _ in super().process_element(value, context):
@@ -37,10 +37,10 @@ class CountAndStamp(CountPerKey):
 
 
 class LoseShuffledRows(CountPerKey):
-    """The first subtask with rows removes all shuffle files, so that the last one finds none.
+    """The first subtask with rows removes all shuffle files, so that the last subtask finds none.
 
-    The first have read by then what is theirs. No other passes while it is removed: with more subtasks than cores, the
-    last one is started when one of the others has ended.
+    The first subtasks have read their rows before that. The marker's lock stops the others meanwhile. There are more
+    subtasks than cores, so the last subtask starts only when another one has ended.
     """
 
     def __init__(self, shuffled: str, marker: str) -> None:
@@ -53,7 +53,7 @@ class LoseShuffledRows(CountPerKey):
             marker.seek(0)
             if not marker.read():
                 for path in glob.glob(self.shuffled, recursive=True):
-                    # Spark may just be removing what a query before has shuffled.
+                    # Spark may remove shuffle files of an earlier query at the same time.
                     with contextlib.suppress(FileNotFoundError):
                         os.remove(path)
                 marker.write("lost")
@@ -82,7 +82,7 @@ def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_advice(spark: 
     assert sorted(row.key for row in sink.rows) == sorted(row["word"] for row in WORDS)
     store = DirectoryCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "same" / "job"))
     store.recover()
-    # The files of the attempts that were not needed are gone when the epoch is complete.
+    # When the epoch is complete, the files of other attempts are deleted.
     assert store.delete_orphans() == ()
 
     marker.unlink()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zookeeper_server import ZooKeeperServer
 
 GIVE_UP_S = 600.0
-"""What does not answer must not hang the tests for ever; how busy the machine is does not matter at this length."""
+"""Limits the wait for an answer. A busy machine does not reach it."""
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +80,7 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
     planned = offsets.read_bytes()
     sink = memory_sink()
     word_count.run(sink, job="new")
-    # The first start is named nowhere, and goes on where it was: also with the batch that Spark had planned.
+    # The job continues without naming the savepoint, and first runs the batch that Spark had planned.
     assert offsets.read_bytes() == planned
     assert sorted(sink.rows_by_epoch) == ([2] if restore_source_progress else [0, 1, 2])
     assert ("a", 4, 111) in rows_of(sink) if restore_source_progress else ("a", 7, 122) in rows_of(sink)
@@ -145,7 +145,7 @@ def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_a
     assert all(Path(path).is_dir() for path in report.set_aside)
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
     assert shown(word_count) == expected
-    # A step back over two epochs that are whole, to a job that reads all of it as one epoch.
+    # Roll back over two complete epochs, to a job that reads their records as one epoch.
     job = word_count.run(output, backend=backend, execute={"roll_back_to": 0})
     assert job.roll_back_report is not None
     assert job.roll_back_report.abandoned == (1, 2)
@@ -162,7 +162,7 @@ def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
 ) -> None:
     from statebackend.spark import ParquetSink
 
-    # So long that no session ends by itself, however busy the machine is.
+    # Longer than any test, so that no session expires on a busy machine.
     services = ZooKeeperHighAvailability(
         zookeeper_server.hosts, f"/{word_count.directory.name}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
     )
@@ -223,7 +223,7 @@ def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_
     theirs.rmdir()
     word_count.add_batch([("a", 1)])
     assert word_count.run(output).last_completed_epoch == 2
-    # A function's effect cannot be taken back by anybody else.
+    # No other sink can undo the effect of a function.
     job = word_count.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
     assert "for-each-epoch cannot hide its output" in str(job.roll_back_report)
 
@@ -293,7 +293,7 @@ def test_a_directory_with_blanks_is_the_same_for_the_state_and_for_spark(word_co
 
 
 class _Uri:
-    """A directory given by URI."""
+    """A job directory given by its URI."""
 
     def __init__(self, uri: str, directory: Path) -> None:
         self._uri, self._directory = uri, directory

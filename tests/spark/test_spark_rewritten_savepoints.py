@@ -1,4 +1,4 @@
-"""Jobs on Spark that start from savepoints which a plan has written."""
+"""Jobs on Spark that start from savepoints written by a plan."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_job_starts_with_state_from_no_job(word_count: WordCount) -> None:
     start = {"from_savepoint": word_count.directory / "begin", "restore_source_progress": False}
     job = word_count.run(sink, execute=start)
     assert rows_of(sink) == [("a", 1001, 1), ("a", 1002, 11), ("b", 1, 2), ("c", 1, 3)]
-    # What was read of the source lies beside a checkpoint of Spark, so a copy of it would forget that in silence.
+    # The source log is stored next to a checkpoint on Spark. A copy would silently lose it.
     writer = SavepointWriter.copy_of(word_count.directory / "job", word_count.directory / "copy")
     with pytest.raises(PlanError, match=r"drop_sinks|drop_source_progress"):
         writer.write(Plan())

@@ -1,4 +1,4 @@
-"""Every partition runs its task for any batch; tasks have an identity."""
+"""Every partition runs its task in every batch, and tasks have an identity."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_existing_session_uses_this_python_unless_configured(
 
 
 def test_a_spark_connect_session_is_rejected_with_advice() -> None:
-    # The real class needs a server; what it is recognised by is where it is defined.
+    # The real class needs a server. It is recognised by its module, so a class with that module is enough.
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(UnsupportedSparkSessionError, match=r"Spark Connect.*spark-submit"):
         check_classic_session(connected)
@@ -118,7 +118,7 @@ def test_settings_apply_within_the_block_and_are_reverted_after_an_error(spark: 
 
 
 def partition_of_each_task(frame: DataFrame) -> list[int]:
-    """The partitions that ran a task over `frame`, routed to four of them by id."""
+    """The partitions that ran a task over `frame`, which is routed to four partitions by id."""
 
     def report(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

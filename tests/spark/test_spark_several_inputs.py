@@ -28,7 +28,7 @@ EPOCHS = [
         right=[InRow("abcdx"[n % 5], n, 2 * n) for n in range(7)],
         rules=[InRow("rst"[n % 3], n, 3 * n) for n in range(6)],
     ),
-    # Nothing is keyed in this one: the rules reach every subtask all the same.
+    # This epoch has no keyed records, but the rules must reach every subtask.
     EpochInputs(rules=[InRow("rs"[n % 2], n, 5 - 2 * n) for n in range(5)]),
     EpochInputs(left=[InRow(key, 1, 5) for key in "abcdefgh"], right=[InRow("h", 1, 1)]),
     EpochInputs(right=[InRow("a", n, n) for n in range(4)], rules=[InRow("u", 1, 1)]),
@@ -43,7 +43,7 @@ def _by_value() -> Iterator[None]:
 
 
 class Job:
-    """Three sources that grow by a file for each epoch, and the job over them."""
+    """Three sources that grow by one file per epoch, and the job over them."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
@@ -128,7 +128,7 @@ def test_rows_are_sorted_broadcast_first_then_by_input_and_as_configured_in_any_
     from statebackend.spark.plans.operator_plan import InputUnion, prepare_input
     from statebackend.spark.tasks.arrow_rows import SUBTASK_COLUMN
 
-    # A name with a dot, a key that is an expression, and a column that the other input has too, of another type.
+    # A column name with a dot, a key expression, and a column that both inputs have, with different types.
     first = spark.createDataFrame([("a", None), ("b", 1), ("c", 3), ("d", 2)], "k string, `a.t` int")
     second = spark.createDataFrame([(n, n % 3) for n in range(7)], "k int, t int")
     edge = StreamEdge(SourceNode(None))
@@ -154,6 +154,6 @@ def test_rows_are_sorted_broadcast_first_then_by_input_and_as_configured_in_any_
         assert [(row[3].t, row[3].k) for row in own if row[0] == 1] == [
             (2, 2), (2, 5), (1, 1), (1, 4), (0, 0), (0, 3), (0, 6),
         ]  # fmt: skip
-    # A stream that is connected to itself.
+    # A stream connected to itself.
     twice = InputUnion([inputs[0], inputs[0]], [first, first], (0, 1))
     assert sorted(row[0] for row in twice.of([first, first]).collect()) == [0] * 4 + [1] * 4

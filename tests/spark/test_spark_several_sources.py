@@ -45,14 +45,14 @@ def _by_value() -> Iterator[None]:
 
 
 class Place:
-    """Sources of one file per record, ``rate`` with two records per run, and jobs over any of them."""
+    """Sources with one file per record, ``rate`` with two records per run, and jobs over any of them."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
         self.directory = directory
 
     def grow(self, **sources: int) -> None:
-        """Let each source have so many records."""
+        """Let each source have this many records in total."""
         for name, records in sources.items():
             directory = self.directory / name
             directory.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ class Place:
         return files.json(str(self.directory / name))
 
     def execute(self, sources: Sequence[str | tuple[str, str | None]], sink: Any, job: str, **execute: Any) -> Any:
-        """Start a job over sources: names, which are the uids, or names with uids."""
+        """Start a job over sources: names, which are also the uids, or names with uids."""
         from statebackend.spark import SparkStreamEnvironment
 
         environment = SparkStreamEnvironment(
@@ -94,7 +94,7 @@ class Place:
     def run(
         self, sources: Sequence[str | tuple[str, str | None]], job: str = "job", sink: Any = None, **execute: Any
     ) -> dict[str, list[tuple[int, int]]]:
-        """Run a job to the end of its sources; returns the numbers and counts of each."""
+        """Run a job to the end of its sources. Return the numbers and counts of each source."""
         sink = memory_sink() if sink is None else sink
         self.job = self.execute(sources, sink, job, **execute)
         self.job.await_termination()
@@ -110,7 +110,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
 
 
 def first(records: int) -> list[tuple[int, int]]:
-    """All of a source from its start, without former counts."""
+    """The output of a source that is read from its start, without former counts."""
     return [(number, number + 1) for number in range(records)]
 
 
@@ -122,13 +122,13 @@ def test_sources_are_added_removed_and_reordered_in_a_job_directory(place: Place
     watermarks = place.job.watermarks()
     place.grow(b=4)
     assert place.run(["c", "b", "a"]) == {"c": first(2), "b": [(3, 4)]}
-    # What is known of event time has moved with the sources: the new one does not take it back.
+    # The watermarks moved with the sources, and the new source does not set them back.
     assert place.job.watermarks()["count"] >= watermarks["count"] > 0
     place.grow(a=4, b=5, c=3)
     with pytest.raises(JobRestoreError, match=r"has read the source 'a' .*allow_dropped_sources=\['a'\]"):
         place.run(["b", "c"])
     assert place.run(["b", "c"], allow_dropped_sources=["a"]) == {"b": [(4, 5)], "c": [(2, 3)]}
-    # One that comes back is a new one, which its state is not.
+    # A source that was dropped and added again is read from its start, but its state was kept.
     assert place.run(["a", "b", "c"], allow_dropped_sources=["z"]) == {"a": [(0, 4), (1, 5), (2, 6), (3, 7)]}
     assert {path.name for path in (place.directory / "job" / "set-aside").iterdir()} == {
         "spark-1",
@@ -178,7 +178,7 @@ def test_a_savepoint_continues_in_each_source_by_its_uid(place: Place) -> None:
     place.grow(a=3, b=2, c=1)
     read = place.run(["c", ("b", "files"), "a", "rate"], "moved", from_savepoint=path)
     assert read == {"a": [(2, 3)], "b": [(1, 2)], "c": first(1), "rate": [(2, 3), (3, 4)]}
-    # A savepoint of what has moved says what it has read in the new order.
+    # A savepoint of the moved job stores its positions in the new order.
     place.job.savepoint(place.directory / "again")
     read = place.run(
         ["a", ("b", "files"), "c"], "back", from_savepoint=place.directory / "again", allow_dropped_sources=["rate"]
@@ -203,7 +203,7 @@ def test_a_roll_back_crosses_a_change_of_sources(place: Place) -> None:
     place.run(["a", "b"])
     place.grow(c=1, a=3)
     assert place.run(["c", "a", "b"]) == {"a": [(2, 3)], "c": first(1)}
-    # The first epoch had read one record of each of both.
+    # The first epoch read one record of each of the two sources.
     read = place.run(["b", "c", "a"], roll_back_to=0)
     assert read == {"a": [(1, 2), (2, 3)], "b": [(1, 2)], "c": first(1)}
     assert place.job.roll_back_report is not None
@@ -226,7 +226,7 @@ def test_a_source_with_incompatible_columns_is_rejected_before_the_start(place: 
     place.columns = "at bigint, gate string, source string, number int"
     assert place.run(["a"]) == {"a": [(2, 3)]}
     assert place.run(["a"], "new", from_savepoint=place.directory / "savepoint") == {"a": [(2, 3)]}
-    # One that is gone again may come back otherwise: nothing was ever read with it.
+    # A column that no record has had may be removed again.
     place.columns = "source string, number bigint, at bigint"
     place.grow(a=4)
     assert place.run(["a"]) == {"a": [(3, 4)]}

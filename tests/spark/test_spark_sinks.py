@@ -1,4 +1,4 @@
-"""The rows of each epoch become visible once, for any number of attempts and crashes of the driver."""
+"""The rows of each epoch become visible once, for any number of attempts and driver crashes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_memory_shows_committed_epochs_once_and_in_order(spark: SparkSession) ->
 def test_a_stream_killed_at_any_step_of_an_epoch_has_each_row_once(
     spark: SparkSession, tmp_path: Path, crash: str
 ) -> None:
-    """A small epoch protocol over a real query, whose driver dies once in epoch 1 and starts again."""
+    """A small epoch protocol over a real query. Its driver crashes once in epoch 1 and starts again."""
     spark.range(0, 6, 1, 3).write.parquet(str(tmp_path / "in"))
     checkpoints: dict[int, list[bytes]] = {}
     to_die = [crash]

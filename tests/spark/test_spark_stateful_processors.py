@@ -52,7 +52,7 @@ class Batches:
 
 
 class Outputs:
-    """Sorted output of each batch with output."""
+    """The sorted output of each batch that has output."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[Any, ...]]] = []
@@ -68,7 +68,7 @@ class Outputs:
             self._changed.notify_all()
 
     def wait_for(self, count: int, query: StreamingQuery) -> None:
-        """Wait for so many batches of an endless query, and for the next one: it starts when they are committed."""
+        """Wait for this many batches of an endless query, and for the start of the next one, after their commit."""
         with self._changed:
             while len(self.batches) < count or self._started < count:
                 assert query.isActive, query.exception()
@@ -78,18 +78,18 @@ class Outputs:
 def on_spark(
     spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
 ) -> list[list[tuple[Any, ...]]]:
-    """The output of Spark."""
+    """The output on Spark."""
     from stateful_programs import OUTPUT
 
     from statebackend.spark.session import configured
 
     outputs = Outputs()
     with configured(spark, {"spark.sql.streaming.stateStore.providerClass": ROCKSDB_OF_SPARK}):
-        # The check is made for all vectorised functions alike; with rows, no pandas is used.
+        # Spark checks the pandas version for all vectorised functions, but functions over rows need no pandas.
         with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
             made = stream.groupBy("program", "k").transformWithState(processor, OUTPUT, "Update", time_mode, initial)
         writer = made.writeStream.outputMode("update").foreachBatch(outputs.take)
-        # In processing time, Spark runs batches without records for ever: there may always be a timer.
+        # In processing time, Spark runs batches without records forever, because there may always be a timer.
         trigger = {"processingTime": "0 seconds"} if time_mode == "ProcessingTime" else {"availableNow": True}
         query = writer.option("checkpointLocation", str(batches.directory / "spark")).trigger(**trigger).start()
         if time_mode == "ProcessingTime":
@@ -109,7 +109,7 @@ def on_ours(
     initial: Any = None,
     from_spark_checkpoint: Path | None = None,
 ) -> list[list[tuple[Any, ...]]]:
-    """The output with our state."""
+    """The output on our state."""
     from stateful_programs import OUTPUT
 
     from statebackend.spark import SparkStreamEnvironment
@@ -199,7 +199,7 @@ def test_a_job_continues_the_ttl_and_timers_of_processing_time(spark: SparkSessi
         spark, moved, moved.stream(spark), Programs(Fresh), "processingTime", from_spark_checkpoint=checkpoint
     )
     assert rest == expected[1:]
-    # What Spark has seen is not fresh, and its timers are not due.
+    # Keys that Spark has processed are not fresh, and their timers are not due yet.
     assert [row[1:] for row in rest[0] if row[2] == "fresh"] == [("a", "fresh", 3), ("c", "fresh", 1)]
 
 
@@ -231,7 +231,7 @@ def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: S
         tmp_path, HeapStateBackend(), processor, TimeMode.EVENT_TIME, ("program", "k", "n", "t"), OUTPUT, 2
     )
     watermark, outputs = MIN_TIMESTAMP, []
-    # Behind the last records, Spark runs a batch for the watermark that they lead to.
+    # After the last records, Spark runs a batch for the watermark that they advanced.
     for batch in [*records, {}]:
         rows = [((name, k), t, n, t) for name, given in batch.items() for k, n, t in given]
         outputs.append(sorted(epochs.epoch(watermark, *sorted(rows, key=lambda row: row[0])), key=repr))
@@ -242,11 +242,11 @@ def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: S
 def test_in_event_time_a_job_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Heartbeat, LatestEvent, Programs
 
-    # A run for each file: behind it, Spark runs a batch for the watermark that its records lead to, as we do.
+    # Each file is a run. At its end, Spark and our job run a batch for the watermark that its records advanced.
     records = [
         {"Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000)], "LatestEvent": [("a", 1, 20_000)]},
         {
-            # What is at the watermark of the run before is late, and what is a millisecond behind it is not.
+            # A record at the watermark of the previous run is late. A record one millisecond later is not.
             "Heartbeat": [("b", 3, 23_000), ("a", 4, 12_000), ("at", 8, 10_000), ("behind", 9, 10_001)],
             "LatestEvent": [("a", 2, 15_000), ("b", 3, 16_000)],
         },
@@ -307,12 +307,12 @@ def test_a_job_continues_a_spark_query_from_its_checkpoint(spark: SparkSession, 
     assert on_spark(spark, moved, moved.stream(spark), processor, "None") == expected[:2]
     moved.add(records[2])
     checkpoint = moved.directory / "spark"
-    # An import that was killed leaves files without metadata. A start repeats it.
+    # A killed import leaves files without metadata. The next start repeats the import.
     left = moved.directory / "job" / "imported"
     left.mkdir(parents=True)
     (left / "_in_progress").write_text("A savepoint is being written here.")
     rest = on_ours(spark, moved, moved.stream(spark), processor, "None", from_spark_checkpoint=checkpoint)
-    # A later start passes the checkpoint again, and continues from the job's own.
+    # A later start ignores the Spark checkpoint, and continues from the job's own checkpoint.
     moved.add(records[3])
     rest += on_ours(spark, moved, moved.stream(spark), processor, "None", from_spark_checkpoint=checkpoint)
     assert rest == expected[2:]
@@ -326,7 +326,7 @@ def test_a_job_continues_the_event_time_and_timers_of_spark(spark: SparkSession,
             "Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000), ("e", 2, 9000)],
             "Reminders": [("a", 9008, 9000), ("a", 15_008, 9000), ("c", 13_000, 9000)],
         },
-        # What is at the watermark of the run before is late, and what is a millisecond behind it is not.
+        # A record at the watermark of the previous run is late. A record one millisecond later is not.
         {"Heartbeat": [("b", 3, 23_000), ("at", 8, 9000), ("behind", 9, 9001)], "Reminders": [("a", 1, 17_000)]},
         {"Heartbeat": [("c", 4, 1), ("b", 5, 40_000), ("at", 6, 13_000)]},
     ]

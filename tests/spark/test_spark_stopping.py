@@ -1,4 +1,4 @@
-"""The end of jobs: waits with a timeout, stopping a hanging function, an epoch timeout."""
+"""The end of jobs: waits with a timeout, stopping a function that hangs, and an epoch timeout."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Hangs(CountWords):
 
 
 class Gate:
-    """Two named pipes: a function reports through one that it hangs, and waits until the other has a writer."""
+    """Two named pipes. With the first a function reports that it hangs. Then it waits for a writer of the second."""
 
     def __init__(self, directory: Path, held: contextlib.ExitStack) -> None:
         self.reached, self.opened = directory / "reached", directory / "opened"
         for pipe in (self.reached, self.opened):
             os.mkfifo(pipe)
         self._held = held
-        # With a reader there, nobody waits to write.
+        # While the pipe has a reader, opening it for writing does not block.
         self._news = self._hold(self.reached)
 
     def _hold(self, pipe: Path) -> int:
@@ -71,7 +71,7 @@ class Gate:
         return descriptor
 
     def wait_for_somebody(self, job: SparkJob) -> None:
-        """Wait until a function of the job hangs; a job that ends before is an error."""
+        """Wait until a function of the job hangs. Fail if the job ends before."""
         threading.Thread(target=self._tell_of_the_end, args=(job,), daemon=True).start()
         news = os.read(self._news, len(HANGS))
         assert news == HANGS, f"nothing hangs: {job.query.exception()}"
@@ -79,7 +79,7 @@ class Gate:
     def _tell_of_the_end(self, job: SparkJob) -> None:
         with contextlib.suppress(Exception):
             job.query.awaitTermination()
-        # Without a reader nobody waits any more.
+        # If there is no reader, the test has stopped waiting.
         with contextlib.suppress(OSError):
             descriptor = os.open(self.reached, os.O_WRONLY | os.O_NONBLOCK)
             os.write(descriptor, b"ended")
@@ -131,7 +131,7 @@ def test_a_hanging_job_is_stopped_and_a_restart_processes_the_epoch_again(word_c
     assert not (word_count.directory / "savepoint").exists()
     with pytest.raises(EpochTimeoutError, match="epoch 1 was aborted"):
         job.await_termination()
-    # What was complete can still be saved, and the directory is free.
+    # A savepoint of the last complete epoch is still possible, and the job directory is released.
     assert job.savepoint(word_count.directory / "savepoint").epoch_id == 0
     gate.open()
     sink = memory_sink()

@@ -1,4 +1,4 @@
-"""A job runs in every time zone that Spark accepts, and names an unsupported one at the start."""
+"""A job runs in every time zone that Spark accepts. If a zone is unsupported, the error at the start names it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZONES = [
 
 
 class Clock(KeyedProcessFunction[Any, Any, Any]):
-    """Emits local time in the zone of the session, as text and as a timestamp without a zone."""
+    """Emits the local time in the zone of the session, as text and as a timestamp without a zone."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         assert value["nested"] == (value["at"], [value["at"]])

@@ -1,4 +1,4 @@
-"""Several timed inputs on Spark: from the local runtime and back, against Spark's windows, on executors."""
+"""Several timed inputs on Spark: from and to the local runtime, compared with Spark's windows, and on executors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _by_value() -> Iterator[None]:
 
 
 def on_local(directory: Path, part: int, serializer: Any, **execute: Any) -> tuple[dict[str, list[Any]], Any]:
-    """Run the job locally over the epochs of a part; returns each output, and the job."""
+    """Run the job in the local runtime over the epochs of a part. Return each output, and the job."""
     given = PARTS[part]
     size = max(len(rows) for epoch in given for rows in epoch.values())
     env = LocalStreamEnvironment(
@@ -63,7 +63,7 @@ def on_local(directory: Path, part: int, serializer: Any, **execute: Any) -> tup
     )
     streams = {}
     for name in NAMES:
-        # Every source has as many records in an epoch: one that has fewer repeats its last.
+        # All sources need the same number of records in an epoch. A shorter one repeats its last record.
         rows = [row for epoch in given for row in padded(epoch[name], size)]
         streams[name] = env.from_elements(rows, SCHEMA, uid=name)
     sinks: dict[str, list[Any]] = {"met": [], "ruled": [], "counted": []}
@@ -75,7 +75,7 @@ def on_local(directory: Path, part: int, serializer: Any, **execute: Any) -> tup
 def on_spark(
     spark: SparkSession, directory: Path, part: int, serializer: Any, **execute: Any
 ) -> tuple[dict[str, list[Any]], Any]:
-    """As `on_local`, on Spark."""
+    """Like `on_local`, on Spark."""
     from statebackend.spark import SparkStreamEnvironment
 
     env = SparkStreamEnvironment(
@@ -117,7 +117,7 @@ def test_a_job_with_timed_inputs_moves_to_spark_and_back_to_the_local_runtime(
         directory.mkdir()
         begun, job = on_local(directory, 0, number)
         paths["first"] = job.savepoint(directory / "first").path
-        # What was a number is a text from here on, by rules that only this job has.
+        # From here on, numbers are stored as texts, by migration rules that only this job has.
         execute = {"from_savepoint": paths["first"]}
         middle, job = (
             on_local(directory, 1, text, **execute)

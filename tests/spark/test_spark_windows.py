@@ -1,4 +1,4 @@
-"""Count windows on Spark: records of structs in state over epochs, equal to the local runtime."""
+"""Count windows on Spark store structs in state over several epochs, and equal those of the local runtime."""
 
 from __future__ import annotations
 

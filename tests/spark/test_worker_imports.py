@@ -1,4 +1,4 @@
-"""Modules that workers of Spark import do not load what few of them use."""
+"""The modules that every worker imports do not load rarely used modules."""
 
 import subprocess
 import sys

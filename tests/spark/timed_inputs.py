@@ -25,7 +25,7 @@ BOUND = 5
 
 
 class Meet(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Stores the last value of a key of either side, and emits it ten milliseconds of event time later."""
+    """Stores the last value of a key from either side, and emits it ten milliseconds of event time later."""
 
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer
@@ -49,7 +49,7 @@ class Meet(KeyedCoProcessFunction[str, Any, Any, Any]):
 
 
 class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Emits the rules that hold for each record, and again seven milliseconds later."""
+    """Emits the rules that hold for each record, and emits them again seven milliseconds later."""
 
     def process_element(self, value: Any, context: Any) -> Iterator[Any]:
         context.timer_service.register_event_time_timer(value.t + 7)
@@ -67,7 +67,7 @@ def shown(context: Any) -> str:
 
 
 def build(streams: Mapping[str, DataStream], sinks: Mapping[str, Any], serializer: TypeSerializer[Any]) -> None:
-    """The job over three streams of `SCHEMA`: ``met``, ``ruled`` and ``counted`` are the sinks of its outputs."""
+    """Build the job over three streams of `SCHEMA`. ``met``, ``ruled`` and ``counted`` are the sinks of its outputs."""
     timed = {
         name: stream.assign_timestamps_and_watermarks(
             WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps("t")

@@ -1,4 +1,4 @@
-"""The driver of a job without Spark: a directory, Spark's log in it, and tasks that send given acknowledgements."""
+"""The driver of a job without Spark: a job directory, Spark's log in it, and simulated acknowledgements of tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDENTITY = JobIdentity("123e4567-e89b-12d3-a456-426614174000", "count", 4, 5)
 
 
 class RecordingSink:
-    """Records its calls, and can fail."""
+    """A sink that records its calls and can fail."""
 
     identity = "a sink"
 
@@ -72,14 +72,14 @@ class Job:
         ]
         self.runs = 0
         self.planned_without_records: dict[int, bool] = {}
-        """By epoch."""
+        """Whether each epoch was planned without records, by epoch id."""
         self.leadership = mock.MagicMock(spec=DriverLock)
         self.now_ms = 1000
         (directory / "spark" / "offsets").mkdir(parents=True)
         self.start()
 
     def start(self, is_forgotten: bool = False, **options: Any) -> EpochDriver:
-        """Start a run, as the environment does."""
+        """Start a run, like the environment."""
         self.runs += 1
         store = DirectoryCheckpointStore(self.fs)
         latest = store.recover()
@@ -114,13 +114,13 @@ class Job:
         return self.driver
 
     def empty_batch(self) -> Any:
-        # A context says yes to everything: that its tasks run on one host, too.
+        # A mock of a context answers every question with a true value, also whether all tasks run on one host.
         return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=mock.MagicMock()))
 
     def plan_of(
         self, frame: Any, tasks: Any, placement: Any, processing_time_ms: int, *, is_without_records: bool = False
     ) -> Any:
-        """A plan whose tasks acknowledge while it is built."""
+        """Return a plan. Its tasks acknowledge while it is built."""
         epoch_id = tasks["words"].epoch.epoch_id
         self.planned_without_records[epoch_id] = is_without_records
         for one in self.acknowledge(epoch_id):
@@ -128,7 +128,7 @@ class Job:
         return mock.MagicMock(frames={"sink": frame})
 
     def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
-        """Write what Spark writes before a batch."""
+        """Write the entry that Spark writes before a batch."""
         batch_ms, position = time_ms or 1000 + epoch_id, offset or epoch_id
         path = self.directory / "spark" / "offsets" / str(epoch_id)
         path.write_text(f'v1\n{{"batchTimestampMs":{batch_ms}}}\n{{"logOffset":{position}}}')
@@ -164,7 +164,7 @@ class Job:
 
 
 def job_without_spark(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job in the directory, with a simulated Spark for its driver."""
+    """A job in the directory, whose driver uses a simulated Spark."""
     monkeypatch.setattr(epoch_driver, "operator_tasks", lambda parts: [])
     monkeypatch.setattr(epoch_driver, "RunBroadcast", mock.MagicMock())
     made = Job(directory)

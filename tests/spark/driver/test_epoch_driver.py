@@ -1,4 +1,4 @@
-"""An epoch on the driver, without Spark: tests provide the acknowledgements of the tasks."""
+"""An epoch on the driver, without Spark. The tests provide the acknowledgements of the tasks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_epoch_that_cannot_be_stored_is_discarded_and_runs_again(job: Job, mo
 @pytest.mark.parametrize("failure", [ArithmeticError("as it must"), KeyboardInterrupt("as it must")])
 def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: BaseException) -> None:
     job.sink.fails_at["stage"] = failure
-    # Py4J could not answer the JVM for anything but an exception.
+    # Py4J can answer the JVM only with an Exception, and not with any other BaseException.
     with pytest.raises(ArithmeticError if isinstance(failure, Exception) else EpochError, match="as it must"):
         job.run(0)
     assert job.driver.failure is failure
@@ -250,7 +250,7 @@ def test_idle_time_counts_from_the_last_epoch_if_the_clock_was_set_back(
 def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledged(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each time twice: for the batch, and for its epoch.
+    # The clock is read twice at each moment: for the batch and for its epoch.
     now_ms = iter([0, 0, 99, 99, 1000, 1000, 1100, 1100])
     monkeypatch.setattr(epoch_driver, "monotonic_ms", lambda: next(now_ms))
     monkeypatch.setattr(epoch_driver, "EpochWatchdog", mock.MagicMock())
@@ -318,7 +318,7 @@ def test_a_driver_holds_the_same_after_a_few_epochs_as_after_hundreds(job: Job) 
     for epoch_id in range(60, 300):
         job.run(epoch_id)
     assert len(job.driver.recorder.epochs) == 300
-    # What the fixture notes itself grows, and nothing else.
+    # Only the records of the fixture itself grow.
     grown_items = set(grown(before, retained_items(job.driver), by=50))
     assert grown_items == {"Job.planned_without_records", "RecordingSink.reported"}
 

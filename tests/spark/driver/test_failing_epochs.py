@@ -77,7 +77,7 @@ def test_a_loss_of_leadership_after_a_failure_does_not_replace_it(job: Job) -> N
 
 
 def overtaken(job: Job, epoch_id: int) -> None:
-    """Another driver leads, and has removed the files of this one, which does not know of either."""
+    """Let another driver lead and remove the files of this driver, which notices neither."""
     job.leadership.check.side_effect = LOST
     (job.directory / "spark" / "offsets" / str(epoch_id)).unlink(missing_ok=True)
 
@@ -107,7 +107,7 @@ def test_a_query_that_fails_because_another_driver_leads_reports_that(job: Job) 
 
 
 def unknown_lead() -> LeadershipLostError:
-    """The error of `check` when the service is unreachable."""
+    """The error that `check` raises when the service is unreachable."""
     lost = LeadershipLostError("its leadership cannot be verified")
     lost.__cause__ = StorageError("nobody answers")
     return lost
@@ -190,7 +190,7 @@ def test_an_epoch_that_takes_too_long_is_cancelled_with_its_job_group() -> None:
     )
     with EpochWatchdog(context, 3, 0.0) as watchdog:
         cancelled.wait()
-    # Once more, if it takes long to get here.
+    # The watchdog may cancel the group more than once before this check.
     assert (watchdog.has_expired, set(names)) == (True, {"of the query"})
 
 
@@ -222,7 +222,7 @@ def test_a_timeout_at_the_end_of_an_epoch_cancels_nothing_of_the_next_one(
     context = mock.MagicMock()
     with EpochWatchdog(context, 3, 60.0) as watchdog:
         pass
-    # The thread of the timer had begun already, and comes to it only now.
+    # The timer's thread had already started, and its function runs only now.
     timer.call_args.args[1]()
     assert (watchdog.has_expired, context.cancelJobGroup.call_count) == (False, 0)
 

@@ -1,4 +1,4 @@
-"""Who starts no-data epochs, without Spark: the thread of a job, the end of its query, and a drain."""
+"""What starts no-data epochs, without Spark: the thread of a job, the end of its query, or a drain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE_WITHIN_S = 600
 
 
 class Place:
-    """A job whose tasks have a processing-time timer, which an epoch at that time has fired, and its query."""
+    """A job with its query. Its tasks have a processing-time timer, which an epoch at that time fires."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -43,7 +43,7 @@ class Query:
 
 
 class Protocol:
-    """The part of the protocol that stopping uses: an endless epoch, or none."""
+    """The part of the epoch driver that stopping a query uses. It has an endless epoch, or none."""
 
     def __init__(self, running_epoch_id: int | None) -> None:
         self.running_epoch_id = running_epoch_id
@@ -76,7 +76,7 @@ def end_of(protocol: Protocol, query: Query) -> QueryEnd:
 
 @pytest.fixture
 def interruptible() -> Iterator[Interrupts]:
-    """Counts interrupts, with a handler below it that fails the test."""
+    """Counts interrupts. The handler below it fails the test."""
 
     def unexpected(number: int, frame: Any) -> None:
         raise AssertionError("SIGINT was not counted")
@@ -92,7 +92,7 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Log records about the end of the query, without those of other threads."""
+    """Log records about the end of the query, except those of other threads."""
     return [one.getMessage() for one in caplog.records if one.name == query_end.__name__]
 
 
@@ -109,7 +109,7 @@ def test_an_epoch_that_does_not_end_in_time_is_abandoned() -> None:
         end_of(protocol, query).stop(1.5)
     assert not query.isActive
     assert protocol.abandoned is not None
-    # Once more, if it takes long until the query is stopped.
+    # The job group may be cancelled more than once before the query has stopped.
     assert set(query.cancelled) == {"run 1"}, "an epoch without records may run behind the query"
 
 

@@ -33,7 +33,7 @@ def word_count(spark: SparkSession, tmp_path: Path) -> Iterator[WordCount]:
 
 
 def managers_of_log(job: SparkJob) -> set[str]:
-    """The classes by which Spark writes offsets and commits."""
+    """The classes with which Spark writes offsets and commits."""
     query: Any = job.query
     stream = query._jsq.streamingQuery()
     return {log.fileManager().getClass().getName() for log in (stream.offsetLog(), stream.commitLog())}
@@ -106,7 +106,7 @@ class Query:
 
 
 class Session:
-    """A session, a frame in it and its writer, as far as a start needs them."""
+    """A session, a frame in it and its writer, with the methods that a start uses."""
 
     def __init__(self) -> None:
         self.conf = Conf()

@@ -1,4 +1,4 @@
-"""A run that ends unobserved releases its broadcasts."""
+"""A run that ends without `await_termination` releases its broadcasts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE_WITHIN_S = 600
 
 
 def ends_after(await_end: Callable[[], object]) -> int:
-    """The number of ends of a run whose query ends in this way."""
+    """How many times the end of a run is reported if its query ends in this way."""
     ended: list[None] = []
     watch = RunWatch(await_end, lambda: ended.append(None))
     watch.thread.join(DONE_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Nodes of a graph that a no-data epoch does not plan."""
+"""The nodes of a graph that a no-data epoch does not plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions over Arrow batches in Spark plans: with Spark's internal constructors, and without."""
+"""Functions over Arrow batches in Spark plans, with and without Spark's internal constructors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = StructType([StructField("more", LongType())])
 
 @frozen
 class Behind:
-    """Delegates to another object, except for replaced attributes."""
+    """Delegates to another object, except for the replaced attributes."""
 
     other: Any
     replaced: dict[str, Any]
@@ -37,7 +37,7 @@ def rejecting(*arguments: Any) -> Any:
 
 
 def session_with(spark: SparkSession, constructor: str, behaviour: Any) -> Any:
-    """A session of a PySpark release with another constructor."""
+    """A session of a PySpark release whose constructor differs."""
     jvm = Behind(spark.sparkContext._jvm, {constructor: behaviour})
     return Behind(spark, {"sparkContext": Behind(spark.sparkContext, {"_jvm": jvm})})
 

@@ -1,4 +1,4 @@
-"""Where the rows of a subtask go, with one executor and with several, and where tasks run."""
+"""Where the rows of a subtask are sent, with one and with several executors, and where tasks run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def several_executors(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The locations of partitions at each look; a letter is an executor."""
+    """The locations of the partitions at each query. A letter is an executor."""
     from statebackend.spark.plans import placement
 
     looks: list[str] = []
@@ -51,7 +51,7 @@ def placement() -> Iterator[Any]:
 
 
 def partitions(placement: Any, rows: DataFrame) -> dict[int, list[tuple[int, int]]]:
-    """The subtask and number of rows of each partition, in order of execution."""
+    """The subtask and the number of rows of each partition, in order of execution."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
@@ -141,7 +141,7 @@ def test_without_rows_every_subtask_runs_in_its_place_and_without_a_shuffle_if_t
     assert ("Exchange" in plan) is (executors > 1)
     assert placement.without_rows(spark, "first", schema) is none
     assert placement.without_rows(spark, "second", schema) is not none
-    # Another session has settings of its own, and other places another frame.
+    # Another session has other settings, and another placement needs another frame.
     assert placement.without_rows(spark.newSession(), "first", schema) is not none
     placement.close()
     with disable_adaptive(spark):

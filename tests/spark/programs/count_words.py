@@ -1,18 +1,18 @@
-"""A job for tests that need a separate driver process: counts words until its source is read.
+"""A job for tests that need a separate driver process. It counts words until its source is read.
 
     python count_words.py WORK_DIRECTORY BACKENDS [SAVEPOINT BACKEND_OF_NEXT]
 
-Runs one job for each of the BACKENDS, which are separated by commas, all at the same time. Each reads
-``WORK_DIRECTORY/source`` one file per epoch, keeps its state in ``WORK_DIRECTORY/job-BACKEND``, and writes
+It runs one job for each of the BACKENDS, which are separated by commas, all at the same time. Each job reads
+``WORK_DIRECTORY/source`` with one file per epoch, stores its state in ``WORK_DIRECTORY/job-BACKEND``, and writes
 ``WORK_DIRECTORY/out-BACKEND``.
 
-In the end the first one takes a savepoint if one is named. The files of ``WORK_DIRECTORY/later`` arrive then, and
-another job, which has three subtasks and the BACKEND_OF_NEXT, continues from the savepoint: it writes
-``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint ``WORK_DIRECTORY/rescaled-savepoint``.
+If a SAVEPOINT is named, the first job takes it at the end. Then the files of ``WORK_DIRECTORY/later`` arrive, and
+another job continues from the savepoint with three subtasks and the BACKEND_OF_NEXT. It writes
+``WORK_DIRECTORY/out-rescaled`` and takes the savepoint ``WORK_DIRECTORY/rescaled-savepoint`` at its end.
 
-If ``CHECKPOINT_EVENTS`` is the number of an open pipe, a line goes there for each checkpoint: the BACKEND, and the
-number of completed epochs. If ``CHECKPOINT_HELD`` is the number of another one, and a number of epochs, a job that has
-completed so many waits there until the other end is closed: the driver cannot end before it is stopped or killed.
+``CHECKPOINT_EVENTS`` is the descriptor of an open pipe. It gets a line for each checkpoint: the name of the job and its
+number of completed epochs. ``CHECKPOINT_HELD`` is another descriptor and a number of epochs. A job that has completed
+that many waits until the other end is closed, so the driver cannot end before it is stopped or killed.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Times:
-    """A record of the main script, which the workers cannot import."""
+    """A record class of the main script, which workers cannot import."""
 
     times: int = 0
     words: list[str] = dataclasses.field(default_factory=list)
 
 
 class CountWords(KeyedProcessFunction[str, Any, Any]):
-    """Emits ``(word, number, times)``; the times are the length of a list and a count, which must agree.
+    """Emits ``(word, number, times)``. The times are the length of a list and a count, which must be equal.
 
-    Its operator state: the numbers that each subtask has handled, how many each has, and the same word for all.
+    Its operator state has the numbers that each subtask has handled, their count, and one word that all subtasks share.
     """
 
     def open(self, context: RuntimeContext) -> None:
@@ -86,7 +86,7 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
 
 
 def announce_checkpoints() -> None:
-    """Notify the parent process of each completed checkpoint, and pause jobs there."""
+    """Report each completed checkpoint to the parent process, and let jobs wait there."""
     pipe, held = os.environ.pop("CHECKPOINT_EVENTS", None), os.environ.pop("CHECKPOINT_HELD", None)
     if pipe is None:
         return
@@ -135,7 +135,7 @@ def start(
 
 
 def session(work: Path) -> SparkSession:
-    """A session of two local cores, whose workers get the program by pickle only."""
+    """A session with two local cores. Its workers get the program only as pickles."""
     from pyspark.sql import SparkSession
 
     spark = (
@@ -148,7 +148,7 @@ def session(work: Path) -> SparkSession:
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
-        # It has imported this project's packages when it forks a worker, and nothing of the program.
+        # The daemon has imported this project's packages before it forks a worker, but not the program.
         .config("spark.python.daemon.module", "python_daemon")
         .getOrCreate()
     )

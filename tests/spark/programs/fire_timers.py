@@ -2,11 +2,11 @@
 
     python fire_timers.py WORK_DIRECTORY [MOMENT]
 
-Reads ``WORK_DIRECTORY/source`` and sets a timer of processing time for each record, which fires on the idle stream.
-With the MOMENT "stage" or "commit" the driver kills itself at that moment of the first epoch with rows. Otherwise it
-ends when what the timers emit is visible.
+It reads ``WORK_DIRECTORY/source`` and sets a processing-time timer for each record, which fires on the idle stream.
+With the MOMENT "stage" or "commit", the driver kills itself at that moment of the first epoch with rows. Otherwise it
+ends when the rows that the timers emit are visible.
 
-``WORK_DIRECTORY/staged`` gets a line of JSON for each attempt at an epoch that emits anything: its id, its rows.
+``WORK_DIRECTORY/staged`` gets a JSON line for each attempt at an epoch with rows: its id and its rows.
 ``WORK_DIRECTORY/out`` is the output.
 """
 
@@ -43,7 +43,7 @@ class Alarm(KeyedProcessFunction[str, Any, Any]):
 
 
 class Notes:
-    """Notes the rows of epochs, and kills the driver at a moment of an epoch that has rows."""
+    """Records the rows of epochs, and kills the driver at a moment of an epoch that has rows."""
 
     def __init__(self, work: Path, moment: str) -> None:
         self._work, self._moment = work, moment
@@ -68,7 +68,7 @@ class Notes:
 
 
 class DeadlySink(ParquetSink):
-    """Dies instead of a commit. The driver alone has the notes."""
+    """Kills the driver instead of a commit. Only the driver's copy has the notes."""
 
     def __init__(self, path: Path, notes: Notes) -> None:
         super().__init__(path)
@@ -102,7 +102,7 @@ def main(work: Path, moment: str = "") -> None:
     notes = Notes(work, moment)
     alarms = stream.key_by("k").process(Alarm(), uid="alarms", schema="k string, timer bigint, at bigint")
     alarms.sink_to(DeadlySink(work / "out", notes))
-    # It is the last sink, so the other one has staged the epoch.
+    # This is the last sink, so the other sink has staged the epoch before.
     alarms.sink_to(ForEachEpochSink(notes.stage), uid="notes")
     job = environment.execute("alarms")
     watching = threading.Thread(target=lambda: (job.query.awaitTermination(), notes.is_visible.set()), daemon=True)

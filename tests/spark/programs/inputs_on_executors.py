@@ -1,9 +1,9 @@
-"""Run the job of `timed_inputs` on two executors, each a process with its own directory.
+"""Runs the job of `timed_inputs` on two executors. Each is a process with its own directory.
 
     python inputs_on_executors.py WORK_DIRECTORY
 
-Reads the directories of its sources in ``WORK_DIRECTORY``; writes ``found.json`` there, with the rows of each output,
-and the executors that have run tasks.
+It reads the directories of its sources in ``WORK_DIRECTORY``. It writes ``found.json`` there, with the rows of each
+output and the executors that ran tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typeserializers import LongSerializer
 
 
 def executor_of(_: Any) -> list[str]:
-    """The directory of the executor, called in a task."""
+    """The directory of the executor. Called in a task."""
     return [os.environ["SPARK_LOCAL_DIRS"]]
 
 
@@ -40,7 +40,7 @@ def main(work_directory: str) -> None:
         job_dir=work / "job",
         parallelism=4,
         max_parallelism=16,
-        # Spark has given each executor another directory.
+        # Spark assigns each executor its own directory.
         local_state_directory="$SPARK_LOCAL_DIRS/state",
     )
     reader = spark.readStream.schema(timed_inputs.SCHEMA).option("maxFilesPerTrigger", 1)

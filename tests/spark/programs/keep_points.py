@@ -1,10 +1,10 @@
-"""Jobs with custom serializers and classes: of the main script, and of modules that only this program imports.
+"""Jobs with custom serializers and classes, from the main script and from modules that only this program imports.
 
     python keep_points.py WORK_DIRECTORY HIDDEN_MODULES
 
-No worker serves two tasks here, so that each has to find everything again. Prints, as JSON, what the runs emitted and
-what was said when a module was missing on the workers. One job stores objects of classes of the main script in windows
-and in state, in workers without the type hints of these classes.
+Each worker serves only one task, so that each has to find the classes again. The program prints, as JSON, the output of
+the runs, and the error when workers lacked a module. One job stores objects of classes of the main script in windows
+and in state. Its workers do not have the type hints of these classes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PointSerializerSnapshot(SimpleTypeSerializerSnapshot[Point]):
 
 
 class KeepPoints(KeyedProcessFunction[str, Any, Any]):
-    """Emits the count of a key; only `open` refers to the module of the second state's type."""
+    """Emits the count of a key. Only `open` refers to the module that defines the type of the second state."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -112,7 +112,7 @@ def emitted(key: str, window: Any, visits: list[Visit]) -> list[Any]:
 
 
 def visits(spark: SparkSession, work: Path) -> dict[str, Any]:
-    """What windows and state emit that store objects."""
+    """The output of windows and of state that store objects."""
     source = work / "visits"
     source.mkdir()
     for number in range(2):
@@ -162,7 +162,7 @@ def main(work: Path, hidden: str) -> None:
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.worker.reuse", "false")
-        # It has imported this project's packages when it forks a worker, and nothing of the program.
+        # The daemon has imported this project's packages before it forks a worker, but not the program.
         .config("spark.python.daemon.module", "python_daemon")
         .getOrCreate()
     )

@@ -1,9 +1,10 @@
-"""Counts words on two executors with a disk each, one of which is killed midway.
+"""Counts words on two executors, each with its own disk. One of them is killed midway.
 
     python lose_an_executor.py WORK_DIRECTORY
 
-Reads ``WORK_DIRECTORY/source`` in the first half of the epochs, and ``WORK_DIRECTORY/later``, which it moves there, in
-the second; writes ``WORK_DIRECTORY/out``, and to ``WORK_DIRECTORY/opens`` a line per epoch: local opens, restores.
+In the first half of the epochs it reads ``WORK_DIRECTORY/source``. In the second half it reads
+``WORK_DIRECTORY/later``, whose files it moves there. It writes ``WORK_DIRECTORY/out``. For each epoch,
+``WORK_DIRECTORY/opens`` gets a line with the number of states that were opened locally and that were restored.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
 
 def pid_of_executor(_: Any) -> int:
-    """The pid of the executor, called in a task: the parent of the worker's daemon."""
+    """The pid of the executor, which is the parent of the worker's daemon. Called in a task."""
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class ExecutorsThatChange:
-    """Listens to Spark for executors that are added or removed.
+    """Waits for executors that are added or removed.
 
-    By its store of blocks, which is where subtasks are placed: Spark knows of an executor before it has one.
+    It listens for their block managers, which determine the placement of subtasks. Spark reports an executor before its
+    block manager exists.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -39,7 +41,7 @@ class ExecutorsThatChange:
         context._jsc.sc().addSparkListener(self)
 
     def wait_for_a_replacement(self) -> None:
-        """Wait until one executor has gone and another has come."""
+        """Wait until one executor was removed and another one was added."""
         self._went.acquire()
         self._came.acquire()
 
@@ -50,7 +52,7 @@ class ExecutorsThatChange:
         self._went.release()
 
     def __getattr__(self, name: str) -> Any:
-        # Of the rest it does not care to hear.
+        # All other events are ignored.
         if name.startswith("on"):
             return lambda _: None
         raise AttributeError(name)
@@ -63,7 +65,7 @@ def main(work_directory: str) -> None:
     work = Path(work_directory)
     spark = session_on_two_executors(
         work,
-        # A task on a busy machine takes long, and the others are to wait for their executor all the same.
+        # Tasks wait for their executor even if another task takes long on a busy machine.
         spark_locality_wait="600s",
         spark_python_daemon_module="python_daemon",
     )
@@ -75,7 +77,7 @@ def main(work_directory: str) -> None:
         job_dir=work / "job",
         parallelism=6,
         max_parallelism=16,
-        # Spark has given each executor another directory.
+        # Spark assigns each executor its own directory.
         local_state_directory="$SPARK_LOCAL_DIRS/state",
     )
     words = environment.from_dataframe(stream).key_by("word")

@@ -1,9 +1,9 @@
-"""A job whose Python workers are killed: between epochs, and during one.
+"""A job whose Python workers are killed, both between epochs and during one.
 
     python lose_workers.py WORK_DIRECTORY
 
-The serializer is in a module that only this program imports, so each new worker has to find it again before it can read
-what is restored. Prints, as JSON, what was emitted, how many workers were killed when, and how many there were.
+The serializer is in a module that only this program imports. So each new worker must find it before it can read the
+restored state. The program prints, as JSON, the output, how many workers were killed when, and how many there were.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from statebackend.spark.frame_sinks import MemorySink
 
 EPOCHS = 4
 FATAL = 2
-"""The epoch whose worker is killed while it processes."""
+"""The epoch whose worker is killed while it processes records."""
 
 
 class CountCorners(KeyedProcessFunction[str, Any, Any]):
-    """Emits the count of a key; records the workers, and kills one of them once."""
+    """Emits the count of a key. Records the workers, and kills one of them once."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -61,7 +61,7 @@ def main(work: Path) -> None:
         .config("spark.driver.memory", "1g")
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.shuffle.partitions", "2")
-        # It has imported this project's packages when it forks a worker, and nothing of the program.
+        # The daemon has imported this project's packages before it forks a worker, but not the program.
         .config("spark.python.daemon.module", "python_daemon")
         .getOrCreate()
     )
@@ -77,13 +77,13 @@ def main(work: Path) -> None:
     killed: set[int] = set()
 
     def kill_idle_workers(frame: DataFrame) -> DataFrame:
-        # Called on the driver when an epoch is planned: the tasks of the epoch before have ended.
+        # The driver calls this when it plans an epoch. The tasks of the previous epoch have ended.
         struck = {int(noted.name) for noted in workers.iterdir()} - killed
         for pid in struck:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        # One that has not quite ended is a worker that waits, to Spark, and is sent a task.
+        # Spark would send a task to a dying worker, which still looks idle.
         while any(Path(f"/proc/{pid}").exists() for pid in struck):
             os.sched_yield()
         return frame

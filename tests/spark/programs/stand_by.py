@@ -1,9 +1,9 @@
-"""One of several drivers of a word count: it waits for leadership, and runs until the source is read.
+"""One of several drivers of a word count. It waits for leadership, and runs until the source is read.
 
     python stand_by.py WORK_DIRECTORY HOSTS SESSION_TIMEOUT_S
 
-The job is that of `count_words`, in ``WORK_DIRECTORY/job-rocksdb``. Ends with 3, and one line, if the leadership was
-lost.
+The job is that of `count_words`, in ``WORK_DIRECTORY/job-rocksdb``. If the leadership is lost, the program prints one
+line and exits with status 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Spark of two executors on this machine, each a process with its own directory."""
+"""A Spark session with two executors on this machine. Each is a process with its own directory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ EXECUTORS = 2
 
 
 def session_on_two_executors(work: Path, **settings: str) -> SparkSession:
-    """Keeps its files below `work`; `settings` are Spark's, with `_` for the dots of their names."""
+    """Start the session with files below `work`. `settings` are Spark's, with `_` for the dots in their names."""
     builder = (
         SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
         .config("spark.ui.enabled", "false")
-        # No task begins before all executors are there.
+        # No task starts before all executors are registered.
         .config("spark.cores.max", EXECUTORS)
         .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
         .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "1800s")

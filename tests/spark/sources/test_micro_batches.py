@@ -1,4 +1,4 @@
-"""Planning of micro-batches of a Python source, without a Spark session."""
+"""How micro-batches of a Python source are planned, without a Spark session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.streaming.stream_graph import MicroBatchSource, SplitRead
 
 
 class Numbers:
-    """Each split has the numbers up to its end, except those that were removed."""
+    """A source. Each split has the numbers up to its end, except the removed ones."""
 
     def __init__(self, **ends: int) -> None:
         self.ends, self.first = ends, 0
@@ -68,7 +68,7 @@ def test_the_log_has_the_first_position_of_a_new_split_before_its_records() -> N
     planned = reader(source).latestOffset({"a": 2}, ReadAllAvailable())
     assert planned == {"a": 2, "b": 1}
     assert numbers_read(source, {"a": 2}, planned) == {}
-    # Records that are removed meanwhile do not change what the next batch reads.
+    # Removed records do not change what the next batch reads.
     source.first = 3
     assert reader(source).latestOffset(planned, ReadAllAvailable()) == {"a": 2, "b": 4}
     assert numbers_read(source, planned, {"a": 2, "b": 4}) == {"b": [1, 2, 3]}
@@ -90,7 +90,7 @@ def test_a_removed_or_shorter_split_is_an_error() -> None:
 
 
 class Identified(Numbers):
-    """A source that identifies its splits."""
+    """A source whose splits have identities."""
 
     identity = "first"
 

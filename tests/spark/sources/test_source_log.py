@@ -1,4 +1,4 @@
-"""The source log of a job directory is reordered as the job, and a crash at any step leaves an intact log."""
+"""The source log of a job directory is reordered like the sources of the job. A crash at any step leaves it valid."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def metadata(known: Sequence[ReadSource], **changes: Any) -> CheckpointMetadata:
 
 
 class Job:
-    """A job directory whose newest checkpoint is of batch 4, and whose log has planned batch 5."""
+    """A job directory whose newest checkpoint is of batch 4, and whose log has the planned batch 5."""
 
     def __init__(self, path: Path, known: Sequence[ReadSource] = AB, order: Sequence[ReadSource] | None = AB) -> None:
         self.fs = CheckpointFileSystem.from_uri(path)
@@ -73,7 +73,7 @@ class Job:
         return planned_source_log(self.fs, self.point, now, dropped, schemas)
 
     def begin(self, now: tuple[ReadSource, ...], *dropped: str, schemas: tuple[Schema, ...] = ()) -> CheckpointMetadata:
-        """Prepare the log as a start does; returns the start position."""
+        """Prepare the log like a start, and return the start position."""
         plan = self.plan(now, *dropped, schemas=schemas)
         end_interrupted_rearrangement(self.fs)
         plan.carry_out(self.fs, self.point, self.fs)
@@ -89,7 +89,7 @@ class Job:
 
 
 def log_of(now: Sequence[ReadSource], *known: str) -> dict[str, bytes]:
-    """The log of `Job` for these sources, of which the named ones are known."""
+    """The log of `Job` for these sources. ``known`` are the sources with a position."""
     uids = [one.uid for one in now]
     lines = {batch: [f"{uid}{batch}" if uid in known else "-" for uid in uids] for batch in (3, 4, 5)}
     return {
@@ -107,7 +107,7 @@ def test_a_log_in_another_order_is_rewritten_and_the_former_is_kept_aside(tmp_pa
     assert job.log() == log_of(BCA, "a", "b")
     assert positions == SourcePositions(batch_id=4, offsets=v1("b4", "-", "a4"), sources=BCA)
     assert job.log("set-aside/spark-1") == log_of(AB, "a", "b")
-    # The checkpoint is still that of the former order.
+    # The checkpoint still has the previous order.
     assert job.begin(BCA).source_offsets == v1("b4", "-", "a4")
     assert job.begin(AB).source_offsets == v1("a4", "b4")
     assert job.log() == log_of(AB, "a", "b")
@@ -175,12 +175,12 @@ def test_a_new_log_names_its_sources_from_the_start(tmp_path: Path) -> None:
 
 
 class Died(BaseException):
-    """The process has died."""
+    """The process is killed."""
 
 
 @contextmanager
 def crash_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
-    """Die before the n-th change of the disk; returns whether that was reached."""
+    """Crash before the n-th change of the disk. Yields a function that returns whether the crash happened."""
     left = step
 
     def crashing(change: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,7 +210,7 @@ def test_a_crash_at_any_step_leaves_one_intact_log_and_the_next_start_continues(
         died = has_died()
         left.append(source_log_directory(job.fs))
         assert job.log(left[-1]) in (log_of(AB, "a", "b"), log_of(BCA, "a", "b"))
-        # The program may have changed again by then.
+        # The next start may have other sources again.
         for now in (sources("a", "d", "b"), BCA):
             job.begin(now)
             assert job.log() == log_of(now, "a", "b")
@@ -220,7 +220,7 @@ def test_a_crash_at_any_step_leaves_one_intact_log_and_the_next_start_continues(
 
 
 def from_savepoint(path: Path, is_new_origin: bool) -> StartingPoint:
-    """A start from a savepoint of batch 4, which reads one of its sources from the beginning."""
+    """A start from a savepoint of batch 4 that reads one of its sources from the beginning."""
     fs = CheckpointFileSystem.from_uri(path)
     progress = {"metadata": b"{}", "offsets/4": v1("a4", "b4"), "sources/0/0": b"of a", "sources/1/0": b"of b"}
     files = write_source_progress(fs, progress)
@@ -247,7 +247,7 @@ def test_the_log_of_a_savepoint_starts_in_the_order_of_the_job(tmp_path: Path) -
         SOURCE_ORDER_FILE_NAME: source_order(BCA),
     }
     assert (job.log(), offsets) == (begun, begun["offsets/4"])
-    # Before its first checkpoint it comes into another order, with what it has planned.
+    # Before its first checkpoint, the log is reordered again, together with the planned batch.
     job.fs.write_file("spark/offsets/5", v1("b5", "c5", "a5"))
     job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=False)
     assert job.begin(sources("a", "b", "c")).source_offsets == v1("-", "b4", "-")
@@ -255,7 +255,7 @@ def test_the_log_of_a_savepoint_starts_in_the_order_of_the_job(tmp_path: Path) -
 
 
 def read_with(**types: str) -> tuple[Schema, ...]:
-    """Schemas of one column each."""
+    """Schemas with one column each."""
     return tuple(
         {"type": "struct", "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}}]}
         for name, type_ in types.items()
@@ -266,7 +266,7 @@ def test_changed_columns_of_a_source_are_rejected_before_the_start_and_compatibl
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path)
-    # An earlier release has noted none.
+    # An earlier release recorded no schemas.
     job.begin(AB, schemas=read_with(a="integer", b="long"))
     assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="integer", b="long"))
     before = job.log()
@@ -299,7 +299,7 @@ def test_a_savepoint_has_the_columns_of_its_sources(tmp_path: Path) -> None:
     job.point = point
     with pytest.raises(JobRestoreError, match="b was long and is date"):
         job.plan(AB, schemas=read_with(a="integer", b="date"))
-    # This one begins again.
+    # This source is read from its beginning.
     job.begin(AB, schemas=read_with(a="date", b="long"))
     assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="date", b="long"))
 

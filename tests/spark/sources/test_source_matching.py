@@ -1,4 +1,4 @@
-"""Which lines of a source log belong to which source, and the log for other sources, without Spark."""
+"""How lines of a source log are matched to sources, and the log for other sources, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UIDS = st.sampled_from(["flights", "weather", "rates", "\N{OX}", "source"])
 
 
 def sources(*uids: str, names: Mapping[str, str] | None = None) -> tuple[ReadSource, ...]:
-    """One source per uid, in the order of Spark."""
+    """One source for each uid, in Spark's order."""
     name_of = {uid: f"FileSource[/{uid}]" for uid in uids} | dict(names or {})
     return tuple(ReadSource(name_of[uid], uid, str(place)) for place, uid in enumerate(uids))
 
@@ -154,7 +154,7 @@ def test_invalid_sources_are_rejected(progress: Any, dropped: Any, said: str) ->
 
 
 def watermarks(*names: str) -> WatermarkState:
-    """Watermarks of sources that one operator reads."""
+    """Watermarks of sources, and of one operator that reads all of them."""
     return WatermarkState(
         5,
         tuple(ChannelWatermark(source=name, channel="c", watermark_ms=place) for place, name in enumerate(names)),

@@ -1,4 +1,4 @@
-"""Which columns of a source are compatible with which, as a function, without Spark."""
+"""Which changes of a source's columns are compatible, as a function without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATES = ReadSource("rate", "rates", "1")
 
 
 def struct(**columns: Any) -> dict[str, Any]:
-    """A schema as Spark writes it."""
+    """A schema in Spark's JSON form."""
     return {
         "type": "struct",
         "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in columns.items()],
@@ -109,7 +109,7 @@ def test_each_source_is_compared_with_the_one_of_its_uid() -> None:
     with pytest.raises(JobRestoreError, match=r"'flights' .*delay was integer.*\{'flights': False\}"):
         check_schemas(former, moved, "/job")
     check_schemas(former, moved, "/job", ["flights"])
-    # A new one has no columns to go on from.
+    # A new source has no former columns.
     check_schemas(former, SourceOrder((ReadSource("rate", "new", "0"),), (struct(value="date"),)), "/job")
 
 

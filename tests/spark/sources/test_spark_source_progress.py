@@ -1,4 +1,4 @@
-"""Spark's source log is captured as of one batch, and a new query continues after it."""
+"""Spark's source log is captured at one batch, and a new query continues after that batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file_entry(number: int) -> str:
 
 
 def write_log(directory: Path, last: int, *, log_offset: Callable[[int], str], version: str = "v1") -> None:
-    """Offsets and commits of batches 0..last, as Spark writes them."""
+    """Offsets and commits of batches 0..last, in the form that Spark writes."""
     directory.mkdir()
     (directory / "metadata").write_text('{"id":"q"}')
     for kind in ("offsets", "commits"):
@@ -169,7 +169,7 @@ def test_the_first_entry_of_a_log_is_truncated_like_the_others(tmp_path: Path) -
     files = capture_source_progress(str(tmp_path / "q"), 0)
     assert [name for name in files if name.startswith("sources")] == ["sources/0/0"]
     assert SOURCE_ORDER_FILE_NAME in files
-    # A missing entry that the offset needs is reported, even the first.
+    # Every missing entry that the offset needs is reported, even the first one.
     (tmp_path / "q" / "sources" / "0" / "0").unlink()
     (tmp_path / "q" / "sources" / "0" / "1").unlink()
     with pytest.raises(SourceProgressError, match="sources/0/0 is missing"):
@@ -292,7 +292,7 @@ def test_progress_without_its_essential_files_is_rejected(tmp_path: Path, name: 
 
 
 class Query:
-    """Runs a stream to the end of its input, or until a batch number, and records what each batch read."""
+    """Run a stream to the end of its input, or up to a batch number. Record what each batch read."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -408,7 +408,7 @@ def test_a_restored_rate_stream_continues_with_the_next_row(spark: SparkSession,
             if len(seen) < batches:
                 seen[batch] = sorted(row.id for row in frame.collect())
             if len(seen) == batches:
-                # Spark forgets the first batch when there are a hundred more.
+                # Spark deletes the log of the first batch after a hundred more batches.
                 are_all_seen.set()
                 may_go_on.wait()
 

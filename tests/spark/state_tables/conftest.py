@@ -1,4 +1,4 @@
-"""State of every kind: in job directories, and in a savepoint."""
+"""Every kind of state, in job directories and in a savepoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inspected_job import run_job
 
 @pytest.fixture(scope="package", params=["heap", "rocksdb", "savepoint"])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A job directory of either backend, or a savepoint."""
+    """A job directory of one backend, or a savepoint."""
     directory = tmp_path_factory.mktemp("state")
     if request.param != "savepoint":
         run_job(request.param, directory / "job")

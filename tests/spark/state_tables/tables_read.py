@@ -1,4 +1,4 @@
-"""A state table read as Spark does, without Spark: created, pickled, planned, and read by partition."""
+"""Reads a state table like Spark but without it: the table is created, pickled, planned, and read by partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reader_of(path: Path | str, *filters: Filter, **options: str) -> StateTableR
 
 
 def parts_of(reader: StateTableReader) -> list[InputPartition]:
-    """The partitions of a reader, as tasks get them."""
+    """The partitions of a reader, as tasks receive them."""
     parts: list[InputPartition] = pickle.loads(pickle.dumps(list(reader.partitions())))
     return parts
 

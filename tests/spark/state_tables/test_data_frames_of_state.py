@@ -1,4 +1,4 @@
-"""State of any type passes through a frame unchanged to the last bit."""
+"""State of any type passes through a frame with the same bits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 MOMENTS = st.datetimes(datetime.datetime(1, 1, 3), datetime.datetime(9999, 12, 29), timezones=st.just(UTC))
 DAYS = st.dates()
 SALES = st.builds(Sale, st.floats(), st.none() | TEXTS, st.lists(TEXTS, max_size=2), st.none() | MOMENTS)
-# A column of decimals has 18 digits behind the point: the same numbers, without trailing zeros.
+# A decimal column has 18 digits after the point. So the numbers stay equal but lose their trailing zeros.
 DECIMALS = st.decimals(-(10**6), 10**6, places=18)
 DURATIONS = st.timedeltas(datetime.timedelta(days=-(10**6)), datetime.timedelta(days=10**6))
 
@@ -88,7 +88,7 @@ def states(draw: st.DrawFn) -> tuple[Any, StateDescriptor, list[tuple[Any, ...]]
         entries = st.dictionaries(keys, values, max_size=5).map(lambda found: list(found.items()))
         return key, ValueStateDescriptor("state", hint, ttl=ttl), draw(entries)
     if kind == "list":
-        hint = Sale if hint == Sale | None else hint  # None cannot be an element of a list state.
+        hint = Sale if hint == Sale | None else hint  # A list state cannot have None as an element.
         lists = st.lists(values, min_size=1, max_size=3)
         entries = st.dictionaries(keys, lists, max_size=5).map(lambda found: list(found.items()))
         return key, ListStateDescriptor("state", hint, ttl=ttl), draw(entries)
@@ -98,7 +98,7 @@ def states(draw: st.DrawFn) -> tuple[Any, StateDescriptor, list[tuple[Any, ...]]
 
 
 def through_a_frame(source: Path, target: Path) -> None:
-    """Read the state as tasks do, and write it as tasks do, in another order and other partitions."""
+    """Read the state and write it again as tasks do, in another order and in other partitions."""
     reader = reader_of(source, operator="o", state="state")
     batches = [batch for part in parts_of(reader) for batch in reader.read(part)]
     options = {"path": str(target), "source": str(source), "operator": "o", "state": "state"}

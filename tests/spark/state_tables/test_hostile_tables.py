@@ -82,7 +82,7 @@ def test_a_long_list_in_many_row_groups_is_one_row(tmp_path: Path, monkeypatch: 
 
 
 def test_a_null_key_of_another_writer_is_a_row(tmp_path: Path) -> None:
-    """No job of ours has a null key; its bytes are made here, with that checksum in the metadata."""
+    """No job has a null key, so the test writes its bytes and the matching checksum in the metadata."""
     plan = Plan().add_operator("o", "string").add_state("o", ValueStateDescriptor("v", int), [("", 1), ("a", 2)])
     path = savepoint_of(tmp_path / "s", plan, 1)
     [part] = parts_of(reader_of(path, state="v"))

@@ -1,4 +1,4 @@
-"""Filters of a query prune keys that cannot match, and no others."""
+"""Filters of a query prune only keys that cannot match."""
 
 from __future__ import annotations
 

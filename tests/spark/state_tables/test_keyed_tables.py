@@ -1,4 +1,4 @@
-"""Tables of keyed state, timers and operator state contain the entries that reading one by one returns."""
+"""Tables of keyed state, timers and operator state have the entries that reading one by one returns."""
 
 from __future__ import annotations
 

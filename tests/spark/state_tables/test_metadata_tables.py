@@ -1,4 +1,4 @@
-"""The table of all states, and arguments of tables: options, paths, columns."""
+"""The table of all states, and the arguments of tables: options, paths and columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejected arguments of state tables: options without effect, missing columns, different subtasks."""
+"""Arguments of state tables that are rejected: options without effect, missing columns, different subtasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = ValueStateDescriptor("count", int)
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A savepoint of two operators."""
+    """A savepoint with two operators."""
     path = tmp_path_factory.mktemp("state") / "two"
     plan = Plan()
     for uid in ("one", "other"):

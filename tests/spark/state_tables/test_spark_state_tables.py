@@ -1,4 +1,4 @@
-"""State read by a real Spark session: columns, rows, filters, SQL, and errors."""
+"""State that a real Spark session reads: columns, rows, filters, SQL, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "state-tables.md").read_t
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
-    """A separate session that keeps the registration settings."""
+    """A separate session, so that registration settings stay in it."""
     session = spark.newSession()
     register_state_tables(session)
     return session
@@ -106,7 +106,7 @@ def test_a_savepoint_of_flink_is_a_table(session: SparkSession) -> None:
     pojos = table(session, golden / "savepoint", operator="golden-keyed", state="pojo")
     wanted = {entry["key"]: entry["value"]["fields"]["longField"] for entry in keyed["states"]["pojo"]["entries"]}
     assert {row.key: row.value.longField for row in pojos.collect()} == wanted
-    # Another hash than ours gave the keys their groups.
+    # Flink assigned these keys to key groups with another hash.
     assert [row.value.boxedInt for row in pojos.where("key = 'key-098'").collect()] == [98]
     timers = table(session, golden / "savepoint", operator="golden-keyed", kind="timers")
     assert timers.count() == sum(map(len, keyed["timers"].values()))

@@ -1,6 +1,6 @@
-"""Frames become savepoints that are read and restored as the same state; written without Spark.
+"""Frames are written as savepoints, without Spark. They are read and restored as the same state.
 
-Each partition of the frame is staged as a task does it, from what was pickled, and the driver commits.
+Each partition is staged as in a task, with the pickled writer, and the driver commits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATES = ("totals", "timed", "amounts", "seen", "by amount", "largest")
 
 
 def write(path: Path, partitions: list[pa.RecordBatch], meanwhile: Callable[[], object] = int, **options: Any) -> None:
-    """Write a frame of these partitions, as Spark does; ``meanwhile`` runs before the commit."""
+    """Write a frame with these partitions as Spark does. ``meanwhile`` is called before the commit."""
     source = StateTableSource({"path": str(path), **{name: str(value) for name, value in options.items()}})
     writer = pickle.loads(pickle.dumps(source.writer(from_arrow_schema(partitions[0].schema), overwrite=False)))
     messages = []
@@ -56,7 +56,7 @@ def write(path: Path, partitions: list[pa.RecordBatch], meanwhile: Callable[[], 
 
 
 def frame_of(path: Path, state: str) -> list[pa.RecordBatch]:
-    """A table as Spark has it, in the partitions in which it is read, the last first."""
+    """The table as a frame whose partitions are in reverse order."""
     reader = reader_of(path, state=state)
     return [batch for part in reversed(parts_of(reader)) for batch in reader.read(part)]
 
@@ -70,7 +70,7 @@ def test_state_passes_through_a_frame_unchanged(stored: Path, tmp_path: Path, st
     partitions = frame_of(stored, state)
     base = tmp_path / "base"
     if (stored / "job.json").exists():
-        # A checkpoint of a job that is not at its end has no log of its sources beside it.
+        # A checkpoint of a job that has not ended has no source log with it, so take a savepoint.
         run_job("heap").savepoint(base)
     else:
         base = stored

@@ -1,4 +1,4 @@
-"""Acknowledgements from tasks to the driver; each Spark job tests the transport."""
+"""Tasks send acknowledgements to the driver. The tests of Spark jobs cover the transport."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def channel() -> Iterator[AcknowledgementChannel]:
 
 
 def of_a_task(channel: AcknowledgementChannel, *sent: tuple[int, bytes]) -> list[tuple[int, bytes]]:
-    """The accumulator updates of a task that sends this."""
+    """The accumulator updates of a task that sends this acknowledgement."""
     pickled = pickle.dumps(channel.sender)
     on_the_driver = _accumulatorRegistry.pop(ID)
     try:

@@ -1,4 +1,4 @@
-"""The output of a task in one schema: rows of the main output and of side outputs."""
+"""Main output and side outputs of a task are rows of one schema."""
 
 from __future__ import annotations
 

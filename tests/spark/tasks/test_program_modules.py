@@ -1,4 +1,4 @@
-"""Program modules registered again in the same process keep their classes."""
+"""Modules of a program that are registered again in the same process keep their classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickles of a program: its classes in a process that has them, and in one that does not."""
+"""Pickles of a program contain its classes for processes that do not have them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Function:
 
 @pytest.fixture
 def program(own_registrations: None) -> Iterator[dict[str, Any]]:
-    """Definitions of a script without a file, which no process can import."""
+    """The definitions of a script without a file, which no process can import."""
     module = ModuleType("a_script_without_a_file")
     module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot)
     exec(PROGRAM, module.__dict__)

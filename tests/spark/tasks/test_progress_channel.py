@@ -1,4 +1,4 @@
-"""Progress of tasks reaches the driver's listener through an accumulator that keeps nothing."""
+"""The progress of tasks reaches the driver's listener through an accumulator that stores nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_only_new_progress_is_sent_and_the_driver_keeps_none(monkeypatch: pytest
     channel = ProgressChannel(context, heard.append)
     travelled = pickle.dumps(channel.sender)
     assert len(travelled) < 1000
-    # A worker has no accumulators of its own before it is sent one.
+    # A worker has no accumulators before it receives one.
     monkeypatch.delitem(_accumulatorRegistry, -77)
     sender = pickle.loads(travelled)
     sender.send(reported(5, is_done=False))
@@ -78,6 +78,6 @@ def test_a_collected_run_is_kept_by_no_accumulator(monkeypatch: pytest.MonkeyPat
     del channel, run
     gc.collect()
     assert gone() is None
-    # A task may be heard late.
+    # An update of a task may arrive late.
     made[0] += [reported(9, is_done=True)]
     assert made[0]._value == []

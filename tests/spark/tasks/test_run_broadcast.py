@@ -1,4 +1,4 @@
-"""The broadcast of a run: cached by workers for the last few runs, and removed from all disks after the run."""
+"""The broadcast of a run: workers cache the last few runs, and all disks are cleaned after the run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 FAT_BYTES = 3 << 20
 GIVE_UP_S = 600
-"""What does not go must not hang the tests for ever; how busy the machine is does not matter at this length."""
+"""Limits the wait for a file that is never removed. A busy machine does not reach it."""
 
 
 class FatCountWords(CountWords):
-    """Counts words, with a large attribute."""
+    """Counts words. It has a large attribute."""
 
     def __init__(self) -> None:
-        # Random enough not to be compressed away.
+        # These bytes cannot be compressed much.
         self.ballast = bytes((number * number * 31 + number // 7) % 251 for number in range(FAT_BYTES))
 
 
@@ -71,7 +71,7 @@ def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> N
     references: list[Any] = [RunReference(f"run-{number}", one) for number, one in enumerate(sent)]  # type: ignore[arg-type]
     for number, reference in enumerate(references[:-1]):
         assert reference.parts().operators == {"words": number}
-    # The run that is used stays, whichever came first.
+    # The run in use stays cached, even if it came first.
     references[0].parts()
     references[-1].parts()
     assert list(kept_runs) == ["run-2", "run-3", "run-0", "run-4"]
@@ -83,7 +83,7 @@ def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> N
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_worker_of_two_runs_uses_the_classes_of_the_current_task(kept_runs: Any) -> None:
-    """A notebook cell that is run again defines a class again, while a job with the earlier one continues."""
+    """A notebook cell that runs again defines its class again, while a job with the earlier class continues."""
     references = []
     for version in range(2):
         named = type("Named", (SimpleTypeSerializerSnapshot,), {"__module__": "__main__", "version": version})
@@ -96,7 +96,7 @@ def test_a_worker_of_two_runs_uses_the_classes_of_the_current_task(kept_runs: An
 
 
 class Knot:
-    """Cyclic garbage as soon as it is unreferenced, for the collector only."""
+    """Cyclic garbage as soon as it is unreferenced, so that only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -121,13 +121,13 @@ def test_cached_objects_of_a_worker_are_frozen_for_the_collector_until_the_next_
 
 
 def files_of_spark(spark: SparkSession) -> dict[Path, int]:
-    """All files below Spark's local directories, which contain broadcasts of the driver and executors."""
+    """All files below Spark's local directories, which contain broadcasts of the driver and of executors."""
     root = Path(spark.conf.get("spark.local.dir"))
     assert Path(spark.sparkContext._temp_dir).is_relative_to(root)
     sizes: dict[Path, int] = {}
     for directory, _, names in os.walk(root):
         for name in names:
-            # Spark removes what nobody has any more whenever the JVM collects it.
+            # Spark removes an unreferenced broadcast when the JVM's garbage collector finds it.
             with contextlib.suppress(FileNotFoundError):
                 path = Path(directory, name)
                 sizes[path] = path.stat().st_size
@@ -135,7 +135,7 @@ def files_of_spark(spark: SparkSession) -> dict[Path, int]:
 
 
 def is_gone(find: Callable[[], object]) -> bool:
-    """Whether nothing is left once Spark has removed its blocks, which it does asynchronously."""
+    """Whether no file is left after Spark has removed its blocks, which it does asynchronously."""
     end_s = time.monotonic() + GIVE_UP_S
     while find() and time.monotonic() < end_s:
         os.sched_yield()

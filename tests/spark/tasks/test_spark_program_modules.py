@@ -1,4 +1,4 @@
-"""Custom serializers in workers that have not imported the modules of the program."""
+"""Workers find custom serializers without having imported the modules of the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 
 def run(program: str, *arguments: object) -> Any:
-    """Run a program with modules in its directory; returns its JSON output."""
+    """Run a program with modules in its directory. Return its JSON output."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON, PROGRAMS / "modules"))),
@@ -38,7 +38,7 @@ def run(program: str, *arguments: object) -> Any:
 def test_new_workers_restore_state_of_serializers_and_classes_of_the_program(tmp_path: Path) -> None:
     found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
     for backend in ("rocksdb", "heap"):
-        # The second epoch restores in other processes than the first, and so does the second run.
+        # The second epoch and the second run each restore in new processes.
         assert found[backend] == [["a", 1], ["a", 2]]
         assert found[f"{backend} restarted"] == [["a", 3]]
         assert (tmp_path / f"savepoint-{backend}" / "_metadata").exists()

@@ -1,4 +1,4 @@
-"""Arrow batches of several inputs are split into runs of one input without losing rows or nulls."""
+"""Arrow batches with several inputs are split into runs of one input, without losing rows or nulls."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_every_row_is_in_its_place_with_its_input(rows: list[tuple[int, Any]], s
             assert not part.key_groups
         seen += [(index, record) for record in records]
     assert seen == rows[start : start + count]
-    # A run is as long as it can be.
+    # Each run is as long as possible.
     assert all(before[0] != behind[0] for before, behind in itertools.pairwise(runs))

@@ -1,4 +1,4 @@
-"""The event-time column: how tasks read and write it."""
+"""How tasks read and write the event-time column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_batch_is_split_after_its_early_rows() -> None:
     parts = split(rows(early, early, on_time, no_time))
     assert parts == [([0, 1], BatchTime([5, 5], (), True)), ([2, 3], BatchTime([7, None]))]
     assert split(rows(early).slice(0)) == [([0], BatchTime([5], (), True))]
-    # A part of a batch has the times of its own rows.
+    # A slice of a batch has the times of its own rows.
     assert split(rows(early, on_time, no_time).slice(1)) == [([1, 2], BatchTime([7, None]))]
     assert split(rows(no_time)) == [([0], BatchTime())]
 

@@ -1,4 +1,4 @@
-"""Windows of aggregates over Arrow batches: they emit the rows and keep the state of the same records as objects."""
+"""Window aggregates over Arrow batches have the same output and state as over single records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Record = tuple[int, str, int, int]
 
 @frozen
 class Epoch:
-    """What an epoch emitted, sorted, and the digest of its state."""
+    """The sorted output of an epoch, and the digest of its state."""
 
     rows: list[tuple[Any, ...]]
     digest: str
@@ -45,7 +45,7 @@ class Epoch:
 def epochs_of(
     directory: Path, backend: str, key_type: str, lateness: str, epochs: list[list[Record]], in_columns: bool
 ) -> list[Epoch]:
-    """Run epochs with one hour each. The watermark is 10 minutes behind, as of the epoch before."""
+    """Run epochs of one hour each. The watermark is that of the previous epoch, 10 minutes behind its records."""
     names, serializer = KEY_TYPES[key_type]
     environment = LocalStreamEnvironment(backend=backend)
     records = environment.from_elements([], "n bigint, s string, amount int, at bigint")
@@ -106,7 +106,7 @@ def epochs_of(
 
 
 def arrow_batch(rows: list[Record]) -> pa.RecordBatch:
-    """A batch as Spark sends it."""
+    """A batch in the form in which Spark sends it."""
     numbers, texts, amounts, times = zip(*rows, strict=True)
     at = pa.array(times, pa.int64())
     none = pa.nulls(len(rows), pa.string())

@@ -1,4 +1,4 @@
-"""The connection of a worker: received data is acknowledged at once, and no other connection changes."""
+"""The connection of a worker acknowledges received data at once, and other connections are unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connections() -> dict[int, str]:
     """The targets of the socket descriptors of this process."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        # One that was closed since leads nowhere.
+        # The descriptor may have been closed since the listing.
         with contextlib.suppress(FileNotFoundError):
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return {number: place for number, place in found.items() if place.startswith("socket:")}
@@ -56,7 +56,7 @@ def test_files_stay_open_and_no_descriptor_leaks(connection: socket.socket) -> N
     assert connection.fileno() in before
     acknowledge_what_has_come()
     left = connections()
-    # Others are those of other threads, which come and go.
+    # Other threads may open and close other connections meanwhile.
     assert left[connection.fileno()] == before[connection.fileno()]
     assert list(left.values()).count(left[connection.fileno()]) == 1
 

@@ -1,4 +1,4 @@
-"""A serializer that only importers of this module register."""
+"""A serializer that is registered only in processes that import this module."""
 
 from __future__ import annotations
 
