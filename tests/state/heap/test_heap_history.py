@@ -1,4 +1,4 @@
-"""The history beside live entries is as small as pending snapshots allow."""
+"""The history of changes next to live entries is as small as pending snapshots allow."""
 
 import operator
 
@@ -110,7 +110,7 @@ def test_removed_keys_are_dropped_when_there_are_many(harness, backend):
     for key in range(4900):
         harness.at(backend, key)
         state.clear()
-    # Add some removed keys again during a snapshot. They must not be listed twice.
+    # Some keys are added again during a snapshot, and must not be listed twice.
     task = harness.prepare(backend)
     for key in range(100):
         harness.at(backend, key)

@@ -40,7 +40,7 @@ def harness(tmp_path):
 
 @pytest.fixture
 def new_cache(tmp_path):
-    """Caches of worker processes of one host, or without a ledger if it has no directory."""
+    """Creates caches of worker processes of one host; a cache without a directory has no ledger."""
     ledgers = []
 
     def make(root=str(tmp_path / "root"), **options):

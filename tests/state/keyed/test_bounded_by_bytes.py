@@ -199,7 +199,7 @@ def test_changes_of_an_epoch_on_the_heap_are_encoded_in_pieces(harness, monkeypa
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", piece)
     monkeypatch.setattr(entry_table, "PIECE_BYTES", piece)
     backend = harness.open(HeapStateBackend())
-    # Of an immutable type: objects until they are written.
+    # The values are immutable, so they are kept as objects until they are written.
     number_of_bytes = 200 * 36 << 10
 
     def write(epoch):

@@ -16,7 +16,7 @@ from statebackend.testing.backends.harness import BackendHarness
 
 UPDATES = st.lists(
     st.tuples(
-        # The elements that stay, and the appended ones. The int is stored as a float.
+        # The elements that stay, and the appended ones. Appended ints are stored as floats.
         st.one_of(st.just("all"), st.just("newest"), st.lists(st.integers(0, 9), max_size=6)),
         st.lists(st.integers(-3, 3), max_size=3),
     ),

@@ -249,7 +249,7 @@ def test_one_epoch_of_many_changes_is_moved_into_the_database(harness):
 
 
 def test_the_first_read_opens_the_database_for_writing_only_after_an_epoch_of_many_changes(harness):
-    """Two openings cost more than one, and an epoch usually resembles the one before."""
+    """Two openings cost more than one, and an epoch is usually similar to the one before."""
     many = dict.fromkeys(range(read_only_database.MAX_KEPT_ROWS + 1), 5)
     handle, _ = changed(harness, None, updates(harness, many))
     openings = []

@@ -56,7 +56,7 @@ def test_all_states_of_all_stores_share_one_cache_and_stay_within_it(tmp_path):
     # There is one cache, so every state reports the same usage.
     assert len(set(reported["block-cache-usage"])) == 1
     assert BUDGET / 2 < reported["block-cache-usage"][0] <= BUDGET
-    # Index and filters are in the cache, not beside it: a filter alone would have 125,000 bytes.
+    # Index and filter blocks are inside the cache. One filter alone would take 125,000 bytes.
     assert max(reported["estimate-table-readers-mem"]) < 20_000
 
 

@@ -1,6 +1,6 @@
 """Pitfalls of rocksdict with damage, other processes, or forbidden use.
 
-Those of bounds, closing, unfinished files and forks are in `test_rocksdb_store`.
+`test_rocksdb_store` has the pitfalls of bounds, closing, unfinished files and forks.
 """
 
 import ast

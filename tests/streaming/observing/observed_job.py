@@ -57,7 +57,7 @@ class CountVisits(KeyedProcessFunction[str, Any, Any]):
 
 
 class TrackingEvent(JobListener):
-    """Records events; ``kinds`` are the names of the events, and those of progress separately."""
+    """Records events; ``kinds`` are the names of the events, and ``reported`` has the progress."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []

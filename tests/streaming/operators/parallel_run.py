@@ -73,7 +73,7 @@ class ParallelRun:
         ]
 
     def play(self, events: Iterable[Any], model: Model) -> list[EmittedRow]:
-        """The output of events until the end of time; the model gets all of them."""
+        """Play events until the end of time, also on the model; returns the output."""
         emitted: list[EmittedRow] = []
         batch: list[Any] = []
         batch_input = 0

@@ -1,4 +1,4 @@
-"""A no-data epoch takes no time from batches, and does not wait forever for one."""
+"""A no-data epoch does not delay batches, and does not wait forever for one."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated crashes are of the process; syncing thousands of small files would take most of the time."""
+    """Disables syncs: only processes crash here, and syncing thousands of small files would take most of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

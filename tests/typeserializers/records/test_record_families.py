@@ -29,7 +29,7 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 
 
 class RecordContract(SerializerContract):
-    """The contract of a record class; values and strategy of a subclass are its objects."""
+    """The contract of a record class; a subclass has the class and its example objects."""
 
     record_class: type
     examples: Sequence[Any]

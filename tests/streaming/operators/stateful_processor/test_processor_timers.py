@@ -22,7 +22,7 @@ BACKENDS = {"heap": HeapStateBackend(), "rocksdb": RocksDBStateBackend()}
 
 
 class Timed:
-    """Follows the records, and emits the arguments of its calls; a timer at ...7 registers two more."""
+    """Registers and deletes the timers of its rows, and emits its calls; a timer at ...7 registers two more."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
