@@ -1,7 +1,7 @@
 """A driver process: started, read through a pipe, and killed in the middle of an epoch.
 
-The driver's last sink is a `supervised_sink`. In each epoch, when all tasks have written rows and state and the
-checkpoint is not stored yet, it prints a line on standard output and waits for a line on standard input. So the driver
+The driver's last sink is a `supervised_sink`. It stops each epoch when all tasks have written rows and state and the
+checkpoint is not stored yet: it prints a line on standard output, and waits for a line on standard input. So the driver
 can be killed exactly there, on a fast or a slow machine.
 
 The driver is a process group of the Python process and its JVM. Both are killed at once, so neither can clean up.
