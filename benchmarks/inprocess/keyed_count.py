@@ -1,8 +1,8 @@
 """A running count per key, as a job on the local runtime and as a Bytewax dataflow.
 
 Both run in this process on one worker, with the same records, keys and results. Both take pairs of a string and a
-number, extract the key with a lambda, keep a count per key in state, and emit key and count for each record to a sink
-that drops them. With checkpoints, both take one per second, into files below a temporary directory. Ours is a
+number, extract the key with a lambda, and keep a count per key in state. For each record they emit key and count to a
+sink that drops them. With checkpoints, both take one per second, into files below a temporary directory. Ours is a
 `KeyedProcessFunction` with a `ValueState` on the heap and writes snapshots in the background. Theirs is a
 `stateful_map` with recovery, which writes to SQLite.
 

@@ -8,7 +8,7 @@ An epoch is a micro-batch of one row. There are two jobs with event time:
 
 The result is the driver's time for an epoch, from `job.epochs`. Epochs after a pause are compared with epochs after a
 pause, because a process that slept is slower at first. A further result compares a no-data epoch with the time from one
-batch to the next, because Spark plans and logs a batch, and does nothing for a no-data epoch.
+batch to the next. Spark plans and logs a batch, and does nothing for a no-data epoch.
 """
 
 from __future__ import annotations
