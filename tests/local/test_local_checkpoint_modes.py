@@ -216,7 +216,7 @@ def with_records_in_flight(root: Path) -> tuple[int, str]:
     environment = environment_of(root, results, 2)
     checkpoints = settings_of(CheckpointingMode.UNALIGNED, Clock())
     with environment.opened_run(checkpoints=checkpoints, capacity=8, scheduler=ReadsFirst()) as run:
-        # The watermark is in the channels from the start. Process it first.
+        # Elements that are in the channels at the start are processed first.
         run.step()
         keys = "aAbBcCdD" * 2
         feeding = Feeding(run, [(key, 0) for key in keys], 0)

@@ -40,7 +40,7 @@ def test_ids_increase_over_runs_failures_and_roll_backs(fs: CheckpointFileSystem
     assert opened(fs).next_checkpoint_id() == 6
     fs.write_file("checkpoints/.chk-000000000008/_metadata", b"")
     assert opened(fs).next_checkpoint_id() == 9
-    # After a roll back, attempts that were never completed are not counted either.
+    # After a roll back, the id of the abandoned checkpoint 5 is not reused.
     assert opened(fs, roll_back_to=1).next_checkpoint_id() == 6
     again = opened(fs)
     assert again.next_checkpoint_id() == 6

@@ -1,4 +1,4 @@
-"""A run that ends without `await_termination` releases its broadcasts."""
+"""The end of a query ends its run once, even if no caller waits for the query."""
 
 from __future__ import annotations
 
