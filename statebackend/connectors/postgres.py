@@ -69,6 +69,12 @@ _FIXES: Final[Mapping[str, str]] = {
 }
 """How to fix an error, by SQLSTATE or its class."""
 
+_ROW_SECURITY_FIX: Final = (
+    "Row-level security applies to the user. A sink without key needs ALTER ROLE <user> BYPASSRLS. A sink with key "
+    "needs it, or a policy with which the user can read and write all rows of the sink"
+)
+"""The fix of two errors, one with the code of a missing right, and one with the code of any missing feature."""
+
 _CONNECTION_FIXES: Final[Mapping[str, str]] = {
     "password": "Correct the user or the password",
     "role": "Create the role, or correct the user",
@@ -452,4 +458,6 @@ def _fix_of(error: psycopg.Error, has_key: bool) -> str:
             if word in str(error):
                 return fix
         return "Start the server, or correct its host and port"
+    if "row-level security" in str(error):
+        return _ROW_SECURITY_FIX
     return _FIXES.get(state) or _FIXES.get(state[:2]) or ""

@@ -460,6 +460,16 @@ FAULTS: dict[str, tuple[Callable[[Database], PostgresSink], str]] = {
         lambda one: PostgresSink(one.conninfo, "deferred", key=["account"]),
         "does not support deferrable.*without DEFERRABLE",
     ),
+    "row-level security": (
+        lambda one: PostgresSink(one.server.conninfo(one.name, "poor", "p00r"), "secured", epochs_table="known"),
+        r"COPY FROM not supported with row-level security.*without key needs ALTER ROLE <user> BYPASSRLS",
+    ),
+    "row-level security, key": (
+        lambda one: PostgresSink(
+            one.server.conninfo(one.name, "poor", "p00r"), "secured", key=["account"], epochs_table="known"
+        ),
+        r"violates row-level security policy.*or a policy with which the user can read and write all rows",
+    ),
     "trigger": (lambda one: PostgresSink(one.conninfo, "closed"), "not on Sundays.*Change the trigger"),
 }
 
@@ -479,6 +489,12 @@ def test_errors_name_target_and_fix_and_no_secret(database: Database, name: str)
     )
     database.execute(
         "DO $$BEGIN CREATE ROLE poor LOGIN PASSWORD 'p00r'; EXCEPTION WHEN duplicate_object THEN NULL; END$$"
+    )
+    database.execute(
+        "CREATE TABLE secured (account text PRIMARY KEY, balance bigint);"
+        "ALTER TABLE secured ENABLE ROW LEVEL SECURITY;"
+        "CREATE TABLE known (lineage text PRIMARY KEY, epoch bigint, run text, committed_at timestamptz);"
+        "GRANT ALL ON secured, known TO poor"
     )
     sink = FAULTS[name][0](database)
 
