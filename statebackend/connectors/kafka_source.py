@@ -52,6 +52,11 @@ _AFTER_DELETION: Final = (
 )
 """The advice of an error of a missing topic."""
 
+_WITH_ANOTHER_UID: Final = (
+    "start with another uid and allow_non_restored_state=True, on Spark with allow_dropped_sources=[<old uid>]"
+)
+"""How to start without the positions in the checkpoint."""
+
 _IDENTITY_S: Final = 5.0
 """How long a run waits for the ids of the topics, in seconds."""
 
@@ -407,14 +412,14 @@ class KafkaSource:
         if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
             return StreamJobError(
                 f"{self._name}: {split!r} no longer exists: its topic was deleted. Its records that were not read are "
-                f"lost. Remove the topic from the source, and start with another uid and allow_non_restored_state=True"
+                f"lost. Remove the topic from the source, and {_WITH_ANOTHER_UID}"
             )
         if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE") and partition is not None:
             low, high = self._offsets(self._kafka.TopicPartition(partition.topic, partition.number))
             return StreamJobError(
                 f"{self._name}: {split!r} has no offset {partition.position}, only {low} to {high}: retention removed "
-                f"records that were not read, or the topic was created again. To go on without them, start with "
-                f"another uid and allow_non_restored_state=True"
+                f"records that were not read, or the topic was created again. To go on without them, "
+                f"{_WITH_ANOTHER_UID}"
             )
         return StreamJobError(self._described(problem, f"cannot read {split!r}"))
 

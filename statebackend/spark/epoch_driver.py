@@ -770,7 +770,7 @@ class EpochDriver:
         not fail.
         """
         with self._running:
-            failed = EpochError(f"the streaming query failed: {error}")
+            failed = EpochError(f"the streaming query failed: {python_cause(error)}")
             if self.failure is None and not self.is_stopping:
                 self.failure = root_cause(self.parts.leadership, failed)
             return self.failure or failed

@@ -39,11 +39,11 @@ from statebackend.streaming.runtime.local_state_root import LocalStateRoot
 _RECOMPUTED_OTHERWISE: Final = "indeterminate output"
 
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ", re.MULTILINE)
-_TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\n\n", re.MULTILINE)
+_TRACEBACK_END = re.compile(r"\n\s*(?:at |SQLSTATE: |The above exception|During handling)|\n\n", re.MULTILINE)
 
 
-def python_cause(error: Exception) -> str:
-    """Return the exception at the end of a task's Python traceback, or Spark's whole message without a traceback."""
+def python_cause(error: object) -> str:
+    """Return the exception at the end of a Python traceback of Spark, or Spark's whole message without a traceback."""
     text = str(error)
     if _RECOMPUTED_OTHERWISE in text and "Traceback" not in text:
         return (

@@ -122,6 +122,22 @@ def test_a_failure_is_not_attributed_to_an_unknown_leadership(job: Job, reported
     assert job.driver.failure is failed is job.driver.query_failed("and once more")
 
 
+def test_a_source_in_python_that_fails_is_reported_without_its_traceback(job: Job) -> None:
+    job.run(0)
+    failed = job.driver.query_failed(
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed "
+        "when Python streaming data source perform latestOffset: Traceback (most recent call last):\n"
+        '  File "kafka_clients.py", line 109, in partition_ids\n'
+        '    raise StreamJobError(f"{where}: topic {topic!r} does not exist")\n'
+        "statebackend.streaming.errors.StreamJobError: KafkaSource('b:9092', 't'): topic 't' does not exist\n"
+        " SQLSTATE: 38000"
+    )
+    assert str(failed) == (
+        "the streaming query failed: statebackend.streaming.errors.StreamJobError: KafkaSource('b:9092', 't'): topic "
+        "'t' does not exist"
+    )
+
+
 def test_a_job_that_is_being_stopped_does_not_fail_with_its_query(job: Job) -> None:
     job.run(0)
     job.driver.request_stop()
