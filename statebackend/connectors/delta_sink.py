@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
@@ -237,7 +238,7 @@ class DeltaSink(Sink):
             self._check_features(table)
             self._table_schema = pa.schema(table.schema().to_arrow())
         for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
-            self._delete_staged(lineage, epoch_id)
+            self._delete_staged(lineage, epoch_id, is_committed=partial(self._was_committed, lineage, epoch_id))
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         def remove() -> None:
@@ -407,10 +408,23 @@ class DeltaSink(Sink):
     def _forget(self) -> None:
         self._table = None
 
-    def _delete_staged(self, lineage: SinkLineage, epoch_id: int, prefix: str = "") -> None:
+    def _was_committed(self, lineage: SinkLineage, epoch_id: int) -> bool:
+        """Whether a version of the table has an epoch, even if it was rolled back."""
+        table, added = self._existing(), (lineage.name, str(epoch_id))
+        return table is not None and any(
+            (entry.get(_NAME), entry.get(_EPOCH)) == added and entry[_FILES] != _ROLLBACK for entry in table.history()
+        )
+
+    def _delete_staged(
+        self,
+        lineage: SinkLineage,
+        epoch_id: int,
+        prefix: str = "",
+        is_committed: Callable[[], bool] = lambda: False,
+    ) -> None:
         directory = epoch_directory(lineage, epoch_id)
         with self._reported(f"staged files in {directory} cannot be deleted"):
-            delete_staged(self._file_system(), directory, prefix)
+            delete_staged(self._file_system(), directory, prefix, is_committed)
 
     def _split(self, batch: pa.RecordBatch) -> list[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         names = self._partition_by

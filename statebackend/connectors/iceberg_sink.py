@@ -257,7 +257,13 @@ class IcebergSink(Sink):
             "Roll the table back to an earlier snapshot and remove the table property of that job, take a later "
             "savepoint, or write to another table",
         )
-        self._delete_staged(lineage, range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS))
+        # Tags, branches and old snapshots have the files of an epoch that was rolled back.
+        summaries = [one.summary.additional_properties for one in table.metadata.snapshots if one.summary is not None]
+        committed = {
+            int(one[_EPOCH]) for one in summaries if one.get(_NAME) == lineage.name and one[_FILES] != _ROLLBACK
+        }
+        later = range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS)
+        self._delete_staged(lineage, [one for one in later if one not in committed])
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         def remove() -> None:

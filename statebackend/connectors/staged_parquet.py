@@ -101,12 +101,22 @@ def check_staged(
         )
 
 
-def delete_staged(file_system: pyarrow.fs.FileSystem, directory: str, prefix: str = "") -> None:
-    """Delete the files of a directory whose names have a prefix."""
+def delete_staged(
+    file_system: pyarrow.fs.FileSystem,
+    directory: str,
+    prefix: str = "",
+    is_committed: Callable[[], bool] = lambda: False,
+) -> None:
+    """Delete the files of a directory whose names have a prefix, unless the epoch was committed.
+
+    Earlier versions of the table, tags and branches have the files of an epoch that was rolled back. ``is_committed``
+    is called only if there are files.
+    """
     selector = pyarrow.fs.FileSelector(directory, allow_not_found=True)
-    for info in file_system.get_file_info(selector):
-        if os.path.basename(info.path).startswith(prefix):
-            file_system.delete_file(info.path)
+    found = [one.path for one in file_system.get_file_info(selector) if os.path.basename(one.path).startswith(prefix)]
+    if found and not is_committed():
+        for path in found:
+            file_system.delete_file(path)
 
 
 def secret_values(*options: Mapping[str, str]) -> list[str]:

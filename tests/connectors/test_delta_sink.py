@@ -147,6 +147,22 @@ def test_other_writers_are_not_lost_and_not_rolled_back(tmp_path: Path) -> None:
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 100, 101]
 
 
+def test_older_versions_are_readable_after_a_rollback_and_a_start(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    version = DeltaTable(tmp_path).version()
+    stage(sink, 3, numbers(3))
+    [uncommitted] = tmp_path.rglob("*/000000000003/*.parquet")
+    sink.roll_back(LINEAGE, 0)
+    again = DeltaSink(tmp_path)
+    again.recover(LINEAGE, 0)
+    write(again, 1, numbers(10))
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 10]
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path, version=version))) == [0, 1, 2]
+    assert not uncommitted.exists()
+
+
 def test_a_rollback_of_compacted_files_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path)
     for epoch_id in range(3):

@@ -256,6 +256,25 @@ def test_other_writers_are_not_lost_and_not_rolled_back(target: Path) -> None:
     assert numbers_in(target) == [0, 100, 101]
 
 
+def test_tags_and_old_snapshots_are_readable_after_a_rollback_and_a_start(target: Path) -> None:
+    sink = sink_of(target)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    table = loaded(target)
+    [newest] = [one.snapshot_id for one in [table.current_snapshot()] if one is not None]
+    table.manage_snapshots().create_tag(newest, "v1").commit()
+    stage(sink, 3, numbers(3))
+    [uncommitted] = target.parent.rglob("*/000000000003/*.parquet")
+    sink.roll_back(LINEAGE, 0)
+    again = sink_of(target)
+    again.recover(LINEAGE, 0)
+    write(again, 1, numbers(10))
+    assert numbers_in(target) == [0, 10]
+    tagged = loaded(target).scan().use_ref("v1").to_arrow()
+    assert sorted(tagged["n"].to_pylist()) == [0, 1, 2]
+    assert not uncommitted.exists()
+
+
 def test_a_rollback_of_rewritten_files_is_an_error_and_changes_nothing(target: Path) -> None:
     sink = sink_of(target)
     for epoch_id in range(3):
