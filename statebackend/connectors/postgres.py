@@ -442,6 +442,14 @@ def _target_of(conninfo: str, table: str) -> tuple[str, str]:
         raise ValueError(
             "PostgresSink: conninfo is not valid. Pass 'host=db dbname=shop user=job' or 'postgresql://job@db/shop'"
         ) from None
+    scheme, _, uri = conninfo.partition("://")
+    path = uri.partition("/")[2].partition("?")[0]
+    if scheme in ("postgresql", "postgres") and ("@" in path or "@" in str(parts.get("host"))):
+        # libpq takes a part of the password for the host or the database, which errors show.
+        raise ValueError(
+            "PostgresSink: the user or the password of conninfo has a character that ends it in a URI, such as / or @. "
+            "Escape it with urllib.parse.quote(password, safe='')"
+        )
     host = parts.get("host") or parts.get("hostaddr") or parts.get("service") or "localhost"
     database = parts.get("dbname") or parts.get("user") or ""
     target = f"{host}:{parts.get('port') or 5432}/{database}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -532,6 +533,17 @@ def test_secrets_are_never_shown(database: Database) -> None:
         PostgresSink("host=x s3cret", "payments")
     assert "s3cret" not in str(raised.value)
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("password", ["s3/cret", "/s3cret", "s3@cret", "s3@c/ret", "s3/c@ret", "1234/s3cret"])
+def test_a_password_that_a_uri_cuts_is_rejected_without_showing_it(password: str) -> None:
+    with pytest.raises(ValueError, match="Escape it with urllib") as raised:
+        PostgresSink(f"postgresql://job:{password}@db/shop", "payments")
+    assert not any(part in str(raised.value) for part in ("s3", "cret", "1234"))
+    escaped = PostgresSink(f"postgresql://job:{urllib.parse.quote(password, safe='')}@db/shop", "payments")
+    assert escaped.identity == "PostgresSink('db:5432/shop', 'payments')"
+    PostgresSink("host=db password=a://b/c@d", "payments")
+    assert "a@b" in PostgresSink("postgresql://job:p?x@db/a%40b?application_name=a@b/c", "payments").identity
 
 
 def test_the_password_is_read_for_each_connection(database: Database) -> None:
