@@ -219,6 +219,12 @@ class StateEntries:
     def _readers(self) -> Iterator[tuple[EntryReader, EntriesPart]]:
         return ((part.reader(self._known), part) for part in self._parts)
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "entries are read while they are iterated and cannot be pickled: pass the Savepoint, list(entries) or "
+            "entries.to_arrow() to the other process"
+        )
+
     def __repr__(self) -> str:
         state = self._parts[0].state
         return f"<entries of {state.kind.name} state {state.name!r}, in {counted(len(self._parts), 'subtask')}>"

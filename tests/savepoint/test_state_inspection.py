@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -140,6 +141,14 @@ def test_statistics_count_the_readable_entries(stored: Path) -> None:
         assert figures.skew >= 1.0
     lists = opened.statistics("per shop", "amounts")
     assert [one.size_bytes for one in lists.largest] == sorted((one.size_bytes for one in lists.largest), reverse=True)
+
+
+def test_entries_are_pickled_as_a_list(savepoint: Path) -> None:
+    opened = pickle.loads(pickle.dumps(Savepoint.open(savepoint)))
+    read = opened.read("per shop", "by amount")
+    with pytest.raises(TypeError, match=r"pass the Savepoint, list\(entries\)"):
+        pickle.dumps(read)
+    assert pickle.loads(pickle.dumps(list(read))) == list(read)
 
 
 def test_statistics_do_not_copy_large_values(tmp_path: Path) -> None:

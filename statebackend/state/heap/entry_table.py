@@ -46,6 +46,10 @@ class UnreadableEntryError(StateRestoreError):
         self.row = row
         self.cause = cause
 
+    def __reduce__(self) -> tuple[type[StateRestoreError], tuple[object, ...]]:
+        # In another process only the message matters, and the cause may not be picklable.
+        return StateRestoreError, self.args
+
 
 _ROW_BYTES: Final = 256
 """The estimated bytes of a row without its value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from attrs import evolve
 
 from statebackend import PriorityQueueDescriptor, StateRegistrationError, StateRestoreError, ValueStateDescriptor
-from statebackend.state.canonical import SCHEMA, read_canonical
+from statebackend.state.canonical import SCHEMA, CanonicalBatch, read_canonical
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.heap.heap_state_table import HeapStateTable
 from statebackend.state.key_groups import KeyGroupRange
@@ -61,6 +62,18 @@ def test_a_row_of_a_map_has_a_user_key_or_marks_the_map_as_removed(harness: Back
     with pytest.raises(StateRestoreError, match="a row of a map state has a value but no user key"):
         table.load_entry(0, 0, None, b"a value", None)
     assert table.history.live == before
+
+
+def test_the_error_for_an_unreadable_value_reaches_another_process(harness: BackendHarness) -> None:
+    backend: Any = harness.open(HeapStateBackend())
+    fill(harness, backend, range(1))
+    table = backend._store.tables[MAP.name].content.table
+    rows = CanonicalBatch.of_rows([(0, b"not a key", b"\0", b"k", b"v")])
+    with pytest.raises(StateRestoreError, match="the entry of key 6e6f742061206b6579 in key group 0") as caught:
+        table.load_batch(rows, table.form.load)
+    received = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(received, StateRestoreError)
+    assert str(received) == str(caught.value)
 
 
 def test_metadata_of_a_state_with_two_schemas_does_not_fit_version_one() -> None:
