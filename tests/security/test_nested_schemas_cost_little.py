@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from typeserializers import (
     StringSerializer,
     TtlSerializer,
     TypeSerializer,
+    serializer_for,
 )
 
 SECONDS = 60
@@ -126,3 +127,27 @@ def test_a_change_deep_inside_lists_of_records_is_resolved_in_little_time() -> N
     assert result.is_incompatible
     assert [issue.rule for issue in result.issues] == ["field-type-changed"]
     assert resolve_compatibility(make(IntSerializer()).snapshot_configuration(), make(LongSerializer())).issues
+
+
+def nested_records(field_names: Sequence[str], depth: int) -> type:
+    """A record class whose fields have the same record class, and so on."""
+    field_type: type = int
+    for level in range(depth):
+        field_type = attrs.make_class(f"R{level}", {name: attrs.field(type=field_type) for name in field_names})
+    return field_type
+
+
+def test_renames_at_every_level_of_a_record_are_advised_in_little_time() -> None:
+    old = AttrsSerializer(nested_records(("latitude", "longitude"), 9)).snapshot_configuration()
+    compatibility = resolve_compatibility(old, AttrsSerializer(nested_records(("x", "y"), 9)))
+    assert [issue.rule for issue in compatibility.issues] == 2 * ["field-added-without-default"] + 2 * ["field-removed"]
+
+
+def test_the_paths_of_nested_unions_are_short() -> None:
+    old_type: Any = int | str | bytes
+    new_type: Any = int | str
+    for _ in range(5):
+        old_type, new_type = tuple[old_type, old_type] | int, tuple[new_type, new_type] | int
+    compatibility = resolve_compatibility(serializer_for(old_type).snapshot_configuration(), serializer_for(new_type))
+    assert compatibility.is_incompatible
+    assert max(len(issue.path) for issue in compatibility.issues) < 1_000

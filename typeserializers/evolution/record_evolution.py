@@ -632,11 +632,18 @@ def _removed(
 
 
 def _only_field_that_fits(new: RecordField, removed: Sequence[WrittenField]) -> str | None:
-    """Return the name of the removed field whose values fit the new field, if there is exactly one."""
+    """Return the name of the removed field whose values may fit the new field, if there is exactly one."""
     if len(removed) > MAX_COMPARED_NAMES:
         return None
-    fitting = [part.name for part in removed if not resolve_part(part.snapshot, new.serializer).is_incompatible]
+    fitting = [part.name for part in removed if _may_fit(part.snapshot, new.serializer)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _may_fit(old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]) -> bool:
+    # Resolving composites here would compare all pairs of their parts once more at each level.
+    if isinstance(old_snapshot, SimpleTypeSerializerSnapshot):
+        return not resolve_part(old_snapshot, new_serializer).is_incompatible
+    return type(new_serializer.snapshot_configuration()) is type(old_snapshot)
 
 
 def _similar_name(name: str, candidates: Sequence[str]) -> str | None:

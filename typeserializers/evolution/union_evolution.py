@@ -23,7 +23,7 @@ The parts of a member may change as the field of a record may (`typeserializers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -52,6 +52,9 @@ from typeserializers.evolution.record_evolution import (
 )
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+_MOST_CHARACTERS: Final = 100
+"""A path names a member with at most this many characters."""
 
 
 @frozen
@@ -179,7 +182,7 @@ def resolve_union(
         ]
     issues += [
         CompatibilityIssue(
-            _path(member), FieldCompatibility.MIGRATE, "union-member-added", "no old value belongs to it"
+            _path(member.type_name), FieldCompatibility.MIGRATE, "union-member-added", "no old value belongs to it"
         )
         for member in added
     ]
@@ -246,7 +249,7 @@ def _issues_of(
     for match in matches:
         if match.new_index is None or match.compatibility is None:
             continue
-        path = _path(new_members[match.new_index])
+        path = _path(new_members[match.new_index].type_name)
         issues += [issue.below(path) for issue in match.compatibility.issues]
         unchanged += [path + inner for inner in match.compatibility.unchanged]
     return issues, tuple(unchanged)
@@ -264,7 +267,7 @@ def _advice(
     new_members: Sequence[TypeSerializer[Any]],
     fix: str = "",
 ) -> CompatibilityIssue:
-    path = f"{{member {match.old_name}}}"
+    path = _path(match.old_name)
     if match.rivals:
         reason = f"{match.old_name} could continue as {' or as '.join(match.rivals)}"
         if len(match.rivals) == 1:
@@ -292,8 +295,9 @@ def _continued(match: MemberMatch, new_members: Sequence[TypeSerializer[Any]]) -
     return new_members[match.new_index]
 
 
-def _path(member: TypeSerializer[Any]) -> str:
-    return f"{{member {member.type_name}}}"
+def _path(name: str) -> str:
+    # Whole names of nested unions would make the paths of a report grow with the square of the schema's size.
+    return f"{{member {name if len(name) <= _MOST_CHARACTERS else name[: _MOST_CHARACTERS - 3] + '...'}}}"
 
 
 def _listed(members: Sequence[TypeSerializer[Any]]) -> str:
