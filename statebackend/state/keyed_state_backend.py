@@ -78,6 +78,7 @@ from statebackend.state.states import AggregatingState, ListState, MapState, Red
 from statebackend.state.ttl import Expiry, ExpirySweep, Pass, PassStart
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.state.value_state import InternalValueState, ValueStateDescriptor
+from typeserializers.containers.ttl import TtlPairSerializer
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
@@ -194,6 +195,13 @@ class KeyEnumeration:
 
 
 _key_of_address = operator.itemgetter(0, 1)
+
+
+def _read_as_pairs(stored: StateDescriptor) -> Any:
+    """The descriptor of a stored form, for a handle that reads values and their times as plain tuples."""
+    role, serializers = stored.kind.timed_role, stored.serializers
+    timed: Any = serializers[role]
+    return stored.with_serializers({**serializers, role: TtlPairSerializer(timed.value_serializer)})
 
 
 def null_namespace(state_name: str) -> SerializationError:
@@ -687,8 +695,10 @@ class KeyedStateBackend:
         """The handle for the user: the handle of the store, wrapped for time-to-live and for metrics."""
         stored: StateDescriptor = registered.stored
         context = self._context_for(stored.name, registered.schema.serializers[NAMESPACE_ROLE])
-        handle = stored.kind.create_handle(table, context, stored)
-        if registered.lifetime is not None:
+        if registered.lifetime is None:
+            handle = stored.kind.create_handle(table, context, stored)
+        else:
+            handle = stored.kind.create_handle(table, context, _read_as_pairs(stored))
             timed = stored.kind.timed_handle(handle, registered.lifetime, registered.in_use)
             cleanup = registered.lifetime.cleanup
             if cleanup is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -56,6 +57,19 @@ class InternalListState(MergingState, ListState[T]):
     @classmethod
     def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
         return ["self.update(stored)"]
+
+    @classmethod
+    def emit_read_fresh(cls, oldest_ms: str) -> list[str]:
+        """Lines that set ``values`` to a new list of the values if all have a later time, else to None.
+
+        Empty if `emit_read_stored` is as fast.
+        """
+        return []
+
+    @classmethod
+    def emit_write_values(cls, function: GeneratedFunction) -> list[str]:
+        """Lines that replace the list by the list ``values`` with the time ``now_ms``."""
+        return ["stored = [(value, now_ms) for value in values]", *cls.emit_write_stored(function)]
 
     @property
     def row_serializer(self) -> TypeSerializer[T] | None:
@@ -177,26 +191,45 @@ class ListStateDescriptor(StateDescriptor, OnClass[ListState[T]]):
 
 
 def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
-    read = [*lines.start, *lines.read, "expired_ms = now_ms - ttl_ms"]
-    values = "values = [one[0] for one in stored if one[1] > expired_ms]"
-    returned = "[one[0] for one in every]" if lines.returns_expired else "values"
+    # Elements that this handle returned last were checked before. Mostly all but the last one of an update are these.
+    known = ["nonlocal known"] if lines.kept else []
+    returned = [*(["known = [*values]"] if lines.kept else []), "return values"]
+    fresh = lines.handle.emit_read_fresh("now_ms - 1" if lines.renews else "expired_ms")
+    if fresh:
+        fresh += ["if values is not None:", *indented(returned)]
     changed = "len(values) != len(stored)"
     if lines.renews:
         changed += " or any(one[1] < now_ms for one in stored)"
     kept = "(one[0], now_ms) if one[1] < now_ms else one" if lines.renews else "one"
     get = [
-        *read,
-        values,
+        *known,
+        *lines.start,
+        *fresh,
+        *lines.read,
+        "values = [value for value, time in stored if time > expired_ms]",
         f"if {changed}:",
         "    every = stored",
         f"    stored = [{kept} for one in stored if one[1] > expired_ms]",
         *indented(lines.write),
-        f"    return {returned}",
-        "return values",
+        "    return [one[0] for one in every]" if lines.returns_expired else "    return values",
+        *returned,
     ]
-    stamp = ["stored = [(value, now_ms) for value in values]"]
+    checked = ["values = check(name, elements)"]
     if lines.kept:
-        stamp = ["stored = []", "for value in values:", *indented([*lines.kept, "stored.append((value, now_ms))"])]
+        checked = [
+            "values = [*elements]",
+            "last = len(values) - 1",
+            "start = len(known) - last",
+            "if last > 0 <= start and values[0] is known[start] and all(map(is_, known[start:], values)):",
+            "    value = values[last]",
+            "    if value is None: check(name, values)",
+            *indented(lines.kept),
+            "    values[last] = value",
+            "else:",
+            "    given, values = check(name, values), []",
+            "    for value in given:",
+            *indented(indented([*lines.kept, "values.append(value)"])),
+        ]
     return {
         "get": ("", get),
         "add": (
@@ -209,7 +242,7 @@ def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
                 "self.append_stored((value, now_ms))",
             ],
         ),
-        "update": ("elements", [*lines.start, "values = check(name, elements)", *stamp, *lines.write]),
+        "update": ("elements", [*lines.start, *checked, *lines.handle.emit_write_values(lines.function)]),
     }
 
 
@@ -260,4 +293,5 @@ class TtlListState(TtlState, InternalListState[T]):
         self._stored.add_all([element for elements in lists for element in elements])
 
     def _set_methods(self) -> None:
-        set_timed_methods(self, self._stored, self._serializer, _timed_methods, name=self._name, check=checked_elements)
+        given = {"name": self._name, "check": checked_elements, "is_": is_, "known": ()}
+        set_timed_methods(self, self._stored, self._serializer, _timed_methods, **given)

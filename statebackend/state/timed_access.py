@@ -22,7 +22,7 @@ from statebackend.state.value_forms import exact_or_none_lines
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-IS_FRESH = "stored[1] + ttl_ms > now_ms"
+IS_FRESH = "stored[1] > expired_ms"
 """Whether an entry has not expired."""
 
 
@@ -31,10 +31,12 @@ class TimedLines:
     """The lines from which the accessors of one class of handle are made. ``self`` is the inner handle.
 
     Attributes:
-        start: Set ``now_ms``, and continue the clean-up.
+        start: Set ``now_ms`` and ``expired_ms``, the latest time of an expired entry, and continue the clean-up.
         read: Set ``stored`` to the entry of the current key, or None.
         kept: Replace ``value`` by the value to keep; without effect on None.
         write: Store ``stored``.
+        handle: The class of handle.
+        function: The function under construction.
         renews: Whether a read renews an entry.
         returns_expired: Whether the read that removes an expired entry returns it.
     """
@@ -43,6 +45,8 @@ class TimedLines:
     read: list[str]
     kept: list[str]
     write: list[str]
+    handle: Any
+    function: GeneratedFunction
     renews: bool
     returns_expired: bool
 
@@ -52,7 +56,7 @@ class TimedLines:
             *self.start,
             *self.read,
             f"if stored is None: return {absent}",
-            "if stored[1] + ttl_ms <= now_ms:",
+            f"if not {IS_FRESH}:",
             f"    {remove}",
         ]
         if not self.returns_expired:
@@ -102,20 +106,29 @@ def _compile(
     given: tuple[str, ...],
 ) -> Callable[..., dict[str, Callable[..., Any]]]:
     function = GeneratedFunction("make", ", ".join(["self, clock, ttl_ms, cleanup", *given]))
-    # A stopped clock is the clock of a job: it has the time of the epoch.
-    start = ["now_ms = clock.now_ms" if is_stopped else "now_ms = clock()"]
+    start = ["expired_ms = now_ms - ttl_ms"]
     if has_cleanup:
         start.append("if cleanup.due_ms <= now_ms: cleanup()")
+    if is_stopped:
+        # A stopped clock is the clock of a job: it has the time of the epoch. A clean-up that rests at that time
+        # rests until the time changes.
+        rests = "if cleanup.due_ms > now_ms: known_ms = now_ms" if has_cleanup else "known_ms = now_ms"
+        start = ["now_ms = clock.now_ms", "if now_ms is not known_ms:", *indented([*start, rests])]
+        start.insert(0, "nonlocal known_ms, expired_ms")
+    else:
+        start.insert(0, "now_ms = clock()")
     exact = handle.exact_value
     lines = TimedLines(
         start,
         handle.emit_read_stored(function),
         [] if exact is None else exact_or_none_lines(serializer, function, none="pass", exact=exact),
         handle.emit_write_stored(function),
+        handle,
+        function,
         renews,
         returns_expired,
     )
-    made: list[str] = []
+    made = ["known_ms = expired_ms = None"] if is_stopped else []
     accessors = methods(lines)
     for name, (parameters, body) in accessors.items():
         made += [f"def {name}({parameters}):", *indented(body)]

@@ -146,6 +146,19 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
         return f"TtlSerializer({self.value_serializer!r})"
 
 
+class TtlPairSerializer(TtlSerializer[T]):
+    """A `TtlSerializer` that reads plain tuples, because they are created in a sixth of the time."""
+
+    def read_from(self, source: DataInputView) -> Any:
+        timestamp = source.read_long()
+        return self.value_serializer.deserialize(source), timestamp
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        timestamp = emitter.fixed("q")
+        value = self.value_serializer.emit_read(emitter)
+        return f"({value}, {timestamp})"
+
+
 def emit_ttl_value(function: GeneratedFunction, value: str, timestamp: str) -> str:
     """The expression that creates a `TtlValue`, without a call of Python code."""
     return f"{function.bind('new', tuple.__new__)}({function.bind('ttl_value', TtlValue)}, ({value}, {timestamp}))"

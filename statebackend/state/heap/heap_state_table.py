@@ -24,7 +24,7 @@ from statebackend.state.clock import Clock
 from statebackend.state.descriptors import USER_KEY_ROLE, StoredKind
 from statebackend.state.entry_keys import EntryKeys, KeyForm
 from statebackend.state.heap.entry_table import HeapTable, StateContent
-from statebackend.state.heap.list_state import HeapListState, HeapObjectListState, ListTable
+from statebackend.state.heap.list_state import HeapListState, HeapObjectListState, HeapTimedListState, ListTable
 from statebackend.state.heap.map_state import HeapMapState, HeapObjectMapState, MapTable
 from statebackend.state.heap.priority_queue import HeapPriorityQueue, QueueTable
 from statebackend.state.heap.row_table import HeapRowValueState, RowTable
@@ -187,7 +187,9 @@ class HeapStateTable(StateTable):
 
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
         entries = self._entries()
-        form = HeapListState if entries.form.is_encoded else HeapObjectListState
+        assert isinstance(entries, ListTable)
+        objects = HeapTimedListState if entries.width == 2 else HeapObjectListState
+        form = HeapListState if entries.form.is_encoded else objects
         handle: InternalListState[Any] = self._opened(form(entries, context, element_serializer))
         return handle
 

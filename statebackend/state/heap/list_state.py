@@ -3,7 +3,8 @@
 One Python list is stored under a key. An append extends it in place; every other change stores another list. So the
 list and its length at the first change of an epoch describe the earlier content for good.
 
-Elements of immutable types are the items of the list. Elements of mutable types are kept encoded: an item is the bytes
+Elements of immutable types are the items of the list. With a time-to-live, each value is followed by its time: pairs
+would take a multiple of the memory and of the time. Elements of mutable types are kept encoded: an item is the bytes
 of one element, or a *chunk*, the bytes of many elements as in a row. Rows are loaded as chunks. Elements that were
 appended one by one become a chunk at the next append in a later epoch.
 """
@@ -20,13 +21,22 @@ from snapshots.errors import SerializationError
 from statebackend.state.canonical import CanonicalRow
 from statebackend.state.entry_keys import checked_elements
 from statebackend.state.errors import null_element
-from statebackend.state.heap.entry_table import ChangedRows, ChangesOfKeys, HeapStateHandle, HeapTable, address_of_row
+from statebackend.state.heap.entry_table import (
+    ChangedRows,
+    ChangesOfKeys,
+    HeapStateHandle,
+    HeapTable,
+    TableKeys,
+    address_of_row,
+)
 from statebackend.state.heap.history import FrozenEntries
 from statebackend.state.internal_states import HandleContext
+from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.list_state import InternalListState
 from statebackend.state.state_kind import RowFilter
-from statebackend.state.value_forms import Load, compile_exact
+from statebackend.state.value_forms import Load, MemoryForm, compile_exact
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -56,9 +66,14 @@ class _ListChange:
 
 
 class ListTable(HeapTable):
-    """The entries of a list state. A stored list is never empty."""
+    """The entries of a list state. A stored list is never empty. An element takes ``width`` items."""
 
-    __slots__ = ()
+    __slots__ = ("width",)
+
+    def __init__(self, name: str, keys: TableKeys, form: MemoryForm, key_groups: KeyGroupRange) -> None:
+        super().__init__(name, keys, form, key_groups)
+        element: Any = getattr(form.serializer, "element_serializer", None)
+        self.width = 2 if isinstance(element, TtlSerializer) and not form.is_encoded else 1
 
     def begin_change(self, key: Any, key_group: int) -> _ListChange:
         """Record the first change of a list in this epoch; raise if it cannot be stored."""
@@ -137,12 +152,14 @@ class ListTable(HeapTable):
             self.history.put_restored(key, key_group, items)
         if self.form.is_encoded:
             items.append(Chunk(stored))
+        elif self.width == 2:
+            items.extend(itertools.chain.from_iterable(stored))
         else:
             items.extend(stored)
 
     def entry_count(self) -> int:
         if not self.form.is_encoded:
-            return sum(map(len, self.history.live.values()))
+            return sum(map(len, self.history.live.values())) // self.width
         return sum(
             _COUNT.unpack_from(item)[0] if item.__class__ is Chunk else 1
             for items in self.history.live.values()
@@ -160,11 +177,14 @@ class ListTable(HeapTable):
         """Whether the first elements show that a list does not start with its earlier elements."""
         if self.form.is_encoded or items is None or not length:
             return False
-        return earlier[0] is not items[0] and self.form.write(earlier[:1]) != self.form.write(items[:1])
+        first, others = earlier[: self.width], items[: self.width]
+        return first[0] is not others[0] and next(self._chunks(first)) != next(self._chunks(others))
 
     def _chunks(self, items: list[Any]) -> Iterator[bytes]:
         """Encode items as rows."""
         if not self.form.is_encoded:
+            if self.width == 2:
+                items = list(zip(items[::2], items[1::2], strict=True))
             for start in range(0, len(items), CHUNK_ELEMENTS):
                 yield self.form.write(items[start : start + CHUNK_ELEMENTS])
             return
@@ -247,7 +267,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
         items.append(stored)
 
     def add_all(self, elements: Iterable[T]) -> None:
-        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
+        stored = self._items(elements)
         if stored:
             change = self._changes.get(self._context.key) or self._begin_change()
             if change.items is None:
@@ -256,7 +276,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
-        stored = list(map(self._stored, checked_elements(self._table.name, elements)))
+        stored = self._items(elements)
         if not stored:
             self.clear()
             return
@@ -268,6 +288,10 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
         if key in self._live:
             (self._changes.get(key) or self._begin_change()).items = None
             del self._live[key]
+
+    def _items(self, elements: Iterable[T]) -> list[Any]:
+        """The items to store for given elements."""
+        return list(map(self._stored, checked_elements(self._table.name, elements)))
 
     def _begin_change(self) -> _ListChange:
         return self._begin(self._context.key, self._context.key_group)
@@ -285,22 +309,6 @@ class HeapObjectListState(HeapListState[T]):
     """Lists of elements of an immutable type, which are kept as objects."""
 
     __slots__ = ()
-
-    exact_value = "self._stored((value, now_ms))[0]"
-
-    @classmethod
-    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
-        # Not a copy: the accessors do not change it.
-        return ["stored = self._live.get(self._context.key, ())"]
-
-    @classmethod
-    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
-        return [
-            "if not stored: self.clear()",
-            "else:",
-            "    change = self._changes.get(self._context.key) or self._begin_change()",
-            "    change.items = self._live[self._context.key] = stored",
-        ]
 
     def update(self, elements: Iterable[T]) -> None:
         key = self._context.key
@@ -325,9 +333,56 @@ class HeapObjectListState(HeapListState[T]):
             change = self._begin_change()
         change.items = self._live[key] = stored
 
-    def append_stored(self, element: T) -> None:
+
+class HeapTimedListState(HeapListState[Any]):
+    """Lists of values of an immutable type with their times."""
+
+    __slots__ = ()
+
+    exact_value = "self._stored((value, now_ms))[0]"
+
+    @classmethod
+    def emit_read_fresh(cls, oldest_ms: str) -> list[str]:
+        return [
+            "items = self._live.get(self._context.key)",
+            "if items is None: return []",
+            f"values = items[::2] if min(items[1::2]) > {oldest_ms} else None",
+        ]
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["items = self._live.get(self._context.key, ())", "stored = list(zip(items[::2], items[1::2]))"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["items = [part for one in stored for part in one]", *cls._emit_store()]
+
+    @classmethod
+    def emit_write_values(cls, function: GeneratedFunction) -> list[str]:
+        return ["items = [now_ms] * (2 * len(values))", "items[::2] = values", *cls._emit_store()]
+
+    @classmethod
+    def _emit_store(cls) -> list[str]:
+        return [
+            "if not items: self.clear()",
+            "else:",
+            "    change = self._changes.get(self._context.key) or self._begin_change()",
+            "    change.items = self._live[self._context.key] = items",
+        ]
+
+    def get(self) -> list[Any]:
+        items = self._live.get(self._context.key, ())
+        return list(map(TtlValue, items[::2], items[1::2]))
+
+    def add(self, element: Any) -> None:
+        self.add_all((element,))
+
+    def append_stored(self, element: Any) -> None:
         change = self._changes.get(self._context.key) or self._begin_change()
         if change.items is None:
-            change.items = self._live[self._context.key] = [element]
+            change.items = self._live[self._context.key] = [*element]
         else:
-            change.items.append(element)
+            change.items += element
+
+    def _items(self, elements: Iterable[Any]) -> list[Any]:
+        return list(itertools.chain.from_iterable(super()._items(elements)))

@@ -28,6 +28,7 @@ from statebackend.state.rocksdb.file_chain import state_seed
 from statebackend.state.state_kind import RowFilter
 from statebackend.state.value_forms import compile_exact, compile_size
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -178,13 +179,18 @@ class RocksDBListState(CachedState, InternalListState[T]):
         given = checked_elements(self.name, given)
         known = {} if cached is None else self._known(cached, 2 * len(given))
         pairs = [known.get(id(element)) or self._new(element) for element in given]
-        cached = self._list()
         encoded = [pair[1] for pair in pairs]
-        size_bytes = sum(one if isinstance(one, int) else len(one) for one in encoded)
-        self._held += len(given) - len(cached.appended)
-        cached.elements, cached.appended = [pair[0] for pair in pairs], encoded
+        self._replace(
+            [pair[0] for pair in pairs], encoded, sum(one if isinstance(one, int) else len(one) for one in encoded)
+        )
+
+    def _replace(self, elements: list[Any], encoded: list[Any], size_bytes: int) -> None:
+        """Replace the list by checked elements, which have this size together."""
+        cached = self._list()
+        self._held += len(elements) - len(cached.appended)
+        cached.elements, cached.appended = elements, encoded
         cached.is_replaced = True
-        kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
+        kept = 0 if cached.rows is None else sum([len(chunk) for _, chunk in cached.rows])
         size_bytes = _ELEMENT_BYTES * len(encoded) + 2 * size_bytes
         self._grow(cached, ENTRY_BYTES + kept + size_bytes - cached.size_bytes)
 
@@ -350,6 +356,28 @@ class RocksDBListState(CachedState, InternalListState[T]):
         if self._is_immutable:
             return self._exact(element)
         return self._element_serializer.codec.read(encoded, 0)[0]
+
+
+class RocksDBObjectListState(RocksDBListState[T]):
+    """Lists of elements of an immutable type, which are cached as objects."""
+
+    __slots__ = ()
+
+    exact_value = "self._exact((value, now_ms))[0]"
+
+    @classmethod
+    def emit_read_stored(cls, function: GeneratedFunction) -> list[str]:
+        # Not a copy: the accessors do not change it.
+        return ["stored = self._loaded(self._list())"]
+
+    @classmethod
+    def emit_write_stored(cls, function: GeneratedFunction) -> list[str]:
+        return ["self.replace(stored)"]
+
+    def replace(self, elements: list[T]) -> None:
+        """Replace the list by checked elements. The state then owns this list."""
+        sizes = list(map(self._size_of, elements))
+        self._replace(elements, sizes, sum(sizes))
 
 
 def _joined(chunks: list[bytes]) -> tuple[int, bytes]:

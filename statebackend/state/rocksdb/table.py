@@ -33,7 +33,7 @@ from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.rocksdb.cached_state import UNKNOWN, CacheBounds, Drained, StoredRows, WriteBackCache
 from statebackend.state.rocksdb.engine import ColumnFamily, Scan
 from statebackend.state.rocksdb.file_chain import ContentDigest, FileChain, state_seed
-from statebackend.state.rocksdb.list_state import ChunkSource, RocksDBListState
+from statebackend.state.rocksdb.list_state import ChunkSource, RocksDBListState, RocksDBObjectListState
 from statebackend.state.rocksdb.map_state import RocksDBMapState
 from statebackend.state.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
 from statebackend.state.rocksdb.read_only_database import ReadOnlyRows
@@ -186,7 +186,8 @@ class RocksDBTable(StateTable):
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
         sharing = self._sharing
         chunks = ChunkSource(sharing.next_chunk_number, sharing.first_new_chunk, lambda: self.schema.expired_filter())
-        handle = self.handle = RocksDBListState(element_serializer, chunks, *self._cache(context))
+        form = RocksDBObjectListState if element_serializer.is_immutable_type else RocksDBListState
+        handle = self.handle = form(element_serializer, chunks, *self._cache(context))
         return handle
 
     def map_state(
