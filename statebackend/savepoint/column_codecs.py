@@ -48,6 +48,7 @@ __all__ = [
     "ColumnCodec",
     "WindowTimers",
     "column_codec",
+    "column_to_write",
     "key_rows",
     "read_column",
     "window_timers",
@@ -425,6 +426,8 @@ def _part(serializer: Any, *, for_reading: bool = False) -> Any:
         return _List(element, form)
     if kind is ts.TupleSerializer:
         return _record(serializer.field_serializers, form, for_reading)
+    if kind is ts.TimeWindowSerializer:
+        return _record([ts.LongSerializer()] * 2, form, for_reading)
     if kind is ts.AttrsSerializer and (for_reading or settable_twin(serializer.record_class) is not None):
         return _record([part.serializer for part in serializer.fields], form, for_reading)
     return None
@@ -443,7 +446,7 @@ def _record(serializers: Sequence[TypeSerializer[Any]], form: pa.DataType, for_r
 
 _COMPOSITES: Final = (
     ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSerializer, ts.AttrsSerializer, ts.TupleSerializer,
-    ts.TtlSerializer,
+    ts.TtlSerializer, ts.TimeWindowSerializer,
 )  # fmt: skip
 
 
@@ -612,6 +615,42 @@ def read_column(serializer: TypeSerializer[Any], rows: pa.BinaryArray) -> pa.Arr
     except Exception:
         # The serializer reports the error.
         return None
+
+
+@functools.lru_cache(maxsize=256)
+def _column_type(serializer: TypeSerializer[Any]) -> pa.DataType | None:
+    return None if column_codec(serializer) is None else ColumnForms().of(serializer).data_type
+
+
+def column_to_write(serializer: TypeSerializer[Any], column: pa.Array) -> pa.Array | None:
+    """Return a column for `write_column`, or None if the serializer has no codec for columns of this type.
+
+    Integers are widened. The fields of a record are matched by name, and those of a tuple by position.
+    """
+    data_type = _column_type(serializer)
+    if data_type is None:
+        return None
+    if isinstance(serializer, ts.TupleSerializer) and pa.types.is_struct(column.type) and not column.null_count:
+        if column.type.num_fields != data_type.num_fields:
+            return None
+        column = pa.StructArray.from_arrays(column.flatten(), names=[field.name for field in data_type])
+    return _as_type(column, data_type)
+
+
+def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array | None:
+    given = column.type
+    if given == data_type:
+        return column
+    if pa.types.is_integer(given) and pa.types.is_integer(data_type):
+        return column.cast(data_type) if given.bit_width < data_type.bit_width else None
+    if not (pa.types.is_struct(given) and pa.types.is_struct(data_type)) or column.null_count:
+        return None
+    if sorted(field.name for field in given) != sorted(field.name for field in data_type):
+        return None
+    columns = [_as_type(column.field(field.name), field.type) for field in data_type]
+    if any(one is None for one in columns):
+        return None
+    return pa.StructArray.from_arrays(columns, fields=list(data_type))
 
 
 def write_column(serializer: TypeSerializer[Any], column: pa.Array) -> pa.BinaryArray:

@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 from attrs import frozen
 
 from snapshots.errors import SerializationError, format_value
-from statebackend.savepoint.column_codecs import read_column, write_column
+from statebackend.savepoint.column_codecs import column_to_write, read_column, write_column
 from statebackend.savepoint.entry_schema import EntrySchema
-from statebackend.savepoint.errors import EntryError
+from statebackend.savepoint.errors import ColumnValueError, EntryError
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.savepoint.value_forms import stored_values
 from statebackend.state.canonical import SCHEMA
 from statebackend.state.clock import wall_clock
 from statebackend.state.descriptors import ELEMENT_ROLE
@@ -41,6 +42,7 @@ from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
     DoubleSerializer,
     FixedWidthSerializer,
     IntSerializer,
@@ -104,8 +106,7 @@ def time_or_now(time_ms: int | None) -> int:
 def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
     """Return index and reason of the first key that can be serialized but that no job has, or None."""
     if isinstance(keys, pa.Array):
-        # Only columns of numbers and strings are passed as arrays.
-        return (keys.is_null().index(True).as_py(), "None cannot be one") if keys.null_count else None
+        return _null_key(keys)
     if not isinstance(serializer, TupleSerializer):
         place = _none_or_truth(serializer, keys)
         return None if place is None else (place, _why(keys[place], "None cannot be one"))
@@ -117,6 +118,15 @@ def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array
         if place is not None:
             return place, _why(column[place], "a column of it is None")
     return None
+
+
+def _null_key(keys: pa.Array) -> tuple[int, str] | None:
+    # A column of booleans is never passed as an array of numbers.
+    columns = keys.flatten() if pa.types.is_struct(keys.type) and not keys.null_count else [keys]
+    nulls = next((column for column in columns if column.null_count), None)
+    if nulls is None:
+        return None
+    return nulls.is_null().index(True).as_py(), "None cannot be one" if nulls is keys else "a column of it is None"
 
 
 def _none_or_truth(serializer: TypeSerializer[Any], values: Sequence[Any]) -> int | None:
@@ -230,28 +240,45 @@ def _is_plain(serializer: TypeSerializer[Any]) -> bool:
     return isinstance(inner, (FixedWidthSerializer, StringSerializer, BytesSerializer))
 
 
+def _column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
+    """Return the values as a column that is encoded as a whole, or None if they must be encoded one by one."""
+    if not isinstance(values, pa.Array):
+        known = _WHOLE.get(type(serializer))
+        if known is None or set(map(type, values)) != {known[1]}:
+            return None
+        try:
+            values = pa.array(values, known[0])
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            return None
+    column = column_to_write(serializer, values)
+    is_complete = column is None or not column.null_count or isinstance(serializer, NullableSerializer)
+    return column if is_complete else None
+
+
 def _whole(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
-    """Encode numbers or texts as a column, or return None if they must be encoded one by one."""
-    known = _WHOLE.get(type(serializer))
-    if known is None:
-        return None
-    data_type, python_class = known
+    """Encode values as a column, or return None if they must be encoded one by one."""
+    column = _column(serializer, values)
     try:
-        if not isinstance(values, pa.Array):
-            values = pa.array(values, data_type) if set(map(type, values)) == {python_class} else None
-        is_whole = values is not None and values.type == data_type and not values.null_count
-        return write_column(serializer, values) if is_whole else None
-    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None if column is None else write_column(serializer, column)
+    except (pa.ArrowException, ColumnValueError, SerializationError, OverflowError, UnicodeError):
         return None
 
 
 _WHOLE: Final[Mapping[type, tuple[pa.DataType, type]]] = {
+    BooleanSerializer: (pa.bool_(), bool),
     LongSerializer: (pa.int64(), int),
     IntSerializer: (pa.int32(), int),
     DoubleSerializer: (pa.float64(), float),
     StringSerializer: (pa.string(), str),
 }
 """The Arrow type and the Python type of values that are encoded as a column, by serializer."""
+
+
+def _listed(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> Sequence[Any]:
+    if not isinstance(values, pa.Array):
+        return values
+    found: list[Any] = stored_values(serializer, values, "") if pa.types.is_nested(values.type) else values.to_pylist()
+    return found
 
 
 _value_of, _time_of = operator.itemgetter(0), operator.itemgetter(1)
@@ -270,6 +297,7 @@ Keys = Callable[[], Sequence[Any]]
 
 _NO_NAMESPACE: Final = VoidNamespaceSerializer().to_bytes(VOID_NAMESPACE)
 _NEVER_NONE: Final = ("namespace", "user key")
+_SIGN: Final = pa.scalar(-(1 << 63), pa.int64())
 
 
 def encoded(schema: EntrySchema, columns: Columns, keys: Keys) -> dict[str, pa.Array]:
@@ -318,9 +346,7 @@ class _Encoding:
             if name in columns:
                 rows[name] = self._written(schema.values_of(name), columns[name], name.replace("_", " "))
         if "value" in columns:
-            stored = self._stored_values(columns["value"], columns.get("last_access_ms"))
-            assert isinstance(schema.kind, StateKind)
-            rows["value"] = self._written(schema.kind.storage_serializer(schema.serializers), stored, "value")
+            rows["value"] = self._values(columns["value"], columns.get("last_access_ms"))
         return rows
 
     def keys(self, keys: Sequence[Any]) -> pa.Array:
@@ -330,8 +356,19 @@ class _Encoding:
         schema = self.schema
         spaces = columns["namespace"] if schema.has_namespaces else [VOID_NAMESPACE] * len(columns["value"])
         self._reject_none(spaces, "namespace", "None cannot be one")
-        timers = list(map(Timer, columns["value"], self._canonical_keys(columns["key"]), spaces))
-        return self._written(schema.serializers[ELEMENT_ROLE], timers, "timer")
+        times, keys = columns["value"], self._canonical_keys(columns["key"])
+        serializer: Any = schema.serializers[ELEMENT_ROLE]
+        if schema.is_timers:
+            time_column, written_keys = _column(LongSerializer(), times), _whole(serializer.key_serializer, keys)
+            written_spaces = _whole(serializer.namespace_serializer, spaces) if schema.has_namespaces else _NO_NAMESPACE
+            if time_column is not None and written_keys is not None and written_spaces is not None:
+                flipped = write_column(LongSerializer(), pc.bit_wise_xor(time_column, _SIGN))
+                return pc.binary_join_element_wise(flipped, written_keys, written_spaces, b"")
+            times, keys, spaces = (
+                _listed(schema.values_of(name), column)
+                for name, column in (("value", times), ("key", keys), ("namespace", spaces))
+            )
+        return self._written(serializer, list(map(Timer, times, keys, spaces)), "timer")
 
     def _canonical_keys(self, keys: Sequence[Any]) -> Sequence[Any]:
         serializer = self.schema.key_serializer
@@ -350,6 +387,20 @@ class _Encoding:
             raise self._misfit("key", f"{format_value(given[len(made)])}: {error}", len(made)) from error
         return made
 
+    def _values(self, values: Sequence[Any] | pa.Array, times: Sequence[Any] | pa.Array | None) -> pa.Array:
+        schema = self.schema
+        assert isinstance(schema.kind, StateKind)
+        if schema.is_timed and isinstance(values, pa.Array) and not schema.is_list:
+            stored = None if values.null_count else _whole(schema.values_of("value"), values)
+            written_times = _whole(LongSerializer(), times)
+            if stored is not None and written_times is not None:
+                return pc.binary_join_element_wise(b"\0" if schema.is_map else b"", written_times, stored, b"")
+        if schema.is_timed:
+            values, times = _listed(schema.values_of("value"), values), _listed(LongSerializer(), times)
+        return self._written(
+            schema.kind.storage_serializer(schema.serializers), self._stored_values(values, times), "value"
+        )
+
     def _stored_values(self, values: Sequence[Any], times: Sequence[Any] | None) -> Sequence[Any]:
         schema = self.schema
         if schema.is_list:
@@ -365,6 +416,8 @@ class _Encoding:
         return [list(map(TtlValue, elements, own)) for elements, own in zip(values, own_times, strict=True)]
 
     def _check_lists(self, values: Sequence[Any]) -> None:
+        if isinstance(values, pa.Array):
+            values = values.to_pylist() if values.null_count or values.flatten().null_count else ()
         for row, elements in enumerate(values):
             if not isinstance(elements, (list, tuple)):
                 raise self._misfit("value", f"{format_value(elements)} is not a list", row)
@@ -383,7 +436,7 @@ class _Encoding:
         whole = _whole(serializer, values)
         if whole is not None:
             return whole
-        given = values.to_pylist() if isinstance(values, pa.Array) else values
+        given = _listed(serializer, values)
         try:
             return pa.array(list(map(serializer.codec.write, given)), pa.binary())
         except Exception as unclear:
@@ -397,7 +450,9 @@ class _Encoding:
         place = ""
         if what != "key":
             key = self.given_keys()[row]
-            place = f", key {format_value(key.as_py() if isinstance(key, pa.Scalar) else key)}"
+            if isinstance(key, pa.Scalar):
+                key = tuple(key.as_py().values()) if isinstance(key, pa.StructScalar) else key.as_py()
+            place = f", key {format_value(key)}"
         return EntryError(f"state {self.schema.name!r}{place}: the {what} does not fit: {reason}")
 
 

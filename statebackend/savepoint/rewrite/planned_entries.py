@@ -25,12 +25,14 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from snapshots.errors import format_value
+from statebackend.savepoint.column_codecs import column_to_write
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import EntryError
-from statebackend.savepoint.rewrite.entry_codec import EntryBatch
+from statebackend.savepoint.rewrite.entry_codec import EntryBatch, canonical_key
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.key_columns import moment_in_utc
+from typeserializers.scalars.fixed_width import LongSerializer
 
 __all__ = ["PlannedEntries"]
 
@@ -102,8 +104,7 @@ class PlannedEntries:
             name: [getattr(entry, name) for entry in chunk] for name in schema.entry_columns
         }
         if schema.is_timed:
-            times = [entry.last_access_ms for entry in chunk]
-            columns["last_access_ms"] = [self.last_access_ms if one is None else one for one in times]
+            columns["last_access_ms"] = self._without_none([entry.last_access_ms for entry in chunk])
         return columns
 
     def _of_arrow(self, schema: EntrySchema, batches: Iterator[Any], pace: _Pace) -> Iterator[EntryBatch]:
@@ -135,9 +136,14 @@ class PlannedEntries:
             start += piece.num_rows
             columns = {name: _values_of(piece, name, schema) for name in wanted}
             if optional:
-                times = columns["last_access_ms"]
-                columns["last_access_ms"] = [self.last_access_ms if one is None else one for one in times]
+                columns["last_access_ms"] = self._without_none(columns["last_access_ms"])
             yield self._with_times(schema, columns, piece.num_rows)
+
+    def _without_none(self, times: Sequence[Any]) -> Sequence[Any]:
+        if isinstance(times, pa.Array):
+            filled: Sequence[Any] = times.fill_null(self.last_access_ms)
+            return filled
+        return [self.last_access_ms if one is None else one for one in times]
 
     def _with_times(self, schema: EntrySchema, columns: dict[str, Sequence[Any]], count: int) -> EntryBatch:
         if schema.is_timed and "last_access_ms" not in columns:
@@ -182,17 +188,35 @@ def _of_tuples(schema: EntrySchema, names: Sequence[str], chunk: Sequence[Any]) 
 
 def _values_of(batch: pa.RecordBatch, name: str, schema: EntrySchema) -> Sequence[Any]:
     column = batch.column(name)
-    is_simple = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_string(column.type)
-    if is_simple and not schema.is_timed and not schema.is_queue:
-        # These columns can be written without a conversion.
-        whole: Sequence[Any] = column
-        return whole
+    whole: Sequence[Any] | None = _column_to_write(column, name, schema)
     try:
+        if whole is not None:
+            # Text may be no UTF-8.
+            column.validate(full=True)
+            return whole
         return _python_values(column, is_key=name == "key")
     except _UNREADABLE:
         for row in range(len(column)):
             _reject_unreadable(batch.slice(row, 1), name, schema)
         raise
+
+
+def _column_to_write(column: pa.Array, name: str, schema: EntrySchema) -> pa.Array | None:
+    """Return a column that is written without a conversion to Python's values, or None."""
+    if schema.is_queue and not schema.is_timers:
+        return None
+    if name in ("value", "last_access_ms") and schema.is_list and schema.is_timed:
+        # Each element has a time.
+        return None
+    if name == "last_access_ms":
+        return column_to_write(LongSerializer(), column)
+    kind = column.type
+    if not schema.is_queue and (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)):
+        # A column of another width is converted later.
+        return column
+    if name == "key" and canonical_key(schema.key_serializer) is not None:
+        return None
+    return column_to_write(schema.values_of(name), column)
 
 
 def _reject_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> None:
@@ -214,7 +238,7 @@ def _text_of(row: pa.Array) -> str:
     except _UNREADABLE as error:
         try:
             return f"{row.cast(pa.string())[0]}"
-        except pa.ArrowException:
+        except _UNREADABLE:
             return f"a value ({error})"
 
 
