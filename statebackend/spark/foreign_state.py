@@ -14,19 +14,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.pandas import types as spark_arrow_types
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import (
@@ -47,7 +48,7 @@ from statebackend.savepoint.rewrite.changes import AddOperator
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.spark.local_batches import local_batches, python_columns, python_rows, python_values
+from statebackend.spark.local_batches import AS_IN_ARROW, local_batches, python_rows, python_values
 from statebackend.spark.session import configured
 from statebackend.spark.sources.progress import capture_source_progress, newest_committed_batch
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -210,25 +211,48 @@ class SparkCheckpoint:
         return tuple(key[name].dataType.simpleString() for name in _key_names(table.schema))
 
     def entries(
-        self, value: Callable[[Row], Any], state: str | None = None, *, operator: int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys and values of an operator without windows, for `Plan.add_state`.
+        self, value: Callable[[Row], Any] | str, state: str | None = None, *, operator: int | None = None
+    ) -> Iterator[Any]:
+        """Yield the keys and values of an operator without windows, for `Plan.add_state` and `Plan.add_timers`.
 
         Args:
-            value: Converts a stored row of Spark to a value.
+            value: An expression of Spark SQL with the columns ``key`` and ``value``, such as ``value.count``. Yields
+                batches of pyarrow. Or a function, which is several times slower: it converts a stored row of Spark to
+                a value. Yields tuples of a key and a value.
             state: As for `table`.
             operator: As for `table`.
+
+        Raises:
+            PlanError: The expression is invalid.
         """
         table = self.table(state, operator=operator)
+        if isinstance(value, str):
+            return self.batches(self._selected(table, value))
         found = self.columns(table, "value")
         return ((key, value(row)) for one in found for key, row in zip(one["key"], one["value"], strict=True))
+
+    def _selected(self, table: DataFrame, value: str, *names: str) -> DataFrame:
+        try:
+            return table.select("key", *names, functions.expr(value).alias("value"))
+        except PySparkException as error:
+            raise PlanError(
+                f"{self.location}: Spark does not accept the expression {value!r}: {error.getMessage() or error}"
+            ) from error
+
+    def batches(self, table: DataFrame) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, the key in the form of a Statebackend job."""
+        with self._reading():
+            for batch in local_batches(table):
+                keys = batch.column("key").flatten()
+                key = keys[0] if len(keys) == 1 else batch.column("key")
+                yield batch.set_column(batch.schema.names.index("key"), "key", key)
 
     def add_windows(
         self,
         plan: Plan,
         job: DescribesJob,
         uid: str,
-        value: Callable[[Row], Any] | None = None,
+        value: Callable[[Row], Any] | str | None = None,
         *,
         operator: int | None = None,
     ) -> Plan:
@@ -238,12 +262,12 @@ class SparkCheckpoint:
             plan: The plan.
             job: The environment of the job, which has the operator.
             uid: The uid of the window operator.
-            value: Converts a stored row of Spark to an accumulator. By default it is the only column, such as
-                ``count``.
+            value: The accumulator, as for `entries`. By default it is the only column, such as ``value.count``.
             operator: As for `table`.
 
         Raises:
-            PlanError: The aggregation has no event-time windows, or the job has no such operator.
+            PlanError: The aggregation has no event-time windows, the job has no such operator, or an expression is
+                invalid.
         """
         found = self.operator(operator)
         described = job.described().operators
@@ -257,28 +281,31 @@ class SparkCheckpoint:
             )
         if is_session is not (SETS_NAME in states):
             raise PlanError(f"{self.location}: of operator {found.id} and {uid!r} only one has session windows")
-        make = value or _only_column(table.schema, f"{self.location}: operator {found.id}")
         space = TimeWindowSerializer()
+        windows = _with_windows(table)
+        if value is None:
+            value = _only_column(table.schema, f"{self.location}: operator {found.id}")
         plan.add_operator(uid, self.key_columns(operator=found.id))
-        windows = ((key, window, make(row)) for key, window, row in self._windows(table))
-        plan.add_state(uid, states[CONTENTS_NAME], windows, namespace=space)
-        timers = ((key, window, window.max_timestamp) for key, window, _ in self._windows(table))
+        entries: Iterator[Any]
+        if isinstance(value, str):
+            entries = self.batches(self._selected(windows, value, "namespace"))
+        else:
+            make = value
+            entries = ((key, window, make(row)) for key, window, row in self._windows(windows))
+        plan.add_state(uid, states[CONTENTS_NAME], entries, namespace=space)
+        timers = self.batches(self._selected(windows, "namespace.`end` - 1", "namespace"))
         plan.add_timers(uid, timers, time="event", service=WINDOW_TIMERS, namespace=space)
         if is_session:
-            plan.add_state(uid, states[SETS_NAME], self._window_sets(table), merge=list.__add__)
+            plan.add_state(uid, states[SETS_NAME], self._window_sets(windows), merge=list.__add__)
         return plan
 
-    def _windows(self, table: DataFrame) -> Iterator[tuple[Any, TimeWindow, Row]]:
-        of_session = _SESSION in _columns(table.schema, "value")
-        names, window = _key_names(table.schema), f"value.{_SESSION}" if of_session else f"key.{_WINDOW}"
-        times = [functions.unix_micros(f"{window}.{edge}").alias(edge) for edge in ("start", "end")]
-        key = functions.struct(*(functions.col("key")[name] for name in names)).alias("key")
-        for columns in self.columns(table.select(key, "value", *times), "value", "start", "end"):
-            for key, row, start, end in zip(*columns.values(), strict=True):
-                yield key, TimeWindow(start // 1000, end // 1000), row
+    def _windows(self, windows: DataFrame) -> Iterator[tuple[Any, TimeWindow, Row]]:
+        for columns in self.columns(windows, "namespace", "value"):
+            for key, bounds, row in zip(*columns.values(), strict=True):
+                yield key, TimeWindow(*bounds), row
 
-    def _window_sets(self, table: DataFrame) -> Iterator[tuple[Any, list[tuple[TimeWindow, TimeWindow]]]]:
-        for key, window, _ in self._windows(table):
+    def _window_sets(self, windows: DataFrame) -> Iterator[tuple[Any, list[tuple[TimeWindow, TimeWindow]]]]:
+        for key, window, _ in self._windows(windows):
             yield key, [(window, window)]
 
     def operator(self, number: int | None = None) -> SparkOperator:
@@ -301,7 +328,10 @@ class SparkCheckpoint:
         key_type: Any = table.schema["key"].dataType
         with self._reading():
             for batch in local_batches(table.select("key", *names)):
-                keys = python_columns(key_type, batch.column("key").flatten())
+                keys = [
+                    _key_values(field.dataType, column)
+                    for field, column in zip(key_type, batch.column("key").flatten(), strict=True)
+                ]
                 columns = {name: python_values(table.schema[name].dataType, batch.column(name)) for name in names}
                 yield {"key": keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)), **columns}
 
@@ -473,6 +503,13 @@ class _DeclaredState:
     values: ProcessorSchema
     user_keys: ProcessorSchema | None
 
+    def is_read_as_columns(self, table: StructType) -> bool:
+        """Whether all columns have the declared types, and are stored without a conversion."""
+        pairs = [(self.values, table["value" if self.user_keys is None else "user_map_value"].dataType)]
+        if self.user_keys is not None:
+            pairs.append((self.user_keys, table["user_map_key"].dataType))
+        return all(schema.has_columns and _has_types(_without_ttl(stored), schema.arrow) for schema, stored in pairs)
+
 
 class _DeclaringHandle(ProcessorHandle):
     """Collects the states that a processor registers."""
@@ -594,21 +631,46 @@ def _add_processor(
     timers = checkpoint.timers(operator=operator.id)
     is_event_time = function.time_mode is TimeMode.EVENT_TIME
     of_key = MapStateDescriptor(TIMERS_STATE, LongSerializer(), BooleanSerializer())
-    plan.add_state(uid, of_key, ((key, ms, True) for key, ms in _timers(checkpoint, timers)))
+    listed = timers.select(
+        "key", functions.col("expiration_timestamp_ms").alias("user_key"), functions.expr("true AS value")
+    )
+    plan.add_state(uid, of_key, checkpoint.batches(listed))
+    pending = timers.select("key", (functions.col("expiration_timestamp_ms") - int(is_event_time)).alias("value"))
     plan.add_timers(
-        uid,
-        ((key, ms - is_event_time) for key, ms in _timers(checkpoint, timers)),
-        time="event" if is_event_time else "processing",
-        service=TIMER_SERVICE,
+        uid, checkpoint.batches(pending), time="event" if is_event_time else "processing", service=TIMER_SERVICE
     )
     if is_event_time and checkpoint.previous_watermark_ms is not None:
         late = BroadcastStateDescriptor(LATE_STATE, StringSerializer(), LongSerializer())
         plan.add_operator_state(uid, late, {WATERMARK_KEY: checkpoint.previous_watermark_ms})
 
 
-def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState) -> Iterator[StateEntry]:
+def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState) -> Iterator[Any]:
     """Yield the entries of a variable, converted to the declared state."""
     ttl_ms = None if state.descriptor.ttl is None else state.descriptor.ttl.ttl_ms
+    if "list_element" not in frame.columns and state.is_read_as_columns(frame.schema):
+        return _batches(checkpoint, frame, state, ttl_ms)
+    return _single_entries(checkpoint, frame, state, ttl_ms)
+
+
+def _batches(
+    checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState, ttl_ms: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of a value or a map as batches."""
+    for batch in checkpoint.batches(frame.drop("partition_id")):
+        value = batch.column("value" if state.user_keys is None else "user_map_value")
+        columns = {"key": batch.column("key")}
+        if state.user_keys is not None:
+            columns["user_key"] = state.user_keys.stored_column(batch.column("user_map_key"))
+        if _has_ttl(value.type):
+            value, expires_ms = value.flatten()
+            if ttl_ms is not None:
+                columns["last_access_ms"] = pc.max_element_wise(pc.subtract(expires_ms, ttl_ms), 0)
+        yield pa.record_batch({**columns, "value": state.values.stored_column(value)})
+
+
+def _single_entries(
+    checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState, ttl_ms: int | None
+) -> Iterator[StateEntry]:
     if "list_element" in frame.columns:
         elements = (
             (key, *_stored(one, state.values, ttl_ms))
@@ -642,9 +704,31 @@ def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[An
     return schema.stored(value.value.asDict(recursive=True)), time_ms
 
 
-def _timers(checkpoint: SparkCheckpoint, frame: DataFrame) -> Iterator[tuple[Any, int]]:
-    for columns in checkpoint.columns(frame, "expiration_timestamp_ms"):
-        yield from zip(columns["key"], columns["expiration_timestamp_ms"], strict=True)
+def _has_ttl(stored: Iterable[Any]) -> bool:
+    return [field.name for field in stored] == ["value", "ttlExpirationMs"]
+
+
+def _without_ttl(stored: DataType) -> DataType:
+    struct: Any = stored
+    value: DataType = struct["value"].dataType if _has_ttl(struct) else stored
+    return value
+
+
+def _has_types(stored: DataType, declared: pa.Schema) -> bool:
+    """Whether no stored column has another type than the declared one of its name."""
+    of_arrow = {field.name: field.type for field in declared}
+    found: Any = stored
+    return len(set(found.names)) == len(found.names) and all(
+        spark_arrow_types.to_arrow_type(field.dataType) == of_arrow.get(field.name) for field in found
+    )
+
+
+def _key_values(data_type: DataType, column: pa.Array) -> list[Any]:
+    if isinstance(data_type, TimestampType):
+        # Spark collects a moment without its zone, in the local time of the process.
+        moments: list[Any] = column.to_pylist()
+        return moments
+    return python_values(data_type, column)
 
 
 def _key_names(table: StructType) -> list[str]:
@@ -660,24 +744,32 @@ def _columns(table: StructType, column: str) -> list[str]:
     return data_type.names if isinstance(data_type, StructType) else []
 
 
-def _only_column(table: StructType, where: str) -> Callable[[Row], Any]:
+def _with_windows(table: DataFrame) -> DataFrame:
+    """Return the key without its window, the window in milliseconds as ``namespace``, and the value."""
+    of_session = _SESSION in _columns(table.schema, "value")
+    names, window = _key_names(table.schema), f"value.{_SESSION}" if of_session else f"key.{_WINDOW}"
+    bounds = [functions.unix_millis(f"{window}.{edge}").alias(edge) for edge in ("start", "end")]
+    key = functions.struct(*(functions.col("key")[name] for name in names)).alias("key")
+    return table.select(key, functions.struct(*bounds).alias("namespace"), "value")
+
+
+def _only_column(table: StructType, where: str) -> Callable[[Row], Any] | str:
     named = {_SESSION, *_columns(table, "key")}
     names = [name for name in _columns(table, "value") if name not in named]
     if len(names) != 1:
         raise PlanError(
             f"{where} stores {', '.join(names)}; pass a function that makes an accumulator of a row of them"
         )
-    return itemgetter(names[0])
+    stored: Any = table["value"].dataType
+    is_plain = isinstance(stored[names[0]].dataType, AS_IN_ARROW)
+    return f"value.`{names[0].replace('`', '``')}`" if is_plain else itemgetter(names[0])
 
 
 def _check_schema(table: StructType, state: _DeclaredState, where: str) -> None:
     """Raise `PlanError` for fields that the declared schema does not have."""
     names = set(table.names)
     column = next(name for name in ("value", "list_element", "user_map_value") if name in names)
-    stored: Any = table[column].dataType
-    if stored.names == ["value", "ttlExpirationMs"]:
-        stored = stored["value"].dataType
-    schemas = [(stored, state.values)]
+    schemas = [(_without_ttl(table[column].dataType), state.values)]
     if state.user_keys is not None and "user_map_key" in names:
         schemas.append((table["user_map_key"].dataType, state.user_keys))
     if (state.user_keys is not None) is not ("user_map_key" in names) or (state.descriptor.kind.name == "list") is not (

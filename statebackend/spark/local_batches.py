@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,9 +31,10 @@ from pyspark.sql.types import (
 
 from statebackend.spark.session import configured
 
-__all__ = ["local_batches", "python_columns", "python_rows", "python_values"]
+__all__ = ["AS_IN_ARROW", "local_batches", "python_rows", "python_values"]
 
-_AS_IN_ARROW: Final = (StringType, IntegralType, BooleanType, FractionalType, DateType)
+AS_IN_ARROW: Final = (StringType, IntegralType, BooleanType, FractionalType, DateType)
+"""The types whose values are the same in Spark's rows and in columns of Arrow."""
 _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
@@ -72,26 +73,22 @@ def _without_repeated_names(data_type: DataType) -> DataType:
 
 def python_rows(schema: StructType, columns: Sequence[pa.Array]) -> list[Row]:
     """Return the rows of these columns, as Spark collects them."""
-    make = partial(_row, schema.names)
-    return list(map(make, *python_columns(schema, columns)))
+    make = partial(tuple.__new__, _row_class(tuple(schema.names)))
+    values = [python_values(one.dataType, column) for one, column in zip(schema, columns, strict=True)]
+    return list(map(make, zip(*values, strict=True)))
 
 
-def _row(names: list[str], *values: Any) -> Row:
-    row: Any = Row(*values)
-    row.__fields__ = names
-    return row  # type: ignore[no-any-return]
-
-
-def python_columns(schema: StructType, columns: Sequence[pa.Array]) -> list[list[Any]]:
-    """Return the values of these columns, as Spark collects them."""
-    return [python_values(one.dataType, column) for one, column in zip(schema, columns, strict=True)]
+@lru_cache(maxsize=256)
+def _row_class(names: tuple[str, ...]) -> type[Row]:
+    """Return a class of rows of these columns. A row that stores its names takes several times as long to create."""
+    return type("Row", (Row,), {"__fields__": list(names), "__module__": Row.__module__})
 
 
 def python_values(data_type: DataType, column: pa.Array) -> list[Any]:
     """Return the values of a column, as Spark collects them."""
     if isinstance(data_type, StructType) and data_type.names and not column.null_count:
         return python_rows(data_type, column.flatten())
-    if isinstance(data_type, _AS_IN_ARROW):
+    if isinstance(data_type, AS_IN_ARROW):
         values: list[Any] = column.to_pylist()
         return values
     table = pa.table([column], names=["value"])

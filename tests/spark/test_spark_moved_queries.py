@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import re
 import shlex
@@ -196,7 +197,7 @@ def test_duplicates_that_spark_has_seen_are_dropped_by_our_job(
     )
     checkpoint = SparkCheckpoint(spark, half)
     plan = Plan().add_operator("unique", checkpoint.key_columns())
-    plan.add_state("unique", Unique.seen, checkpoint.entries(lambda row: True))
+    plan.add_state("unique", Unique.seen, checkpoint.entries("true"))
     if within_watermark:
         plan.add_timers("unique", _expiries(checkpoint), time="event")
     checkpoint.write(tmp_path / "savepoint", plan, max_parallelism=16)
@@ -309,6 +310,32 @@ def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_p
     checkpoint = SparkCheckpoint(spark, query.checkpoint)
     assert checkpoint.key_columns() == ("string",)
     assert list(checkpoint.entries(lambda row: True)) == [("a", True)]
+
+
+def test_an_expression_yields_the_entries_of_a_function(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path)
+    query.add([("a", 1_000), ("a", 2_000), ("b", 3_000)])
+    query.run(query.stream().groupBy("k", "ts").agg(F.sum("t").alias("total")).select("k", "total"))
+    checkpoint = SparkCheckpoint(spark, query.checkpoint)
+
+    def written(name: str, entries: Any) -> Any:
+        plan = Plan().add_operator("sums", checkpoint.key_columns())
+        checkpoint.write(tmp_path / name, plan.add_state("sums", ValueStateDescriptor("total", int), entries))
+        return sorted((one.key, one.value) for one in Savepoint.open(tmp_path / name).read("sums", "total"))
+
+    by_function = written("by_function", checkpoint.entries(lambda row: row.sum))
+    utc = datetime.timezone.utc
+    assert by_function == [
+        ((k, datetime.datetime.fromtimestamp(second, utc)), second * 1000)
+        for k, second in (("a", 1), ("a", 2), ("b", 3))
+    ]
+    assert written("by_expression", checkpoint.entries("value.sum")) == by_function
+    with pytest.raises(PlanError, match=r"Spark does not accept the expression 'value\.sums': .*sums"):
+        checkpoint.entries("value.sums")
 
 
 def test_an_import_names_unsupported_parts(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ from statebackend.streaming.operators.operator import Emitter, InputBatch, Opera
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, place_of_output
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.record_serializer import stored_records
+from statebackend.streaming.rows.row_reader import attribute_of_column
 from statebackend.streaming.stateful_processor import (
     ExpiredTimerInfo,
     InitialState,
@@ -131,6 +132,20 @@ class ProcessorSchema:
             )
         return self._to_stored(value if self._before is None else self._before(value))
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether `stored_column` accepts columns of this schema."""
+        return all(one.type in _AS_IN_COLUMNS for one in self.arrow)
+
+    def stored_column(self, values: pa.StructArray) -> pa.StructArray:
+        """Return the stored form of values without null. They may lack fields, which are then null."""
+        given = {field.name: index for index, field in enumerate(values.type)}
+        columns = values.flatten()
+        return pa.StructArray.from_arrays(
+            [columns[given[one.name]] if one.name in given else pa.nulls(len(values), one.type) for one in self.arrow],
+            names=list(map(attribute_of_column, self._names)),
+        )
+
     def values(self, stored: Any) -> tuple[Any, ...]:
         """Return the tuple of a stored value."""
         values: tuple[Any, ...] = self._to_values(stored)
@@ -150,6 +165,12 @@ class ProcessorSchema:
             f"{self.where}: {format_value(value, _SHOWN_CHARACTERS)} is not a value of state: give a tuple of "
             f"the fields {', '.join(self._names)}"
         )
+
+
+_AS_IN_COLUMNS: Final = frozenset(
+    {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()}
+)
+"""The types of columns that are stored without a conversion."""
 
 
 def _is_instant(data_type: pa.DataType) -> bool:
