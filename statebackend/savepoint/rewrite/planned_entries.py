@@ -225,16 +225,16 @@ def _reject_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> N
     try:
         _python_values(column, is_key=name == "key")
     except _UNREADABLE as error:
-        place = "" if name == "key" else f", key {_text_of(row.column('key'))}"
+        place = "" if name == "key" else f", key {_text_of(row.column('key'), is_key=True)}"
         raise EntryError(
             f"state {schema.name!r}{place}: the {name.replace('_', ' ')} does not fit: a column of {column.type} has "
             f"{_text_of(column)}, for which Python has no value. Cast the column, a time to microseconds"
         ) from error
 
 
-def _text_of(row: pa.Array) -> str:
+def _text_of(row: pa.Array, *, is_key: bool = False) -> str:
     try:
-        return format_value(row[0].as_py())
+        return format_value(_python_values(row, is_key=is_key)[0])
     except _UNREADABLE as error:
         try:
             return f"{row.cast(pa.string())[0]}"
