@@ -1,7 +1,8 @@
 # make          prepare the environment
 # make demo     run the jobs of examples/flights and examples/weather
 # make check    the quick round of a contributor: lint, and the tests that need no JVM
-# make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
+# make test     run the tests that are not extended, on two processes   (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
+# make test-all run every test
 # make test-flink  read savepoints of the real Flink, and restore exported ones in it; needs a JDK and downloads Flink's jars
 # make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages and benchmarks
@@ -24,12 +25,13 @@ WITH_BROKER = STATEBACKEND_KAFKA_BROKER=$$(echo $(CURDIR)/build/connectors/lib/p
 PACKAGES := snapshots typeserializers migration statebackend
 TESTS ?= tests
 PROCESSES ?= 2
+PYTEST = $(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
 SUITE ?= all
 KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo demo-payments check test test-flink test-connectors lint docs package bench simulate chaos chaos-sinks clean
+.PHONY: environment demo demo-payments check test test-all test-flink test-connectors lint docs package bench simulate chaos chaos-sinks clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -46,7 +48,10 @@ demo: environment
 	@$(RUN) python -m examples.weather
 
 test: environment $(CLASSES)
-	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)
+	@$(PYTEST) -m "not extended" $(TESTS)
+
+test-all: environment $(CLASSES)
+	@$(PYTEST) $(TESTS)
 
 build/flink-%/.installed:
 	@python3 -m venv build/flink-$*
@@ -78,7 +83,7 @@ chaos-sinks: environment build/connectors/.installed
 	@$(WITH_BROKER) $(RUN) python -m verification.chaos --sinks --kills $(KILLS) --seed $(SEED)
 
 check: lint
-	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder -m "not spark" $(TESTS)
+	@$(PYTEST) -m "not spark and not extended" $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .

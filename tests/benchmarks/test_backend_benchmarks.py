@@ -39,6 +39,7 @@ def arguments(directory: Path, *given: str) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize("name", list(suite.GROUPS))
+@pytest.mark.extended
 def test_each_group_measures_both_sides_and_removes_its_files(name: str, tmp_path: Path) -> None:
     results = list(suite.run(arguments(tmp_path, "--only", name)))
     assert len(results) == LINES[name]

@@ -57,6 +57,7 @@ def table_rows(table: DeltaTable) -> list[Row]:
     return [(row["k"], row["n"]) for row in table.to_pyarrow_table().to_pylist()]
 
 
+@pytest.mark.extended
 class TestDeltaOnS3(SinkContract):
     secrets = (SECRET_KEY,)
     # The commit is tested on a disk, with the same code.

@@ -52,6 +52,7 @@ class TestJsonFiles(SinkContract):
         return [(row["k"], row["n"]) for row in rows]
 
 
+@pytest.mark.extended
 class TestFilesOnS3(TestParquetFiles):
     secrets = (SECRET_KEY,)
 
@@ -159,6 +160,7 @@ class TestPartitionedFiles(SinkContract):
         return [(row["k"], row["n"]) for row in table.to_table().to_pylist()] if files else []
 
 
+@pytest.mark.extended
 class TestPartitionedFilesOnS3(TestFilesOnS3):
     def new_sink(self, target: Any) -> Sink:
         return ParquetSink(target, partition_by=["k"])

@@ -85,12 +85,14 @@ class TestIcebergWithPartitions(TestIcebergOnDisk):
     options = {"partition_by": ["k", "bucket(4, n)"]}  # noqa: RUF012
 
 
+@pytest.mark.extended
 class TestIcebergOfVersion1(TestIcebergOnDisk):
     options = {"table_properties": {"format-version": "1", "commit.manifest-merge.enabled": "false"}}  # noqa: RUF012
     # The commit is tested on a disk, with the same code.
     test_a_kill_before_any_line_of_a_commit_loses_and_duplicates_no_rows = None
 
 
+@pytest.mark.extended
 class TestIcebergOnS3(TestIcebergOnDisk):
     secrets = (SECRET_KEY,)
     # The commit is tested on a disk, with the same code.

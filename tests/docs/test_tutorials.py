@@ -39,6 +39,7 @@ def test_the_first_seven_steps_of_the_fraud_detector(seven_steps: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_the_fraud_detector_continues_on_spark(seven_steps: Path) -> None:
     follow(fraud_detector()[1], seven_steps)
 

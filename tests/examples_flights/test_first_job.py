@@ -64,6 +64,7 @@ def run_elsewhere(python: Path, *arguments: str | Path, directory: Path) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_the_program_follows_each_aircraft_and_continues_with_new_files_from_an_installed_wheel(
     tmp_path: Path,
 ) -> None:

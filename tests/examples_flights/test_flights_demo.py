@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     ended = subprocess.run(

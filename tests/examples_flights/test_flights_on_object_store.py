@@ -57,6 +57,7 @@ class Drivers:
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_job_killed_on_the_store_has_all_rows_and_state_of_a_batch_query(
     spark: SparkSession, bucket: Bucket, faulty_store: FaultyProxy, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from forged_savepoints import ENTRIES, savepoint_of_shops
 from test_bombs_in_stored_state import BOMBS, ELEMENTS, EVERY, KEYED
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 # Far below the sizes that the files claim. The limit includes the libraries that Python maps.
 _ADDRESS_SPACE_MB = 4096

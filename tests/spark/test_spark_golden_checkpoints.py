@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "spark_checkpoints"
-VERSIONS = ("3.5", "4.1", "4.3")
+OLDER, NEWEST = ("3.5", "4.1"), "4.3"
 CENTURY_MS = 100 * 365 * 86_400_000
 
 ROWS = {"a": [(3_000, 1), (9_999, 2), (25_000, 4)], "b": [(12_000, 3), (26_000, 5)], "c": [(27_000, 6)]}
@@ -75,7 +75,7 @@ TABLES: dict[str, Mapping[str, list[Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=[*(pytest.param(one, marks=pytest.mark.extended) for one in OLDER), NEWEST])
 def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory with the checkpoints of one Spark version."""
     place = tmp_path_factory.mktemp("checkpoints") / request.param

@@ -169,7 +169,7 @@ def groups() -> Iterator[tuple[str, list[Given]]]:
 @pytest.mark.parametrize(
     ("played", "backend"),
     [
-        pytest.param(group, backend, id=f"{name}-{backend}")
+        pytest.param(group, backend, id=f"{name}-{backend}", marks=pytest.mark.extended if backend == "rocksdb" else ())
         for (name, group), backend in zip(groups(), cycle(("rocksdb", "heap")), strict=False)
     ],
 )

@@ -152,7 +152,14 @@ def shown(place: Place, name: str) -> list[tuple[Any, ...]]:
     return sorted((row.shop, row.amount, row.total) for row in rows)
 
 
-@pytest.mark.parametrize(("moment", "sink"), [("commit", 1), ("commit", 0), ("stage", 1)])
+@pytest.mark.parametrize(
+    ("moment", "sink"),
+    [
+        ("commit", 1),
+        pytest.param("commit", 0, marks=pytest.mark.extended),
+        pytest.param("stage", 1, marks=pytest.mark.extended),
+    ],
+)
 def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
     spark: SparkSession, tmp_path: Path, moment: str, sink: int
 ) -> None:

@@ -20,7 +20,7 @@ from statebackend.checkpoint import CheckpointFileSystem, JobDirectory, ZooKeepe
 if TYPE_CHECKING:
     from zookeeper_server import ZooKeeperServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 SESSION_TIMEOUT_S = 120.0
 """No session expires by itself even on a busy machine. The test removes the nodes of two sessions."""

@@ -14,7 +14,7 @@ from test_spark_processes import ENVIRONMENT, GIVE_UP_S
 
 from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 PROGRAM = Path(__file__).parent / "programs" / "fire_timers.py"
 

@@ -24,7 +24,7 @@ from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointe
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.state.operator_state_handles import StatePart, decode_operator_state, read_slices
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 PROGRAM = Path(__file__).parent / "programs" / "count_words.py"
 REPOSITORY = Path(__file__).resolve().parents[2]

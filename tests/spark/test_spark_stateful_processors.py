@@ -166,6 +166,7 @@ def test_programs_with_state_emit_the_same_rows_as_on_spark(spark: SparkSession,
     assert on_ours(spark, batches, batches.stream(spark), processor, "None", initial) == expected
 
 
+@pytest.mark.extended
 def test_timers_and_ttl_in_processing_time_emit_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Fresh, Programs
 
@@ -181,6 +182,7 @@ def test_timers_and_ttl_in_processing_time_emit_the_same_rows_as_on_spark(spark:
     assert on_ours(spark, batches, batches.stream(spark), Programs(Fresh), "processingTime") == expected
 
 
+@pytest.mark.extended
 def test_a_job_continues_the_ttl_and_timers_of_processing_time(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Fresh, Programs
 
@@ -203,6 +205,7 @@ def test_a_job_continues_the_ttl_and_timers_of_processing_time(spark: SparkSessi
     assert [row[1:] for row in rest[0] if row[2] == "fresh"] == [("a", "fresh", 3), ("c", "fresh", 1)]
 
 
+@pytest.mark.extended
 def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: SparkSession, tmp_path: Path) -> None:
     from processor_epochs import EpochDrive
     from stateful_programs import OUTPUT, Heartbeat, Programs, Reminders
@@ -239,6 +242,7 @@ def test_in_event_time_the_operator_equals_spark_at_the_same_watermarks(spark: S
     assert [rows for rows in outputs if rows] == expected
 
 
+@pytest.mark.extended
 def test_in_event_time_a_job_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Heartbeat, LatestEvent, Programs
 
@@ -318,6 +322,7 @@ def test_a_job_continues_a_spark_query_from_its_checkpoint(spark: SparkSession, 
     assert rest == expected[2:]
 
 
+@pytest.mark.extended
 def test_a_job_continues_the_event_time_and_timers_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import Heartbeat, Programs, Reminders
 

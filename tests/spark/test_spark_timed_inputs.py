@@ -23,7 +23,7 @@ from typeserializers import LongSerializer, StringSerializer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 Row = tuple[str, int, int]
 PROGRAM = Path(__file__).parent / "programs" / "inputs_on_executors.py"

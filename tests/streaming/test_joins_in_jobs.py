@@ -170,6 +170,7 @@ def test_joins_and_timers_do_not_depend_on_the_cut_of_the_streams(
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_joins_and_timers_of_a_spark_job_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 

@@ -83,6 +83,7 @@ def found_class() -> type[StateBackend]:
     return type(state_backend("sqlite"))
 
 
+@pytest.mark.extended
 class TestSqliteStateBackend(StateBackendContract):
     def create_state_backend(self) -> StateBackend:
         return found_class()()

@@ -35,6 +35,7 @@ def run(program: str, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.extended
 def test_new_workers_restore_state_of_serializers_and_classes_of_the_program(tmp_path: Path) -> None:
     found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
     for backend in ("rocksdb", "heap"):
@@ -53,6 +54,7 @@ def test_new_workers_restore_state_of_serializers_and_classes_of_the_program(tmp
     assert found["left of plans"] == []
 
 
+@pytest.mark.extended
 def test_workers_killed_between_epochs_and_during_one_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     found = run("lose_workers.py", tmp_path)
     for backend in ("rocksdb", "heap"):

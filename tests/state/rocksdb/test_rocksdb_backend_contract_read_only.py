@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from attrs import evolve
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -40,6 +41,7 @@ class FoundOnTheDisk(RocksDBStateBackend):
         return super().create_keyed_state_backend(parameters)
 
 
+@pytest.mark.extended
 class TestRocksDBStateBackendReadOnly(
     ValueStateContract,
     ListStateContract,

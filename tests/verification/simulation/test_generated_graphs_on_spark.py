@@ -51,6 +51,7 @@ def chosen() -> list[int]:
 
 
 @pytest.mark.parametrize("seed", chosen())
+@pytest.mark.extended
 def test_batches_on_spark_are_continued_on_the_local_runtime(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     plan = GraphPlan.of_seed(seed)
     batches = batches_of(plan)

@@ -25,6 +25,7 @@ def test_the_documentation_has_every_defect_with_its_number_of_schedules() -> No
     assert max(documented().values()) <= MOST_SCHEDULES
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.name)
 def test_the_defect_is_found(defect: Defect) -> None:
     """The search starts with the schedule that found the defect when the page was written."""
