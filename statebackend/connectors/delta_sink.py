@@ -17,8 +17,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
@@ -237,8 +237,10 @@ class DeltaSink(Sink):
             )
             self._check_features(table)
             self._table_schema = pa.schema(table.schema().to_arrow())
+        # The history of a long table takes time, and mostly nothing is staged.
+        committed = cache(partial(self._committed_epochs, lineage))
         for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
-            self._delete_staged(lineage, epoch_id, is_committed=partial(self._was_committed, lineage, epoch_id))
+            self._delete_staged(lineage, epoch_id, committed=committed)
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
         def remove() -> None:
@@ -408,23 +410,22 @@ class DeltaSink(Sink):
     def _forget(self) -> None:
         self._table = None
 
-    def _was_committed(self, lineage: SinkLineage, epoch_id: int) -> bool:
-        """Whether a version of the table has an epoch, even if it was rolled back."""
-        table, added = self._existing(), (lineage.name, str(epoch_id))
-        return table is not None and any(
-            (entry.get(_NAME), entry.get(_EPOCH)) == added and entry[_FILES] != _ROLLBACK for entry in table.history()
-        )
+    def _committed_epochs(self, lineage: SinkLineage) -> set[str]:
+        """The epochs that versions of the table have, also those that were rolled back."""
+        table = self._existing()
+        history = [] if table is None else table.history()
+        return {one[_EPOCH] for one in history if one.get(_NAME) == lineage.name and one[_FILES] != _ROLLBACK}
 
     def _delete_staged(
         self,
         lineage: SinkLineage,
         epoch_id: int,
         prefix: str = "",
-        is_committed: Callable[[], bool] = lambda: False,
+        committed: Callable[[], Collection[str]] = tuple,
     ) -> None:
         directory = epoch_directory(lineage, epoch_id)
         with self._reported(f"staged files in {directory} cannot be deleted"):
-            delete_staged(self._file_system(), directory, prefix, is_committed)
+            delete_staged(self._file_system(), directory, prefix, lambda: str(epoch_id) in committed())
 
     def _split(self, batch: pa.RecordBatch) -> list[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         names = self._partition_by

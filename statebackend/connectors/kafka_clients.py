@@ -110,7 +110,7 @@ def partition_ids(
 
 
 def _cause(reported: Collection[Any]) -> Any:
-    """Return the error that tells most, or None. A longer text of librdkafka has its guess of the cause."""
+    """Return the error nearest to the cause, or None. A longer text of librdkafka has its guess of the cause."""
     for name in _CAUSES:
         problems = [one for one in reported if one.name() == name]
         if problems:

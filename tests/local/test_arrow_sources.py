@@ -336,7 +336,7 @@ def test_no_objects_are_created_between_an_arrow_source_batch_functions_and_a_si
 
 
 class Reader:
-    """Opens readers of a table in small batches, one of which is empty."""
+    """Opens readers of a table in small batches. One of them is empty."""
 
     def __init__(self, table: pa.Table, size: int) -> None:
         self.opened = 0

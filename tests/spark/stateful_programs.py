@@ -200,7 +200,7 @@ class LatestEvent(StatefulProcessor):
 
 
 class Reminders(StatefulProcessor):
-    """Registers a timer for each number of a record. A timer registers two more, one of which is already due."""
+    """Registers a timer for each number of a record. A timer registers two more, and one is already due."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle

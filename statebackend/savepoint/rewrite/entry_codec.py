@@ -121,7 +121,7 @@ def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array
 
 
 def _null_key(keys: pa.Array) -> tuple[int, str] | None:
-    # A column of booleans is never passed as an array of numbers.
+    # Unlike a list, a column of integers has no booleans.
     columns = keys.flatten() if pa.types.is_struct(keys.type) and not keys.null_count else [keys]
     nulls = next((column for column in columns if column.null_count), None)
     if nulls is None:

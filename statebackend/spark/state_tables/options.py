@@ -137,14 +137,19 @@ def _kind(text: str) -> str:
     return text.lower()
 
 
+def _is_whole_number(text: str) -> bool:
+    # Python reads the digits of every script.
+    return text.isascii() and text.isdecimal()
+
+
 def _checkpoint(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    if not _is_whole_number(text):
         raise StateTableError(f"the option checkpoint is the id of a checkpoint, such as 17, not {text!r}")
     return int(text)
 
 
 def _max_parallelism(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    if not _is_whole_number(text):
         raise StateTableError(f"the option max_parallelism must be a whole number, not {text!r}")
     return int(text)
 
@@ -156,7 +161,7 @@ def _truth(text: str) -> bool:
 
 
 def _decimal_scale(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > 38:
+    if not _is_whole_number(text) or int(text) > 38:
         raise StateTableError(f"the option decimal_scale is a whole number from 0 to 38, not {text!r}")
     return int(text)
 
