@@ -48,7 +48,7 @@ demo: environment
 	@$(RUN) python -m examples.weather
 
 test: environment $(CLASSES)
-	@$(PYTEST) -m "not extended" $(TESTS)
+	@STATEBACKEND_FUZZ=few $(PYTEST) -m "not extended" $(TESTS)
 
 test-all: environment $(CLASSES)
 	@$(PYTEST) $(TESTS)
@@ -83,7 +83,7 @@ chaos-sinks: environment build/connectors/.installed
 	@$(WITH_BROKER) $(RUN) python -m verification.chaos --sinks --kills $(KILLS) --seed $(SEED)
 
 check: lint
-	@$(PYTEST) -m "not spark and not extended" $(TESTS)
+	@STATEBACKEND_FUZZ=few $(PYTEST) -m "not spark and not extended" $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .

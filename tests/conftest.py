@@ -4,6 +4,7 @@ Hypothesis draws new examples in every run, and prints how to repeat a failing o
 examples each time, so that the result of a change does not depend on chance. No test may fail because the machine is
 slow or busy: there are no deadlines and no health checks by time or by the number of draws. A property without its own
 number runs 30 examples. With ``STATEBACKEND_FUZZ=all`` it runs 1000, and tests every damaged byte instead of a sample.
+``make test`` sets it to ``few``: each property then draws a third of its examples.
 
 Temporary files are in memory if there is space: every snapshot syncs its files, and a test takes dozens of snapshots.
 Tests kill processes, never the machine.
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING
 
 import process_state
 import pytest
+from effort import FUZZ, examples
 from hypothesis import HealthCheck, settings
 from java_options import use_short_lived_java
 
@@ -63,7 +65,7 @@ if (
 
 settings.register_profile(
     "tests",
-    max_examples=1000 if os.environ.get("STATEBACKEND_FUZZ") == "all" else 30,
+    max_examples=1000 if FUZZ == "all" else examples(30),
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

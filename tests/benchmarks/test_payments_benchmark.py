@@ -52,6 +52,7 @@ def test_payments_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert len(written[0]) == FILES
 
 
+@pytest.mark.extended
 def test_suite_compares_with_plain_python_and_another_commit(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     suite.add_arguments(parser)

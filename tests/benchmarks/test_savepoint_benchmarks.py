@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+import pytest
+
 from benchmarks.savepoints import suite
 from benchmarks.savepoints.looking import OPERATIONS, STATES
 from benchmarks.savepoints.writing import WRITING_OPERATIONS
 
 
+@pytest.mark.extended
 def test_every_operation_is_measured_on_every_state() -> None:
     operations = OPERATIONS | WRITING_OPERATIONS
     parser = argparse.ArgumentParser()

@@ -48,6 +48,7 @@ class TestDeltaOnDisk(SinkContract):
         return [lambda: failing(is_committed=False), lambda: failing(is_committed=True)]
 
 
+@pytest.mark.extended
 class TestDeltaWithPartitions(TestDeltaOnDisk):
     def new_sink(self, target: Any) -> Sink:
         return DeltaSink(target, partition_by=["k"])
@@ -359,6 +360,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path) -> None:
     from spark_job_fixture import WordCount, pickled_by_value
 

@@ -302,6 +302,7 @@ def on_spark(word_count: WordCount, sink: Sink) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("fault", "fix", "new_sink", "step"), TARGETS_ON_SPARK)
+@pytest.mark.extended
 def test_a_spark_job_fails_and_its_next_run_loses_and_doubles_nothing(
     spark: Any,
     place: Path,

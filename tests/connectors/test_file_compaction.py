@@ -111,6 +111,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("is_second", [False, True])
+@pytest.mark.extended
 def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
     new_target: Callable[[], Any], kill_at: Callable[[int], None], is_second: bool
 ) -> None:

@@ -81,6 +81,7 @@ class TestIcebergOnDisk(SinkContract):
         return [lambda: failing(is_committed=False), lambda: failing(is_committed=True)]
 
 
+@pytest.mark.extended
 class TestIcebergWithPartitions(TestIcebergOnDisk):
     options = {"partition_by": ["k", "bucket(4, n)"]}  # noqa: RUF012
 
@@ -629,6 +630,7 @@ def test_a_local_job_restarts_and_rolls_back(tmp_path: Path, target: Path) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path, target: Path) -> None:
     from spark_job_fixture import WordCount, pickled_by_value
 

@@ -98,6 +98,7 @@ def test_an_unsupported_option_is_rejected(uri, options) -> None:
     ],
 )
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE_ANSWER])
+@pytest.mark.extended
 def test_an_interrupted_commit_is_finished_by_the_next(
     uri, bucket, faulty_store, quick, method, pattern, fault
 ) -> None:
@@ -197,6 +198,7 @@ def test_only_remains_of_the_job_are_removed(uri, bucket, sink) -> None:
 @pytest.mark.parametrize(
     "pattern", ["_set_aside/.*part-1", "_set_aside/.*_committable", "epoch.*part-0", "epoch.*_comm"]
 )
+@pytest.mark.extended
 def test_an_interrupted_roll_back_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
     for epoch_id in (2, 3, 4):
         quick(uri).commit(

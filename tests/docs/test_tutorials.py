@@ -22,6 +22,7 @@ PAGES = ("fraud-detector.md", "fraud-detector-deploy.md")
 _BLOCK = re.compile(r'^```(?:python title="(?P<file>[^"]+)"|(?P<console>console))\n(?P<text>.*?)^```$', re.M | re.S)
 
 
+@pytest.mark.extended
 def test_the_first_steps(tmp_path: Path) -> None:
     follow((REPOSITORY / "docs" / "first-steps.md").read_text("utf-8"), tmp_path)
 
@@ -34,6 +35,7 @@ def seven_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.extended
 def test_the_first_seven_steps_of_the_fraud_detector(seven_steps: Path) -> None:
     assert (seven_steps / "monday" / "_metadata").is_file()
 

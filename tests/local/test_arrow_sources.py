@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from attrs import field, frozen, validators
 from counted_keys import Count
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_run_steps import opened, steps
@@ -252,7 +253,7 @@ SOME_EVENTS: list[Any] = [[ROW, OTHER_ROW], ("steps", 2), ("checkpoint",), [OTHE
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @example(("k",), "heap", [*SOME_EVENTS, ("restart", 3), *SOME_EVENTS], 1, 0)
 @example(("k", "day"), "rocksdb", [*SOME_EVENTS, ("restart", 1), *SOME_EVENTS], 3, 1)
 @given(st.sampled_from(KEYS), st.sampled_from(["heap", "rocksdb"]), EVENTS, st.integers(1, 3), st.integers(0, 99))

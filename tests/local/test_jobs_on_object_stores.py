@@ -71,12 +71,14 @@ def test_a_job_continues_where_it_ended(uri, faulty_store, backend) -> None:
     assert run(uri, "ac", backend) == [("a", 3), ("c", 1)]
 
 
+@pytest.mark.extended
 def test_a_job_rolls_back_to_an_older_checkpoint(uri) -> None:
     run(uri, "aabb")
     assert run(uri, "b", roll_back_to="previous") == [("b", 1)]
     assert run(uri, "ab") == [("a", 3), ("b", 2)]
 
 
+@pytest.mark.extended
 def test_a_checkpoint_in_doubt_is_found_by_the_next_start(uri, faulty_store) -> None:
     run(uri, "aa")
     writes = faulty_store.asked("PUT", COMPLETED_FILE_NAME)
@@ -98,6 +100,7 @@ def test_a_checkpoint_in_doubt_is_found_by_the_next_start(uri, faulty_store) -> 
     assert run(uri, "a") == [("a", 5)]
 
 
+@pytest.mark.extended
 def test_a_second_driver_is_rejected_while_the_first_runs(uri) -> None:
     rejected: list[str] = []
 
@@ -145,6 +148,7 @@ def overtake(uri: str) -> None:
 
 
 @pytest.mark.parametrize("is_overtaken", [True, False])
+@pytest.mark.extended
 def test_a_run_that_lost_its_lease_fails_with_that_cause_at_any_step(uri, is_overtaken) -> None:
     class Stumbling(Count):
         def process_element(self, value: Any, context: Any) -> Iterator[Any]:

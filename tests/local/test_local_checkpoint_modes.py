@@ -188,7 +188,7 @@ def play(root: Path, mode: CheckpointingMode, parallelisms: Sequence[int], seed:
 
 
 @pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("parallelisms", [(2, 2, 2), (2, 3, 1)])
+@pytest.mark.parametrize("parallelisms", [(2, 2, 2), pytest.param((2, 3, 1), marks=pytest.mark.extended)])
 def test_a_continued_job_emits_every_record_as_its_mode_promises(
     tmp_path: Path, name: str, parallelisms: tuple[int, ...]
 ) -> None:

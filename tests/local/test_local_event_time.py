@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from event_time_model import SCHEMA, SIZE, Record, Summed, bounded, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def run(
 records = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 120), st.integers(1, 9)), max_size=8)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(records, min_size=1, max_size=5))
 def test_results_and_late_records_follow_the_watermarks_for_any_cut_of_the_stream(
     tmp_path_factory: pytest.TempPathFactory, epochs: list[list[Record]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from several_inputs import (
@@ -66,7 +67,7 @@ def records(smallest: int = 0) -> st.SearchStrategy[list[InRow]]:
     return drawn.map(lambda rows: [InRow(key, at * 16 + place, value) for place, (key, at, value) in enumerate(rows)])
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.tuples(records(), records(), records(smallest=-20)).filter(lambda rows: any(rows)),
     st.integers(1, 13),

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from counted_keys import Count
 from retained_items import grown, retained_items
 
@@ -125,6 +126,7 @@ def test_results_are_kept_for_their_callers(tmp_path: Path) -> None:
         assert run.checkpoints.take_answer(asked) is None
 
 
+@pytest.mark.extended
 def test_a_thousand_failed_periodic_checkpoints_leave_nothing(tmp_path: Path) -> None:
     circumstances = Circumstances()
     # No subtask can write any checkpoint. The second subtask declines a checkpoint that was already aborted.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,7 +172,7 @@ class Sessions:
         return "out", (key, f"{(start, end)} {sorted(values)}"), end - 1
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(programs(1), st.sampled_from([0, 6, 20]), st.booleans())
 def test_late_extended_sessions_across_restarts(events: list[Any], lateness: int, is_dynamic: bool) -> None:
     gap: Callable[[int], int] = (lambda value: value % 9 + 1) if is_dynamic else (lambda value: 5)
@@ -205,7 +206,7 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
         yield left.k, f"{left.v} {right.v} {context.left_timestamp} {context.right_timestamp}"
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(programs(2), st.integers(-8, 8), st.integers(0, 12))
 def test_an_interval_join_with_unordered_and_late_records_across_restarts(
     events: list[Any], lower: int, width: int
@@ -292,7 +293,7 @@ def changed_by(calls: int, at: int) -> tuple[list[int], list[int]]:
     return deleted, added
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(programs(2, st.tuples(st.sampled_from(["idle", "active"]), st.integers(0, 1))))
 def test_timers_that_delete_and_register_timers_with_one_idle_input_across_restarts(events: list[Any]) -> None:
     def build(job: HarnessJob) -> None:
@@ -364,7 +365,7 @@ class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         yield context.current_key, f"timer {self.count.value()} {''.join(names)}"
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(programs(2))
 def test_rules_and_their_effect_on_all_keys_across_restarts(events: list[Any]) -> None:
     def build(job: HarnessJob) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 from counted_keys import Count
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,7 +155,7 @@ def trace_of(root: Path, seed: int) -> tuple[list[str], list[Any]]:
         return trace + steps(run), results
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(0, 1 << 30))
 def test_the_same_seed_makes_the_same_moves(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     root = tmp_path_factory.mktemp("runs")

@@ -93,6 +93,7 @@ def _forge(job_dir: Path, scratch: Path, options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [with_zstd, with_zstd_and_our_index])
+@pytest.mark.extended
 def test_an_sst_file_that_decompresses_to_much_more_is_rejected(tmp_path: Path, options: Callable[[], Any]) -> None:
     job_dir = tmp_path / "job"
     environment_of(str(job_dir)).execute()

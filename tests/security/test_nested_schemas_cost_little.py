@@ -83,6 +83,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.extended
 def test_every_command_reads_a_small_schema_of_a_huge_type(tmp_path: Path, type_name: str) -> None:
     savepoint = str(tmp_path / "savepoint")
     module, write = Path(__file__).stem, f"write_savepoint(Path({savepoint!r}), {type_name!r})"

@@ -136,6 +136,7 @@ def test_records_in_flight_are_restored_in_the_next_epoch_and_after_a_restart(
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
 
 
+@pytest.mark.extended
 def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1), ("b", 2)])
@@ -152,6 +153,7 @@ def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: S
     assert rows_of(sink) == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.extended
 def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1)])

@@ -33,6 +33,7 @@ def write(source: Path, batches: Sequence[Sequence[Row]]) -> None:
         add_file(source, number, ({"k": k, "t": t, "v": v} for k, t, v in rows))
 
 
+@pytest.mark.extended
 def test_count_windows_equal_those_of_the_local_runtime_and_of_spark_for_records_at_the_threshold(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

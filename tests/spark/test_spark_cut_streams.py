@@ -72,6 +72,7 @@ class Cut:
 
 
 @pytest.mark.parametrize(("seed", "backend"), [(1, "heap"), (2, "rocksdb")])
+@pytest.mark.extended
 def test_windows_timers_and_late_records_follow_the_watermarks_for_any_cut(
     spark: SparkSession, tmp_path: Path, seed: int, backend: str
 ) -> None:

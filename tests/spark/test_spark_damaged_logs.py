@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from effort import extended_after
 from spark_job_fixture import WordCount, pickled_by_value
 
 from statebackend.checkpoint import CheckpointError
@@ -62,17 +63,20 @@ def of_another_batch(content: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "damage", "repair"),
-    [
-        (f"offsets/{NEWEST}", emptied, NEWEST - 1),
-        (f"offsets/{NEWEST}", without_its_end, NEWEST - 1),
-        (f"offsets/{NEWEST - 1}", cut_off, NEWEST - 2),
-        (f"commits/{NEWEST}", cut_off, NEWEST),
-        (f"commits/{NEWEST}", emptied, NEWEST),
-        (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
-        (f"sources/0/{NEWEST}", without_lines, NEWEST - 1),
-        (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
-        (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
-    ],
+    extended_after(
+        3,
+        [
+            (f"offsets/{NEWEST}", emptied, NEWEST - 1),
+            (f"commits/{NEWEST}", cut_off, NEWEST),
+            (f"sources/0/{NEWEST}", without_lines, NEWEST - 1),
+            (f"offsets/{NEWEST}", without_its_end, NEWEST - 1),
+            (f"offsets/{NEWEST - 1}", cut_off, NEWEST - 2),
+            (f"commits/{NEWEST}", emptied, NEWEST),
+            (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
+            (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
+            (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
+        ],
+    ),
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     word_count: WordCount, name: str, damage: Callable[[bytes], bytes], repair: int
@@ -101,7 +105,7 @@ def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     assert shown(word_count) == word_count.expected()
 
 
-@pytest.mark.parametrize("name", [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"])
+@pytest.mark.parametrize("name", extended_after(1, [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"]))
 def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(word_count: WordCount, name: str) -> None:
     from statebackend.spark import ParquetSink
 
@@ -137,6 +141,7 @@ def test_a_checkpoint_that_the_log_does_not_reach_is_rejected_with_one_that_it_r
 @pytest.mark.parametrize(
     ("name", "repair"), [(f"offsets/{NEWEST - 1}", NEWEST - 2), (f"sources/0/{NEWEST}", NEWEST - 1)]
 )
+@pytest.mark.extended
 def test_a_missing_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     word_count: WordCount, name: str, repair: int
 ) -> None:

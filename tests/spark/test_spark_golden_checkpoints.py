@@ -107,6 +107,7 @@ def expected(query: str) -> Mapping[str, list[Any]] | None:
     return TABLES.get(name)
 
 
+@pytest.mark.extended
 def test_all_states_are_tables(spark: SparkSession, checkpoints: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 

@@ -173,6 +173,7 @@ def groups() -> Iterator[tuple[str, list[Given]]]:
         for (name, group), backend in zip(groups(), cycle(("rocksdb", "heap")), strict=False)
     ],
 )
+@pytest.mark.extended
 def test_a_job_on_spark_emits_what_flink_emits(
     spark: SparkSession, tmp_path: Path, played: list[Given], backend: str
 ) -> None:

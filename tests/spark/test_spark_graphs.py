@@ -160,6 +160,7 @@ def shown(place: Place, name: str) -> list[tuple[Any, ...]]:
         pytest.param("stage", 1, marks=pytest.mark.extended),
     ],
 )
+@pytest.mark.extended
 def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
     spark: SparkSession, tmp_path: Path, moment: str, sink: int
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_driver_that_dies_between_two_sinks_leaves_each_row_once_in_each(
     assert not list(tmp_path.glob("*/_staging/*"))
 
 
+@pytest.mark.extended
 def test_a_savepoint_continues_in_both_sources_at_their_positions(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path, batches=2)
     place.run(memory_sink(), memory_sink()).savepoint(tmp_path / "savepoint")

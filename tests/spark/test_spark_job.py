@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from effort import extended_after
 from emitted_objects import OBJECT, collecting, emitting_objects
 from spark_job_fixture import (
     BACKENDS,
@@ -112,6 +113,7 @@ def test_parallelism_may_change_between_runs(word_count: WordCount) -> None:
 
 
 @pytest.mark.parametrize(("moment", "backend"), [("stage", "heap"), ("stage", "rocksdb"), ("commit", "rocksdb")])
+@pytest.mark.extended
 def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
     word_count_of_three: WordCount, backend: str, moment: str
 ) -> None:
@@ -129,7 +131,7 @@ def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
     assert not list((word_count_of_three.directory / "out" / "_staging").iterdir())
 
 
-@pytest.mark.parametrize(("old", "new"), [("rocksdb", "heap"), ("heap", "rocksdb")])
+@pytest.mark.parametrize(("old", "new"), extended_after(1, [("rocksdb", "heap"), ("heap", "rocksdb")]))
 def test_a_savepoint_starts_a_new_job_with_another_schema_backend_and_parallelism(
     word_count: WordCount, old: str, new: str
 ) -> None:
@@ -219,8 +221,8 @@ def test_a_source_log_that_does_not_match_the_state_is_rejected_with_both_ids(
         word_count_of_three.run(memory_sink())
 
 
-@pytest.mark.parametrize("is_only_one", [True, False])
-@pytest.mark.parametrize("with_directory", [True, False])
+@pytest.mark.parametrize("is_only_one", extended_after(1, [True, False]))
+@pytest.mark.parametrize("with_directory", extended_after(1, [True, False]))
 def test_a_deleted_metadata_file_is_named_before_anything_changes(
     word_count_of_three: WordCount, is_only_one: bool, with_directory: bool
 ) -> None:
@@ -442,6 +444,7 @@ def test_a_savepoint_of_another_runtime_is_rejected_until_its_missing_source_pro
     assert ("a", 4, 21) in rows_of(sink)
 
 
+@pytest.mark.extended
 def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
 
@@ -456,6 +459,7 @@ def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(word_co
     assert report.epoch_id == 0
 
 
+@pytest.mark.extended
 def test_stopping_does_not_hide_a_failed_epoch(word_count: WordCount) -> None:
     word_count.add_batch([("poison", 1)])
     job = word_count.start(memory_sink())
@@ -587,7 +591,7 @@ class CountWordsPerSubtaskIncompatible(CountWords):
         context.operator_state.get_list_state(SplitListStateDescriptor("limits", int))
 
 
-@pytest.mark.parametrize("moment", ["stage", "commit"])
+@pytest.mark.parametrize("moment", extended_after(1, ["stage", "commit"]))
 def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three: WordCount, moment: str) -> None:
     from statebackend.spark import ParquetSink
 

@@ -102,6 +102,7 @@ HALVES: list[list[list[Row]]] = [
 
 
 @pytest.mark.parametrize(("window", "provider"), [("tumbling", HDFS), ("session", ROCKSDB)])
+@pytest.mark.extended
 def test_counts_by_window_continue_in_our_windows(
     spark: SparkSession, tmp_path: Path, window: str, provider: str
 ) -> None:
@@ -167,6 +168,7 @@ def _expiries(checkpoint: Any) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("within_watermark", [False, True])
+@pytest.mark.extended
 def test_duplicates_that_spark_has_seen_are_dropped_by_our_job(
     spark: SparkSession, tmp_path: Path, within_watermark: bool
 ) -> None:

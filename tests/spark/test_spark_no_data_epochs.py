@@ -175,6 +175,7 @@ def test_a_job_that_ends_leaves_later_timers_pending_and_the_next_one_fires_them
         job.stop_with_savepoint(place.directory / "savepoint", drain=True)
 
 
+@pytest.mark.extended
 def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_continues_without_it(place: Place) -> None:
     def started(job: str, fired: Any, sums: Any, **execute: Any) -> SparkJob:
         env = place.environment(job)
@@ -213,6 +214,7 @@ def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_continues_w
     }
 
 
+@pytest.mark.extended
 def test_a_function_that_fails_at_a_timer_ends_an_idle_job_like_a_busy_one(place: Place) -> None:
     place.add(("a", 0, 0))
     job = place.alarms(Telling(), 200, fails=True)

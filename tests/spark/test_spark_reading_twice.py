@@ -89,6 +89,7 @@ def _after_an_action(frame: DataFrame) -> DataFrame:
         ((_behind_others,), False),
     ],
 )
+@pytest.mark.extended
 def test_a_step_may_sort_merge_join_or_run_actions_and_the_operator_runs_once(
     spark: SparkSession, tmp_path: Path, steps: Sequence[Callable[[DataFrame], DataFrame]], is_last: bool
 ) -> None:

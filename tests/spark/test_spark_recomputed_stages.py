@@ -68,6 +68,7 @@ def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFun
     return chain
 
 
+@pytest.mark.extended
 def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_advice(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.frame_sinks import MemorySink
 

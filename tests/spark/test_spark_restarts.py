@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from effort import extended_after
 from spark_job_fixture import CountWords, WordCount, crashing_once, memory_sink, pickled_by_value, rows_of
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
@@ -63,6 +64,7 @@ def newest(word_count: WordCount, job: str = "job") -> CheckpointMetadata:
 
 
 @pytest.mark.parametrize("restore_source_progress", [True, False])
+@pytest.mark.extended
 def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
     word_count: WordCount, restore_source_progress: bool
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_replayed_epoch_has_its_former_time(word_count: WordCount) -> None:
     assert first < planned == newest(word_count).processing_time_ms
 
 
+@pytest.mark.extended
 def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import NoopSink
@@ -122,7 +125,7 @@ def shown(word_count: WordCount) -> list[tuple[Any, ...]]:
     return sorted((row.word, row.times, row.total) for row in rows)
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+@pytest.mark.parametrize("backend", extended_after(1, ["rocksdb", "heap"]))
 def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_again(
     word_count: WordCount, backend: str
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_a
     ]
 
 
+@pytest.mark.extended
 def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
     word_count: WordCount, zookeeper_server: ZooKeeperServer
 ) -> None:
@@ -183,6 +187,7 @@ def test_a_job_with_zookeeper_leadership_rolls_back_to_an_older_checkpoint(
     assert shown(word_count) == expected
 
 
+@pytest.mark.extended
 def test_rolling_back_is_finished_after_a_crash_at_any_step(
     word_count: WordCount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +213,7 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
     assert not (word_count.directory / "job" / "rollback.json").exists()
 
 
+@pytest.mark.extended
 def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_way(word_count: WordCount) -> None:
     from statebackend.spark import ParquetSink
     from statebackend.spark.frame_sinks import ForEachEpochSink
@@ -276,6 +282,7 @@ def test_a_trigger_that_spark_rejects_is_rejected_at_once(word_count: WordCount)
     assert not (word_count.directory / "job").exists()
 
 
+@pytest.mark.extended
 def test_a_directory_with_blanks_is_the_same_for_the_state_and_for_spark(word_count: WordCount) -> None:
     directory = word_count.directory / "with 50% of blanks"
     uri = directory.as_uri()
@@ -319,6 +326,7 @@ def test_a_rejected_job_directory_is_shown_without_its_secret(spark: SparkSessio
         SparkStreamEnvironment(spark, job_dir="s3://KEY:SECRET@bucket/job")
 
 
+@pytest.mark.extended
 def test_progress_between_check_and_lock_is_continued(word_count: WordCount, monkeypatch: pytest.MonkeyPatch) -> None:
     savepoint = word_count.directory / "savepoint"
     word_count.run(memory_sink()).savepoint(savepoint)
@@ -340,6 +348,7 @@ def test_progress_between_check_and_lock_is_continued(word_count: WordCount, mon
     assert word_count.run(memory_sink(), job="new").last_completed_epoch == (job.last_completed_epoch or 0) + 1
 
 
+@pytest.mark.extended
 def test_a_crash_during_a_change_of_the_source_position_keeps_the_former_one(
     word_count: WordCount, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_job_continues_with_other_key_groups_at_its_source_position(word_count
     assert rows_of(sink) == [("a", 103, 111), ("b", 102, 3), ("c", 1, 1), ("d", 1, 1)]
 
 
+@pytest.mark.extended
 def test_a_job_continues_from_a_frame_made_from_its_state(word_count: WordCount) -> None:
     job = word_count.start(memory_sink())
     job.process_all_available()

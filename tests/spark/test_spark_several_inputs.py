@@ -85,6 +85,7 @@ class Job:
         return tuple(map(rows_of, self.sinks))
 
 
+@pytest.mark.extended
 def test_inputs_are_joined_by_key_and_rules_reach_every_subtask_across_a_kill_and_a_rescale(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def first(records: int) -> list[tuple[int, int]]:
     return [(number, number + 1) for number in range(records)]
 
 
+@pytest.mark.extended
 def test_sources_are_added_removed_and_reordered_in_a_job_directory(place: Place) -> None:
     place.grow(a=2, b=3)
     assert place.run(["a", "b"]) == {"a": first(2), "b": first(3)}
@@ -137,6 +138,7 @@ def test_sources_are_added_removed_and_reordered_in_a_job_directory(place: Place
     }
 
 
+@pytest.mark.extended
 def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place) -> None:
     place.grow(a=2, b=1)
     assert place.run([("a", None)]) == {"a": first(2)}
@@ -149,6 +151,7 @@ def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place)
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
+@pytest.mark.extended
 def test_a_failed_epoch_is_replayed_by_a_job_with_other_sources(place: Place, moment: str) -> None:
     place.grow(a=2, b=2, c=1)
     crashing = crashing_once(memory_sink(), moment, 1)
@@ -198,6 +201,7 @@ def test_a_savepoint_continues_in_each_source_by_its_uid(place: Place) -> None:
     }
 
 
+@pytest.mark.extended
 def test_a_roll_back_crosses_a_change_of_sources(place: Place) -> None:
     place.grow(a=2, b=2)
     place.run(["a", "b"])

@@ -127,6 +127,7 @@ def test_memory_shows_committed_epochs_once_and_in_order(spark: SparkSession) ->
 
 @pytest.mark.spark
 @pytest.mark.parametrize("crash", ["before staging", "after staging", "after the checkpoint", "after the commit"])
+@pytest.mark.extended
 def test_a_stream_killed_at_any_step_of_an_epoch_has_each_row_once(
     spark: SparkSession, tmp_path: Path, crash: str
 ) -> None:

@@ -282,6 +282,7 @@ def test_in_event_time_a_job_equals_spark(spark: SparkSession, tmp_path: Path) -
     assert given["ours"] == given["spark"]
 
 
+@pytest.mark.extended
 def test_a_job_continues_a_spark_query_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import CountedNumbers, Largest, MovingAverage, Programs, RateLimiter, Violations
 

@@ -139,6 +139,7 @@ def test_a_hanging_job_is_stopped_and_a_restart_processes_the_epoch_again(word_c
     assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
 
 
+@pytest.mark.extended
 def test_an_epoch_timeout_abandons_the_epoch_which_is_processed_again(word_count: WordCount, gate: Gate) -> None:
     expected = r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\) and was aborted\. The next start of the job"
     with pytest.raises(EpochTimeoutError, match=expected):

@@ -35,6 +35,7 @@ def test_any_changed_byte_of_metadata_yields_an_error_of_this_library_or_metadat
 
 
 @pytest.mark.parametrize("name", [name for name in HANDLES if not name.startswith("rocksdb")])
+@pytest.mark.extended
 def test_any_changed_byte_of_a_file_of_entries_yields_an_error_of_this_library_or_rows(name: str) -> None:
     content = min((GOLDEN / name / "store").rglob("*.parquet")).read_bytes()
     assert list(read_canonical("the file", ALL, content))

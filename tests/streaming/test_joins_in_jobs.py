@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_source import add_file
@@ -151,7 +152,7 @@ def rising(rows: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 STREAM = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6)), min_size=1, max_size=14).map(rising)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(STREAM, STREAM, st.integers(1, 15), st.integers(1, 3), st.sampled_from(["heap", "rocksdb"]))
 def test_joins_and_timers_do_not_depend_on_the_cut_of_the_streams(
     left: list[tuple[str, int]], right: list[tuple[str, int]], size: int, parallelism: int, backend: str

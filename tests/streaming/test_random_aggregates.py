@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from attrs import evolve, frozen
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -271,7 +272,7 @@ def accepted(held: Sequence[Held], rows: Sequence[Any]) -> list[Any]:
     return [row for row in rows if id(row) in kept]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=3))
 def test_results_equal_the_model_across_epochs_restarts_and_changed_aggregates(runs: list[Run]) -> None:
     held: list[Held] = []
@@ -315,7 +316,7 @@ def check_results(held: Sequence[Held], rows: Sequence[Any], epoch_size: int, re
 COLUMNAR = parsed_schema(SCHEMA, "")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(ROWS, min_size=1, max_size=20), st.lists(calls(), min_size=1, max_size=4), st.integers(0, 20))
 def test_partial_results_of_arrow_equal_the_model(rows: list[Any], added: list[Call], cut: int) -> None:
     exact = [call for call in added if call.kind in ("count", "sum", "avg", "min", "max") and not call.is_ordered]
@@ -394,7 +395,7 @@ class Windows:
         return [one for one in self.rows if before < one[1] + SIZE - 1 <= now]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(EVENTS, st.sampled_from([0, 7, 20]))
 def test_windows_with_lateness_equal_the_model_across_restarts(events: list[Any], lateness: int) -> None:
     held = [Held(f"n{index}", call, {}) for index, call in enumerate(WINDOWED)]
@@ -468,7 +469,7 @@ VERSIONS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(VERSIONS, st.sampled_from([TumblingEventTimeWindows.of(SIZE), SlidingEventTimeWindows.of(SIZE, 4)]))
 def test_windows_in_columns_equal_the_model_across_upgrades(versions: list[Any], assigner: Any) -> None:
     slide = SIZE if isinstance(assigner, TumblingEventTimeWindows) else 4

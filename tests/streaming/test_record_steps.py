@@ -221,6 +221,7 @@ def test_a_chain_emits_the_same_in_the_local_runtime(name: str, parallelism: int
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_the_chains_emit_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.frame_sinks import MemorySink
 

@@ -207,6 +207,7 @@ def test_errors_in_the_local_runtime_name_the_operator(name: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.extended
 def test_rows_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark import MemorySink
 
@@ -219,6 +220,7 @@ def test_rows_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str)
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", WRONG)
+@pytest.mark.extended
 def test_errors_are_equal_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark import MemorySink
 

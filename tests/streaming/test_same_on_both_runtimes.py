@@ -196,6 +196,7 @@ def test_a_null_in_a_required_field_is_rejected(name: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", REJECTED_NULLS)
+@pytest.mark.extended
 def test_a_null_in_a_required_field_is_rejected_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark.frame_sinks import NoopSink
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import attrs
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,7 +155,7 @@ def expected_compatibility(old_count: int, fields: list[Evolved]) -> Compatibili
     return CompatibilityKind.AFTER_MIGRATION
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(evolutions())
 def test_the_compatibility_equals_the_effect_on_the_bytes(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind],
@@ -176,7 +177,7 @@ def test_the_compatibility_equals_the_effect_on_the_bytes(
     assert migration.to_bytes(data) == new.to_bytes(value)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(evolutions(), st.data())
 def test_a_migration_of_damaged_bytes_returns_a_value_or_an_error(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind], data: st.DataObject

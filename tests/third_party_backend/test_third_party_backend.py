@@ -214,6 +214,7 @@ def test_its_checkpoints_are_checked_with_it_and_rejected_by_others(
     assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in reported
 
 
+@pytest.mark.extended
 def test_its_checkpoints_are_read_by_every_tool_and_its_name_reported_if_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

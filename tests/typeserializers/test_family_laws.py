@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -221,7 +222,7 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left == right) and isinstance(right, type(left))
 
 
-relaxed = settings(max_examples=25)
+relaxed = settings(max_examples=examples(25))
 DAMAGED_WAYS = 10
 
 

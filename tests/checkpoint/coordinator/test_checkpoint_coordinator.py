@@ -6,6 +6,7 @@ import pickle
 import attrs
 import pytest
 from checkpoint_builders import acknowledgement, file_handle
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -479,4 +480,4 @@ class RandomEvents(RuleBasedStateMachine):
 
 
 TestRandomEvents = RandomEvents.TestCase
-TestRandomEvents.settings = settings(max_examples=100, stateful_step_count=40)
+TestRandomEvents.settings = settings(max_examples=examples(100), stateful_step_count=40)

@@ -110,6 +110,7 @@ def test_a_store_that_answers_is_not_given_up(bucket, faulty_store) -> None:
     (Fault.LOSE_ANSWER, "POST", "uploads"),
     (Fault.ERROR_503, "POST", "uploadId"),
 ])  # fmt: skip
+@pytest.mark.extended
 def test_a_large_file_is_complete_whatever_part_of_it_fails(fs, faulty_store, tmp_path, fault, method, pattern) -> None:
     (tmp_path / "source").write_bytes(LARGE)
     failed = faulty_store.fail(fault, method, pattern, times=1)

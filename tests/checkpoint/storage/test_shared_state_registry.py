@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -60,7 +61,7 @@ class RegistryAgainstModel(RuleBasedStateMachine):
 
 
 TestRegistryAgainstModel = RegistryAgainstModel.TestCase
-TestRegistryAgainstModel.settings = settings(max_examples=50, stateful_step_count=30)
+TestRegistryAgainstModel.settings = settings(max_examples=examples(50), stateful_step_count=30)
 
 
 def test_a_file_is_freed_by_its_last_owner() -> None:

@@ -149,6 +149,7 @@ def test_a_reconnect_within_the_session_ends_nothing(tmp_path: Path, root: str, 
     assert lost == []
 
 
+@pytest.mark.extended
 def test_a_restarted_server_ends_no_session_and_loses_nothing(tmp_path: Path, root: str) -> None:
     with running_server(tmp_path / "server") as server, contextlib.ExitStack() as stack:
         network = LossyNetwork(server.port)
@@ -375,6 +376,7 @@ def test_an_altered_pointer_is_reported_and_nothing_is_removed(
         assert len(job.led.metadata_paths(1)) == 1
 
 
+@pytest.mark.extended
 def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, root: str) -> None:
     with running_ensemble(tmp_path / "ensemble") as servers:
         hosts = ",".join(server.hosts for server in servers)
@@ -402,6 +404,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
             again.led.add(2, "b")
 
 
+@pytest.mark.extended
 def test_a_server_without_free_connections_rejects_a_driver_and_the_leader_continues(tmp_path: Path, root: str) -> None:
     # The leader uses one session at a time: it closes the session that reads before it opens the one that leads.
     server = ZooKeeperServer(tmp_path / "server", settings="maxClientCnxns=1")

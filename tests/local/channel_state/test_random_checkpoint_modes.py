@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,7 +133,7 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(shapes, st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(0, 1 << 30))
 def test_every_record_counts_as_the_mode_promises(shape: Shape, parallelisms: Sequence[int], seed: int) -> None:
     check(play(shape, parallelisms, seed)[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -347,7 +348,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(events, st.integers(0, 1 << 30), st.integers(1, 3))
 def test_in_any_order_of_moves_a_checkpoint_contains_its_input_and_channels_keep_order(
     script: list[tuple[int, Any]], seed: int, capacity: int

@@ -27,6 +27,7 @@ def test_savepoints_of_all_versions_have_the_same_entries(name: str, capsys: pyt
 
 
 @pytest.mark.parametrize("is_flink_first", [True, False])
+@pytest.mark.extended
 def test_an_imported_savepoint_differs_by_what_the_plan_changed(
     is_flink_first: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

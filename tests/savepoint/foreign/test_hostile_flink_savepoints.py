@@ -7,7 +7,6 @@ file, except for an unknown serializer, which may be valid.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import resource
 import shutil
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from random import Random
 
 import pytest
+from effort import FUZZ
 from golden_savepoints import GOLDEN
 
 from snapshots.data_views import DataInputView
@@ -62,8 +62,7 @@ def read_all(place: pathlib.Path, *uids: str) -> int:
 
 
 def positions(size: int) -> Sequence[int]:
-    wanted = os.environ.get("STATEBACKEND_FUZZ", str(SAMPLE))
-    count = size if wanted == "all" else min(size, int(wanted))
+    count = size if FUZZ == "all" else min(size, int(FUZZ) if FUZZ.isdigit() else SAMPLE)
     return [size * index // count for index in range(count)]
 
 
@@ -133,7 +132,7 @@ def test_random_damage_raises_errors_of_the_library(
     whole, random = file.read_bytes(), Random(name)
     raised = 0
     with within_limits():
-        for _ in range(2000 if "STATEBACKEND_FUZZ" in os.environ else SAMPLE // 2):
+        for _ in range(2000 if FUZZ not in {"", "few"} else SAMPLE // 2):
             raised += is_rejected(file, damaged_by(random, whole), uids)
     assert raised > SAMPLE // 10
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_reader import PageReader
@@ -67,7 +68,7 @@ def test_a_hostile_name_is_shown_and_never_executed() -> None:
     assert HOSTILE not in page
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example("", [1.51e308])
 @example("", [1.79e308])
 @example("", [-1.79e308, 1.0, 1.79e308])

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+from effort import extended_after
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def column_of(serializer: Any, values: Sequence[Any]) -> pa.Array:
     return ColumnForms().of(serializer).array(values)
 
 
-@pytest.mark.parametrize("of_key", KEYS)
+@pytest.mark.parametrize("of_key", extended_after(2, KEYS))
 @pytest.mark.parametrize("of_state", STATES)
 @given(data=st.data())
 def test_columns_are_stored_as_the_same_rows_as_single_entries(of_key: str, of_state: str, data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def target_of(path: str) -> SavepointWriter:
     return SavepointWriter.new(path, max_parallelism=8)
 
 
+@pytest.mark.extended
 def test_a_kill_at_any_durable_step_leaves_nothing_to_open(tmp_path: Path) -> None:
     script = _KILLED.format(tests=str(Path(__file__).parent), repository=str(REPOSITORY))
     (tmp_path / "scratch").mkdir()

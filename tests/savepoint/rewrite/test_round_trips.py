@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ def of_entries(source: Path, groups: int, target: Path) -> None:
 RECORDS = st.lists(st.tuples(st.sampled_from(["", "a", "b", "ä", "key"]), st.integers(-2, 2)), min_size=1, max_size=25)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     records=RECORDS,
     backends=st.tuples(*[st.sampled_from(["heap", "rocksdb"])] * 2),

@@ -63,6 +63,7 @@ def test_a_setting_of_the_program_has_precedence(spark: SparkSession, word_count
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_job_continues_with_a_log_that_was_written_by_the_other_class(
     spark: SparkSession, word_count: WordCount
 ) -> None:

@@ -109,6 +109,7 @@ def test_with_one_executor_rows_are_not_joined(spark: SparkSession, placement: A
     assert persistent_rdds(spark) <= before
 
 
+@pytest.mark.extended
 def test_with_several_executors_every_subtask_runs_and_gets_its_rows_in_order(
     spark: SparkSession, placement: Any, several_executors: set[str]
 ) -> None:

@@ -369,6 +369,7 @@ def test_a_restored_file_stream_continues_with_exactly_the_next_files(
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_restored_file_stream_continues_after_spark_has_compacted_and_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -118,7 +119,7 @@ def stored_rows(path: Path) -> Counter[str]:
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states())
 def test_state_passes_through_a_frame_unchanged(state: tuple[Any, StateDescriptor, list[tuple[Any, ...]]]) -> None:
     key, descriptor, entries = state

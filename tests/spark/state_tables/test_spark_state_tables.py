@@ -88,6 +88,7 @@ def test_the_error_of_spark_names_the_cause(session: SparkSession, savepoint: Pa
         table(session, savepoint, state="total")
 
 
+@pytest.mark.extended
 def test_the_examples_of_the_page_run(session: SparkSession, savepoint: Path) -> None:
     names: dict[str, Any] = {"spark": session, "path": str(savepoint)}
     printed = io.StringIO()

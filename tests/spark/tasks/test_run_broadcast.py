@@ -66,6 +66,7 @@ class Sent:
         return self._value
 
 
+@pytest.mark.extended
 def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> None:
     sent = [Sent({"words": number}) for number in range(KEPT_RUNS + 1)]
     references: list[Any] = [RunReference(f"run-{number}", one) for number, one in enumerate(sent)]  # type: ignore[arg-type]

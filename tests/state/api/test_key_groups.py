@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ OPERATORS = st.integers(1, MAX_PARALLELISM_LIMIT).flatmap(
 RANGES = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: KeyGroupRange(min(ends), max(ends)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @example((1, 1))
 @example((15, 128))
 @example((77, 128))
@@ -40,7 +41,7 @@ def test_the_ranges_of_all_subtasks_are_adjacent_and_cover_every_key_group(opera
         assert subtask_of_key_group(groups.end, parallelism, max_parallelism) == subtask
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(OPERATORS, st.data())
 def test_a_key_group_is_in_the_range_of_its_subtask(operator, data):
     parallelism, max_parallelism = operator

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from effort import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ ROWS = st.lists(st.tuples(*(st.none() | values for values in COLUMNS.values())),
 
 @pytest.mark.spark
 # Without shrinking: an example is a Spark job.
-@settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(4), phases=[Phase.explicit, Phase.generate])
 @given(rows=ROWS)
 def test_every_column_and_the_chain_of_all_columns_hash_as_in_spark(
     spark: SparkSession, rows: list[tuple[Any, ...]]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from heap_subtask import HEAP, HeapSubtask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ class Subtask(HeapSubtask):
 
 @pytest.mark.parametrize("form", FORMS)
 @given(steps=STEPS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_rows_have_the_digests_and_entries_of_objects(
     tmp_path_factory: pytest.TempPathFactory, form: str, steps: Any
 ) -> None:

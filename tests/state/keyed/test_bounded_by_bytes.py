@@ -194,6 +194,7 @@ def test_large_values_pass_checkpoint_savepoint_and_both_restores(harness, state
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["an increment", "merged increments"])
+@pytest.mark.extended
 def test_changes_of_an_epoch_on_the_heap_are_encoded_in_pieces(harness, monkeypatch, merged):
     piece = 1 << 18
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", piece)

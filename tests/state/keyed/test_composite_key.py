@@ -5,6 +5,7 @@ import math
 import struct
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ PARTS = {
 
 @pytest.mark.parametrize("namespace", [None, *PARTS])
 @pytest.mark.parametrize("key", list(PARTS))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_a_raw_key_is_the_group_and_the_serialized_parts_and_can_be_decoded(key, namespace, data):
     key_serializer, keys = PARTS[key]

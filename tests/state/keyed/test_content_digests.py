@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def permuted(data, steps):
 
 
 @given(st.data(), st.lists(st.tuples(KEYS, STEPS), max_size=8), st.lists(st.tuples(KEYS, STEPS), max_size=20))
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_equal_contents_have_equal_digests(data, base, steps):
     directory = tempfile.mkdtemp()
     harness = BackendHarness(directory)

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -536,7 +537,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(max_examples=32, stateful_step_count=30)
+SETTINGS = settings(max_examples=examples(32), stateful_step_count=30)
 
 
 def test_both_backends_equal_the_model():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ UPDATES = st.lists(
 
 @pytest.mark.parametrize("ttl", [None, StateTtlConfig(1_000)], ids=["without TTL", "with TTL"])
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(updates=UPDATES)
 def test_every_element_is_stored_as_state_returns_it(
     state_backend: Any, ttl: StateTtlConfig | None, updates: list[tuple[Any, list[int]]]

@@ -19,6 +19,7 @@ import uuid
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
+from effort import extended_after
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.checkpoint.errors import StorageError
@@ -323,7 +324,7 @@ class Turns:
             self.reader.join()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", extended_after(1, range(6)))
 def test_a_writer_may_interrupt_any_dict_look_up(harness, monkeypatch, seed):
     turns = Turns(random.Random(-seed))
     for name in ("__hash__", "__eq__"):

@@ -160,6 +160,7 @@ def test_a_kill_while_a_snapshot_is_prepared(harness, name, point, keys):
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize(("name", "point"), RESTORING)
+@pytest.mark.extended
 def test_a_kill_while_a_snapshot_is_restored(harness, name, point, parallelism):
     handle = first_handle(harness, name, "elsewhere")
     kill_at(name, harness, handle, point, parallelism)

@@ -3,6 +3,7 @@
 import pathlib
 import tempfile
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -134,4 +135,4 @@ class OperatorStateMachine(RuleBasedStateMachine):
 
 
 TestOperatorState = OperatorStateMachine.TestCase
-TestOperatorState.settings = settings(max_examples=60, stateful_step_count=25)
+TestOperatorState.settings = settings(max_examples=examples(60), stateful_step_count=25)

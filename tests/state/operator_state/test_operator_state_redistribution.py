@@ -3,6 +3,7 @@
 import collections
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def old_parts(handles, name):
     return [state.parts for handle in handles if (state := handle.state(name)) is not None]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs(), st.integers(1, 7))
 def test_every_element_is_kept_once_and_the_load_is_even(handles, parallelism):
     assigned = redistribute(handles, parallelism)
@@ -120,7 +121,7 @@ def test_every_element_is_kept_once_and_the_load_is_even(handles, parallelism):
         check_subtask_states(OperatorStateMeta(state.name, state.mode, state.carried) for state in subtask)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs())
 def test_at_the_same_parallelism_slices_are_unchanged(handles):
     for handle, assigned in zip(handles, redistribute(handles, len(handles)), strict=True):

@@ -100,6 +100,7 @@ def states_of(backend: KeyedStateBackend) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", pytest.param("heap", marks=pytest.mark.extended)])
+@pytest.mark.extended
 def test_many_small_epochs_never_upload_the_complete_state_and_lose_nothing(tmp_path: Path, backend: str) -> None:
     job = Job(backend, tmp_path)
     draw = random.Random(20131)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +126,7 @@ class Subject:
 
 
 @given(st.lists(operations(), min_size=5, max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_cache_size_returns_the_same_results(sequence):
     directory = tempfile.mkdtemp()
     subjects = [Subject(size, directory) for size in SIZES]

@@ -13,6 +13,7 @@ import operator
 import shutil
 import tempfile
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -428,7 +429,7 @@ class TtlStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(max_examples=16, stateful_step_count=30)
+SETTINGS = settings(max_examples=examples(16), stateful_step_count=30)
 
 
 def test_both_backends_expire_state_like_the_model():

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from attrs import define, field
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ class Model:
 
 
 @pytest.mark.parametrize("most_times", [0, join_buffer.MOST_TIMES], ids=["forgetful", "knowing"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(events=EVENTS, bounds=st.tuples(st.integers(-8, 8), st.integers(0, 8)), begin=st.sampled_from(sorted(BACKENDS)))
 def test_pairs_equal_those_of_a_naive_join_for_any_cut_and_restart(
     most_times: int, events: list[Any], bounds: tuple[int, int], begin: str

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def operator_of(function: Any) -> Any:
     return operator_factory(function)(function, "operator")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(events=EVENTS, begin=st.sampled_from(sorted(BACKENDS)))
 def test_two_inputs_share_one_state_for_any_cut_and_restart(events: list[Any], begin: str) -> None:
     model = Model()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from emitted_objects import OBJECT, emitting_objects
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,7 +85,7 @@ runs = st.tuples(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(lives=st.lists(runs, min_size=2, max_size=4))
 def test_all_modes_agree_with_a_model_in_random_jobs(
     lives: list[tuple[list[int], int, int, str | None]],

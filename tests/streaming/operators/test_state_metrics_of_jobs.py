@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from effort import extended_after
 from json_source import add_file
 
 from statebackend import (
@@ -145,7 +146,7 @@ def _by_value() -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("_by_value")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", extended_after(1, BACKENDS))
 def test_metrics_of_a_job_on_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     from statebackend.spark import NoopSink, SparkStreamEnvironment
 

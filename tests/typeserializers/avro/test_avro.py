@@ -7,6 +7,7 @@ import decimal
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_versions import compatibility_of, migrated, rules, written
@@ -316,7 +317,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({part["name"]: values_of(part["type"]) for part in schema["fields"]})
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), RECORDS, RECORDS)
 def test_everything_that_the_result_allows_can_be_read(
     data: st.DataObject, old: AvroSerializer, new: AvroSerializer
@@ -334,7 +335,7 @@ def test_everything_that_the_result_allows_can_be_read(
         assert migration.to_bytes(encoded) == encoded
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(RECORDS, st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_rejected(serializer: AvroSerializer, data: bytes) -> None:
     try:

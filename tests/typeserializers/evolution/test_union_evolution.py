@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import attrs
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ VALUES: dict[str, tuple[ts.TypeSerializer[Any], st.SearchStrategy[Any]]] = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_values_are_unchanged_for_any_added_and_reordered_members(data: st.DataObject) -> None:
     old_names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))

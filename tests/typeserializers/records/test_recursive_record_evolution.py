@@ -111,6 +111,7 @@ def test_mutually_recursive_records_are_both_reconfigured() -> None:
     assert reconfigured.to_bytes(value(new, NewStatus)) == old.to_bytes(value(old, OldStatus))
 
 
+@pytest.mark.extended
 def test_a_value_nested_deeper_than_the_stack_is_rejected_without_a_crash() -> None:
     old, new = first_version(), second_version()
     node = old.record_class

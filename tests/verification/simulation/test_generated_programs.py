@@ -92,6 +92,7 @@ def test_lost_state_is_found_and_the_graph_shortened(monkeypatch: Any) -> None:
     assert [node.kind for node in plan.nodes if node.kind in ("window", "interval", "cogroup", "collect")] == []
 
 
+@pytest.mark.extended
 def test_a_different_value_is_found_in_a_group_of_chains(monkeypatch: Any) -> None:
     monkeypatch.setattr(model, "_PROMOTIONS", dict.fromkeys(model._PROMOTIONS, lambda value: value))
     failures = failures_of("upgrades", range(1, 11))
@@ -104,6 +105,7 @@ def test_a_different_value_is_found_in_a_group_of_chains(monkeypatch: Any) -> No
     assert len(plan.versions) < len(UpgradePlan.of_seed(min(failures)).versions)
 
 
+@pytest.mark.extended
 def test_the_command_prints_a_plan() -> None:
     command = [sys.executable, "-m", "verification.simulation", "--of", "graphs", "--replay", "1"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=True)

@@ -44,6 +44,7 @@ def test_a_schedule_is_deterministic(seed: int) -> None:
     assert first.interleaving == second.interleaving
 
 
+@pytest.mark.extended
 def test_a_schedule_is_replayed_equally_in_another_process() -> None:
     lines = []
     for hash_seed in ("1", "2"):
@@ -55,6 +56,7 @@ def test_a_schedule_is_replayed_equally_in_another_process() -> None:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.extended
 def test_a_failing_schedule_is_shortened_and_still_fails() -> None:
     [defect] = [one for one in DEFECTS if one.name == "capturing ends with the first barrier instead of the last"]
     with defect.patch():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,7 +186,7 @@ def expected(order: EmissionOrder, elements: Sequence[Any], completions: Sequenc
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data(), st.sampled_from(EmissionOrder), st.lists(st.sampled_from(["record", None]), max_size=12))
 def test_any_order_of_completions_equals_the_model(
     data: st.DataObject, order: EmissionOrder, elements: list[str | None]

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ def kept(run: WindowRun) -> int:
 
 
 @BACKENDS
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     epochs=st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.integers(-30, 70)), max_size=5),
     most=st.sampled_from([0, 2, 1 << 16]),

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from attrs import evolve
+from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ class Columns:
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
 # The end of the window equals the watermark.
 @example([[("a", 12)], [("a", 5)]], 0)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 def test_columns_and_objects_return_the_same_rows_including_late_ones(
     tmp_path_factory: pytest.TempPathFactory,
     contents: WindowContents,
@@ -211,7 +212,7 @@ def wide_batch(records: list[Any], key_group: Any, schema: Any = WIDE_SCHEMA, zo
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(st.lists(st.tuples(st.lists(WIDE_RECORDS, max_size=2), st.integers(-20, 40)), max_size=4))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_keys(
     tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any]
 ) -> None:
@@ -245,7 +246,7 @@ def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_k
     most_partials=st.sampled_from([0, 1 << 20]),
 )
 @example(epochs=[[(True, [("a", 1, "x", place), ("b", 2, None, place)]) for place in range(4)]], most_partials=0)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 def test_aggregates_without_windows_have_the_same_bytes_and_rows_in_columns(
     tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[Any], most_partials: int
 ) -> None:
@@ -328,7 +329,7 @@ EVERY_AGGREGATE = {
     ),
     st.sampled_from(["UTC", "Europe/Zurich", "Asia/Kathmandu"]),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_type_has_the_same_bytes_and_results_in_columns(
     tmp_path_factory: pytest.TempPathFactory, backend: str, names: set[str], batches: list[Any], zone: str
 ) -> None:

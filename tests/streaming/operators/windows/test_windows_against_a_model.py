@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,7 +159,7 @@ events = st.lists(
 
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("assigner", ASSIGNERS.values(), ids=ASSIGNERS.keys())
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     events=events,
     lateness=st.sampled_from([0, 7, 10]),
@@ -201,7 +202,7 @@ def test_windows_equal_a_dict_of_windows_for_any_cut(
 
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("assigner", ASSIGNERS.values(), ids=ASSIGNERS.keys())
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(
     events=events,
     trigger=st.sampled_from([CountTrigger.of(2), ContinuousEventTimeTrigger.of(3)]),
