@@ -22,7 +22,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Union
 
 from attrs import field, frozen
 
@@ -39,18 +39,29 @@ RecordConverter = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Converts the field values of one schema version, by name, to those of the next; may modify its argument."""
 
 
+class _FieldMetadata(dict[str, Any]):
+    """Metadata that can be hashed, because `typing` hashes the members of ``Annotated[str, metadata] | None``."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self)))
+
+    def __or__(self, other: Mapping[str, Any]) -> _FieldMetadata:  # type: ignore[override]
+        return _FieldMetadata({**self, **other})
+
+
 def former_names(*names: str) -> Mapping[str, Any]:
     """Returns field metadata that declares the former names of a field, for every kind of record class."""
-    return {FORMER_NAMES_KEY: tuple(names)}
+    return _FieldMetadata({FORMER_NAMES_KEY: tuple(names)})
 
 
 def converted_by(converter: FieldConverter) -> Mapping[str, Any]:
     """Returns field metadata with a converter for old values of a type that no rule covers.
 
-    ``converter(old_value)`` returns the new value. It is used only if the field would otherwise be incompatible. Once
-    the state is rewritten, the converter is no longer needed and may be removed.
+    ``converter(old_value)`` returns the new value. It is used only if the field would otherwise be incompatible. An
+    optional old field passes None, too. Once the state is rewritten, the converter is no longer needed and may be
+    removed.
     """
-    return {CONVERTER_KEY: converter}
+    return _FieldMetadata({CONVERTER_KEY: converter})
 
 
 @frozen
@@ -87,12 +98,22 @@ def reads_fields(*names: str) -> Callable[[RecordConverter], ReadingConverter]:
 
 
 def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
-    """Merges the field's metadata with that in its ``Annotated`` hint; the former wins."""
+    """Merges the field's metadata with that in its ``Annotated`` hint; the former wins.
+
+    ``Annotated[str, metadata] | None`` declares the same as ``Annotated[str | None, metadata]``.
+    """
     merged: dict[str, Any] = {}
-    if typing.get_origin(hint) is Annotated:
-        for extra in typing.get_args(hint)[1:]:
-            if isinstance(extra, Mapping):
-                merged.update(extra)
+    while True:
+        arguments = typing.get_args(hint)
+        if typing.get_origin(hint) is Annotated:
+            hint = arguments[0]
+            for extra in reversed(arguments[1:]):
+                if isinstance(extra, Mapping):
+                    merged = {**extra, **merged}
+        elif typing.get_origin(hint) is Union and type(None) in arguments and len(arguments) == 2:
+            [hint] = (argument for argument in arguments if argument is not type(None))
+        else:
+            break
     merged.update(declared)
     return {key: merged[key] for key in (FORMER_NAMES_KEY, CONVERTER_KEY) if key in merged}
 

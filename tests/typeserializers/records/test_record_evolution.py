@@ -6,9 +6,10 @@ import dataclasses
 import decimal
 import enum
 import re
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import attrs
+import msgspec
 import pydantic
 import pytest
 from record_versions import compatibility_of, migrated, rules
@@ -28,6 +29,8 @@ from snapshots import (
 from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
 from typeserializers.records.record_serializer import AttrsSerializerSnapshot
+
+RENAMED_AND_CONVERTED = former_names("late") | ts.converted_by(repr)
 
 
 def record(**fields: Any) -> Any:
@@ -352,6 +355,36 @@ def test_dataclasses_and_named_tuples_evolve_equally_and_into_each_other() -> No
     found = rules(compatibility_of(old, new))
     assert found == {"": "record-renamed", ".a": "field-widened", ".title": "field-renamed", ".c": "field-added"}
     assert migrated(old, new, class_one(1, "x")) == Tupled(1.0, "x", True)
+
+
+def test_metadata_of_an_optional_field_may_be_inside_of_the_optional() -> None:
+    class Old(NamedTuple):
+        late: int | None
+        gate: str | None
+
+    class Tupled(NamedTuple):
+        minutes: Annotated[str, RENAMED_AND_CONVERTED] | None
+        exit: Annotated[str | None, former_names("gate")] | None
+
+        __former_names__ = ("Old",)
+
+    class Model(pydantic.BaseModel):
+        minutes: Annotated[str, RENAMED_AND_CONVERTED] | None
+        exit: Annotated[str, former_names("gate")] | None
+
+        __former_names__: ClassVar[tuple[str, ...]] = ("Old",)
+
+    class Struct(msgspec.Struct):
+        minutes: Annotated[str, RENAMED_AND_CONVERTED] | None
+        exit: Annotated[str, former_names("gate")] | None
+
+        __former_names__: ClassVar[tuple[str, ...]] = ("Old",)
+
+    for new_class in (Tupled, Model, Struct):
+        old, new = serializers(Old, new_class)
+        for value, minutes in ((7, "7"), (None, "None")):  # a converter gets None, too
+            converted = migrated(old, new, Old(value, "A1"))
+            assert (converted.minutes, converted.exit) == (minutes, "A1")
 
 
 def test_a_renamed_class_needs_its_former_name() -> None:
