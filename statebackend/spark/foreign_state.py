@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
@@ -203,15 +204,26 @@ class SparkCheckpoint:
         """Return the timers of a ``transformWithState``: key, expiration_timestamp_ms, partition_id."""
         return self._load(self.operator(operator), readRegisteredTimers=True)
 
-    def key_columns(self, *, operator: int | None = None) -> tuple[str, ...]:
-        """Return the types of an operator's key columns without windows, for `Plan.add_operator`."""
+    def key_columns(self, *, operator: int | None = None, key: str | None = None) -> tuple[str, ...]:
+        """Return the types of an operator's key columns without windows, for `Plan.add_operator`.
+
+        Args:
+            operator: As for `table`.
+            key: As for `entries`.
+        """
         found = self.operator(operator)
         table = self.table(found.states[0], operator=found.id) if found.states else self.timers(operator=found.id)
-        key: Any = table.schema["key"].dataType
-        return tuple(key[name].dataType.simpleString() for name in _key_names(table.schema))
+        keyed = self._keyed(table, key, found).schema
+        columns: Any = keyed["key"].dataType
+        return tuple(columns[name].dataType.simpleString() for name in _key_names(keyed))
 
     def entries(
-        self, value: Callable[[Row], Any] | str, state: str | None = None, *, operator: int | None = None
+        self,
+        value: Callable[[Row], Any] | str,
+        state: str | None = None,
+        *,
+        operator: int | None = None,
+        key: str | None = None,
     ) -> Iterator[Any]:
         """Yield the keys and values of an operator without windows, for `Plan.add_state` and `Plan.add_timers`.
 
@@ -221,23 +233,47 @@ class SparkCheckpoint:
                 a value. Yields tuples of a key and a value.
             state: As for `table`.
             operator: As for `table`.
+            key: An expression of Spark SQL for the keys of the job, such as ``'all'`` in quotes for a constant. It is
+                required if Spark aggregates without key columns. A struct has several key columns. By default the
+                keys are those of Spark.
 
         Raises:
-            PlanError: The expression is invalid.
+            PlanError: An expression is invalid, or ``key`` is missing.
         """
-        table = self.table(state, operator=operator)
+        found = self.operator(operator)
+        table = self._keyed(self.table(state, operator=operator), key, found)
         if isinstance(value, str):
-            return self.batches(self._selected(table, value))
-        found = self.columns(table, "value")
-        return ((key, value(row)) for one in found for key, row in zip(one["key"], one["value"], strict=True))
+            return self.batches(self._selected(table, value, "key"))
+        columns = self.columns(table, "value")
+        return ((of_row, value(row)) for one in columns for of_row, row in zip(one["key"], one["value"], strict=True))
 
-    def _selected(self, table: DataFrame, value: str, *names: str) -> DataFrame:
+    def _keyed(self, table: DataFrame, key: str | None, operator: SparkOperator) -> DataFrame:
+        """Return the table with the keys of the job: a struct of their columns."""
+        if key is None:
+            if not _key_names(table.schema):
+                raise PlanError(
+                    f"{self.location}: operator {operator.id} ({operator.name}) has no key columns: it aggregates all "
+                    f"records. Pass a constant key, such as key=\"'all'\", and use it in the job: key_by(lit('all'))"
+                )
+            return table
+        others = [name for name in table.columns if name != "key"]
+        keyed = self._selected(table, key, *others, name="key")
+        if isinstance(keyed.schema["key"].dataType, StructType):
+            return keyed
+        return keyed.withColumn("key", functions.struct(functions.col("key")))
+
+    def _selected(self, table: DataFrame, value: str, *names: str, name: str = "value") -> DataFrame:
+        log = PySparkLogger.getLogger("SQLQueryContextLogger")
+        was_disabled, log.disabled = log.disabled, True
         try:
-            return table.select("key", *names, functions.expr(value).alias("value"))
+            return table.select(*names, functions.expr(value).alias(name))
         except PySparkException as error:
             raise PlanError(
                 f"{self.location}: Spark does not accept the expression {value!r}: {error.getMessage() or error}"
             ) from error
+        finally:
+            # PySpark would print the error with the stack of the JVM.
+            log.disabled = was_disabled
 
     def batches(self, table: DataFrame) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, the key in the form of a Statebackend job."""
@@ -255,6 +291,7 @@ class SparkCheckpoint:
         value: Callable[[Row], Any] | str | None = None,
         *,
         operator: int | None = None,
+        key: str | None = None,
     ) -> Plan:
         """Add the open windows of a streaming aggregation to a window operator, with their timers.
 
@@ -264,10 +301,11 @@ class SparkCheckpoint:
             uid: The uid of the window operator.
             value: The accumulator, as for `entries`. By default it is the only column, such as ``value.count``.
             operator: As for `table`.
+            key: As for `entries`.
 
         Raises:
-            PlanError: The aggregation has no event-time windows, the job has no such operator, or an expression is
-                invalid.
+            PlanError: The aggregation has no event-time windows, the job has no such operator, an expression is
+                invalid, or ``key`` is missing.
         """
         found = self.operator(operator)
         described = job.described().operators
@@ -282,18 +320,18 @@ class SparkCheckpoint:
         if is_session is not (SETS_NAME in states):
             raise PlanError(f"{self.location}: of operator {found.id} and {uid!r} only one has session windows")
         space = TimeWindowSerializer()
-        windows = _with_windows(table)
+        windows = self._keyed(_with_windows(table), key, found)
         if value is None:
             value = _only_column(table.schema, f"{self.location}: operator {found.id}")
-        plan.add_operator(uid, self.key_columns(operator=found.id))
+        plan.add_operator(uid, self.key_columns(operator=found.id, key=key))
         entries: Iterator[Any]
         if isinstance(value, str):
-            entries = self.batches(self._selected(windows, value, "namespace"))
+            entries = self.batches(self._selected(windows, value, "key", "namespace"))
         else:
             make = value
-            entries = ((key, window, make(row)) for key, window, row in self._windows(windows))
+            entries = ((of_row, window, make(row)) for of_row, window, row in self._windows(windows))
         plan.add_state(uid, states[CONTENTS_NAME], entries, namespace=space)
-        timers = self.batches(self._selected(windows, "namespace.`end` - 1", "namespace"))
+        timers = self.batches(self._selected(windows, "namespace.`end` - 1", "key", "namespace"))
         plan.add_timers(uid, timers, time="event", service=WINDOW_TIMERS, namespace=space)
         if is_session:
             plan.add_state(uid, states[SETS_NAME], self._window_sets(windows), merge=list.__add__)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from json_source import add_file
@@ -71,7 +71,7 @@ class Query:
         timed = frame.json(str(self.directory / "source")).selectExpr("k", "t", "timestamp_millis(t) AS ts")
         return timed.withWatermark("ts", "5 seconds")
 
-    def run(self, frame: DataFrame) -> None:
+    def run(self, frame: DataFrame, mode: Literal["append", "update"] = "append") -> None:
         """Run the query over the existing files."""
         from statebackend.spark.session import configured
 
@@ -79,7 +79,7 @@ class Query:
             self.rows.extend(map(tuple, rows.collect()))
 
         with configured(self.spark, {"spark.sql.streaming.stateStore.providerClass": self.provider}):
-            writer = frame.writeStream.outputMode("append").foreachBatch(take).trigger(availableNow=True)
+            writer = frame.writeStream.outputMode(mode).foreachBatch(take).trigger(availableNow=True)
             writer.option("checkpointLocation", str(self.checkpoint)).start().awaitTermination()
 
     def environment(self) -> Any:
@@ -210,6 +210,85 @@ def test_duplicates_that_spark_has_seen_are_dropped_by_our_job(
     assert (("c", 30_000) in query.rows) is within_watermark
 
 
+class Total(KeyedProcessFunction[str, Any, Any]):
+    """Counts all records, under one key."""
+
+    count = ValueStateDescriptor("count", int, default=0)
+
+    def process_element(self, record: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield {"k": context.current_key, "t": self.count.value()}
+
+
+@pytest.mark.parametrize("provider", [HDFS, ROCKSDB])
+def test_a_count_of_all_records_continues_under_a_constant_key(
+    spark: SparkSession, tmp_path: Path, provider: str
+) -> None:
+    from pyspark.sql.functions import lit
+
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path, provider)
+
+    def counted() -> DataFrame:
+        return query.stream().groupBy().count()
+
+    query.add([("a", 1_000), ("b", 2_000)], [("a", 3_000)])
+    query.run(counted(), "update")
+    half = shutil.copytree(query.checkpoint, tmp_path / "half")
+    query.add([("c", 9_000)], [("a", 9_001), ("d", 10_000)])
+    query.run(counted(), "update")
+
+    env, sink = query.environment(), memory_sink()
+    keyed = env.from_dataframe(query.stream()).key_by(lit("all"))
+    keyed.process(Total(), uid="total", schema="k string, t bigint").sink_to(sink)
+    checkpoint = SparkCheckpoint(spark, half)
+    for without_key in (checkpoint.key_columns, lambda: checkpoint.entries("value.count")):
+        with pytest.raises(PlanError, match=r"operator 0 \(stateStoreSave\) has no key columns.*key=\"'all'\""):
+            without_key()
+    assert list(checkpoint.entries(lambda row: row["count"], key="named_struct('a', 1, 'b', 'x')")) == [((1, "x"), 3)]
+    assert checkpoint.key_columns(key="named_struct('a', 1, 'b', 'x')") == ("int", "string")
+    plan = Plan().add_operator("total", checkpoint.key_columns(key="'all'"))
+    plan.add_state("total", Total.count, checkpoint.entries("value.count", key="'all'"))
+    checkpoint.write(tmp_path / "savepoint", plan, max_parallelism=16)
+    env.execute("total", trigger={"availableNow": True}, from_savepoint=tmp_path / "savepoint").await_termination()
+
+    assert query.rows[-1] == (6,)
+    assert sorted(rows_of(sink)) == [("all", 4), ("all", 5), ("all", 6)]
+
+
+def test_windows_of_all_records_continue_under_a_constant_key(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path)
+
+    def counted() -> DataFrame:
+        counts = query.stream().groupBy(F.window("ts", "10 seconds").alias("w")).count()
+        return counts.selectExpr("unix_millis(w.start)", "unix_millis(w.end)", "count")
+
+    query.add(*HALVES[0])
+    query.run(counted())
+    half = shutil.copytree(query.checkpoint, tmp_path / "half")
+    of_half = list(query.rows)
+    query.add(*HALVES[1])
+    query.run(counted())
+
+    env, sink = query.environment(), memory_sink()
+    keyed = env.from_dataframe(query.stream()).key_by(F.lit("all"))
+    keyed.window(TumblingEventTimeWindows.of("10 seconds")).count(uid="counts", schema=COUNTED).sink_to(sink)
+    checkpoint = SparkCheckpoint(spark, half)
+    with pytest.raises(PlanError, match="has no key columns"):
+        checkpoint.add_windows(Plan(), env, "counts")
+    plan = checkpoint.add_windows(Plan(), env, "counts", key="'all'")
+    checkpoint.write(tmp_path / "savepoint", plan, max_parallelism=16)
+    env.execute("counts", trigger={"availableNow": True}, from_savepoint=tmp_path / "savepoint").await_termination()
+
+    assert of_half
+    assert sorted(of_half + [row[1:] for row in rows_of(sink)]) == sorted(query.rows)
+
+
 def test_both_sides_of_a_join_are_tables(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -314,7 +393,9 @@ def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_p
     assert list(checkpoint.entries(lambda row: True)) == [("a", True)]
 
 
-def test_an_expression_yields_the_entries_of_a_function(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_expression_yields_the_entries_of_a_function(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from statebackend.spark.foreign_state import SparkCheckpoint
@@ -336,8 +417,12 @@ def test_an_expression_yields_the_entries_of_a_function(spark: SparkSession, tmp
         for k, second in (("a", 1), ("a", 2), ("b", 3))
     ]
     assert written("by_expression", checkpoint.entries("value.sum")) == by_function
+    capfd.readouterr()
     with pytest.raises(PlanError, match=r"Spark does not accept the expression 'value\.sums': .*sums"):
         checkpoint.entries("value.sums")
+    with pytest.raises(PlanError, match=r"Spark does not accept the expression 'key\.x': .*x"):
+        checkpoint.entries("value.sum", key="key.x")
+    assert "AnalysisException" not in capfd.readouterr().err
 
 
 def test_an_import_names_unsupported_parts(spark: SparkSession, tmp_path: Path) -> None:
