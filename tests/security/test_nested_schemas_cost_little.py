@@ -5,6 +5,8 @@ The limits are generous. Work that doubles at every level of a type takes years.
 
 from __future__ import annotations
 
+import functools
+import operator
 import resource
 import subprocess
 import sys
@@ -152,3 +154,39 @@ def test_the_paths_of_nested_unions_are_short() -> None:
     compatibility = resolve_compatibility(serializer_for(old_type).snapshot_configuration(), serializer_for(new_type))
     assert compatibility.is_incompatible
     assert max(len(issue.path) for issue in compatibility.issues) < 1_000
+
+
+def union_of_records(width: int, depth: int, leaf: type) -> TypeSerializer[Any]:
+    """A union of records. The first of them has a field with another such union, and so on."""
+    field_type: Any = leaf
+    for level in range(depth):
+        names = [f"Level{level}Member{number}" for number in range(width)]
+        first = attrs.make_class(names[0], {"part": attrs.field(type=field_type)}, frozen=True)
+        others = [attrs.make_class(name, {"part": attrs.field(type=int)}, frozen=True) for name in names[1:]]
+        field_type = functools.reduce(operator.or_, others, first)
+    return serializer_for(field_type)
+
+
+def calls_to_resolve(width: int, depth: int) -> int:
+    """How many functions of Python are called to resolve the compatibility of such a union with a wider one."""
+    old = union_of_records(width, depth, int).snapshot_configuration()
+    new, calls = union_of_records(width, depth, float), 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        compatibility = resolve_compatibility(old, new)
+    finally:
+        sys.setprofile(None)
+    assert compatibility.is_after_migration
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("smaller", "twice_as_large"), [((60, 1), (120, 1)), ((10, 5), (10, 10))], ids=["width", "depth"]
+)
+def test_the_work_for_a_union_grows_with_its_size(smaller: tuple[int, int], twice_as_large: tuple[int, int]) -> None:
+    assert calls_to_resolve(*twice_as_large) < 2.6 * calls_to_resolve(*smaller)

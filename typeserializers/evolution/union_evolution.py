@@ -22,6 +22,7 @@ The parts of a member may change as the field of a record may (`typeserializers.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.errors import StateFormatError, UnresolvableSerializerError
-from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RULES, SimpleTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
 from typeserializers.evolution.plans import BecameUnionPlan, Origin, UnionPlan
@@ -50,8 +51,9 @@ from typeserializers.evolution.record_evolution import (
     names_in_cycles,
     resolve_part,
 )
-from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.known_serializers import known_serializers
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer, AttrsSerializerSnapshot
 
 _MOST_CHARACTERS: Final = 100
 """A path names a member with at most this many characters."""
@@ -78,13 +80,17 @@ class MemberMatch:
 
 
 def resolve_member(
-    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+    old_snapshot: TypeSerializerSnapshot[Any],
+    old_serializer: TypeSerializer[Any] | None,
+    new_serializer: TypeSerializer[Any],
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """Resolves a member over an old one: like a part of a record, without promotions to another Python type."""
+    """Resolves a member over an old one: like a part of a record, without promotions to another Python type.
+
+    ``old_serializer`` is None for a record, which is never promoted.
+    """
     compatibility = resolve_part(old_snapshot, new_serializer)
-    if compatibility.is_incompatible:
+    if compatibility.is_incompatible or old_serializer is None:
         return compatibility
-    old_serializer = restored_with(old_snapshot, new_serializer)
     if not is_promotion(old_serializer, new_serializer) or old_serializer.python_type is new_serializer.python_type:
         return compatibility
     reason = f"values of {old_serializer.type_name} in a union do not become {new_serializer.type_name}"
@@ -97,52 +103,75 @@ def match_members(
     old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
 ) -> tuple[MemberMatch, ...]:
     """Matches each old member with a new one; two old members never become one."""
-    old_members = [restored_with(snapshot, *new_members) for snapshot in old_snapshots]
-    new_snapshots = [member.snapshot_configuration() for member in new_members]
+    restored: dict[int, TypeSerializer[Any]] = {}
+
+    def restore(members: Sequence[int]) -> None:
+        simple = all(isinstance(old_snapshots[old], SimpleTypeSerializerSnapshot) for old in members)
+        # Scalars are restored without the classes of the program, which takes a walk over all of them.
+        with known_serializers(*(() if simple else new_members)):
+            restored.update((old, old_snapshots[old].restore_serializer()) for old in members)
+
+    # A record has its name in the snapshot. Restoring it would restore every union inside it again at each level.
+    restore([old for old, snapshot in enumerate(old_snapshots) if not isinstance(snapshot, AttrsSerializerSnapshot)])
+    old_names = [
+        snapshot.record.name if isinstance(snapshot, AttrsSerializerSnapshot) else restored[old].type_name
+        for old, snapshot in enumerate(old_snapshots)
+    ]
+    new_kinds = [_snapshot_class(member) for member in new_members]
     matches: dict[int, MemberMatch] = {}
     free = set(range(len(new_members)))
 
+    def resolved(old: int, new: int) -> TypeSerializerSchemaCompatibility[Any]:
+        return resolve_member(old_snapshots[old], restored.get(old), new_members[new])
+
     def decide(candidates: dict[int, list[int]]) -> None:
+        wanted = Counter(new for found in candidates.values() for new in found)
         for old, found in candidates.items():
-            wanted_by = [other for other, others in candidates.items() if set(others) & set(found)]
-            name = old_members[old].type_name
-            if len(found) == 1 and len(wanted_by) == 1:
-                compatibility = resolve_member(old_snapshots[old], new_members[found[0]])
-                matches[old] = MemberMatch(name, found[0], compatibility)
+            if len(found) == 1 and wanted[found[0]] == 1:
+                matches[old] = MemberMatch(old_names[old], found[0], resolved(old, found[0]))
                 free.discard(found[0])
             elif found:
-                matches[old] = MemberMatch(name, rivals=tuple(new_members[index].type_name for index in found))
+                rivals = tuple(new_members[index].type_name for index in found)
+                matches[old] = MemberMatch(old_names[old], rivals=rivals)
 
     def undecided() -> list[int]:
-        return [old for old in range(len(old_members)) if old not in matches]
+        return [old for old in range(len(old_snapshots)) if old not in matches]
 
     def is_of_one_kind(old: int, new: int) -> bool:
-        return type(old_snapshots[old]) is type(new_snapshots[new])
+        return type(old_snapshots[old]) is new_kinds[new]
 
     def is_namesake(old: int, new: int) -> bool:
-        return is_of_one_kind(old, new) and old_members[old].type_name == new_members[new].type_name
+        return is_of_one_kind(old, new) and old_names[old] == new_members[new].type_name
 
-    kept = {new for new in free if any(is_namesake(old, new) for old in range(len(old_members)))}
+    # By name, because a comparison of every pair takes seconds for thousands of members.
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for new, member in enumerate(new_members):
+        for name in {member.type_name, *member.former_type_names}:
+            named[name].append(new)
+    found_by_name = {old: named.get(name, []) for old, name in enumerate(old_names)}
+    kept = {new for old, found in found_by_name.items() for new in found if is_namesake(old, new)}
     in_cycles = names_in_cycles({new_members[new].type_name: new_members[new].former_type_names for new in kept})
 
     def is_declared(old: int, new: int) -> bool:
         if is_namesake(old, new):
             return True
-        name, new_name = old_members[old].type_name, new_members[new].type_name
+        name, new_name = old_names[old], new_members[new].type_name
         # If the old union has the member too, the rename happened earlier, unless the names form a cycle.
         is_new = new not in kept or {name, new_name} <= in_cycles
         return is_new and is_of_one_kind(old, new) and name in new_members[new].former_type_names
 
     def can_restore(old: int, new: int) -> bool:
-        return not resolve_member(old_snapshots[old], new_members[new]).is_incompatible
+        return not resolved(old, new).is_incompatible
 
     def is_of_one_class(old: int, new: int) -> bool:
-        return _python_type(old_members[old]) is _python_type(new_members[new])
+        return _python_type(restored[old]) is _python_type(new_members[new])
 
-    # The last rule matches members that are incompatible anyway, so that the result has the reason.
-    for rule in (is_declared, can_restore, is_of_one_class):
-        decide({old: [new for new in sorted(free) if rule(old, new)] for old in undecided()})
-    return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
+    decide({old: [new for new in found if is_declared(old, new)] for old, found in found_by_name.items()})
+    decide({old: [new for new in sorted(free) if can_restore(old, new)] for old in undecided()})
+    # This rule matches members that are incompatible anyway, so that the result has the reason.
+    restore([old for old in undecided() if old not in restored])
+    decide({old: [new for new in sorted(free) if is_of_one_class(old, new)] for old in undecided()})
+    return tuple(matches.get(old, MemberMatch(name)) for old, name in enumerate(old_names))
 
 
 @RULES.resolves(UnionSerializerSnapshot)
@@ -258,7 +287,12 @@ def _issues_of(
 def _may_be_renamed(old_snapshot: TypeSerializerSnapshot[Any], new_member: TypeSerializer[Any]) -> bool:
     """Whether the old member could continue as the new one if that declared its name."""
     has_former_names = type(new_member).former_type_names is not TypeSerializer.former_type_names
-    return has_former_names and type(new_member.snapshot_configuration()) is type(old_snapshot)
+    return has_former_names and _snapshot_class(new_member) is type(old_snapshot)
+
+
+def _snapshot_class(serializer: TypeSerializer[Any]) -> type[TypeSerializerSnapshot[Any]]:
+    # The snapshot of a record contains that of every union inside it.
+    return AttrsSerializerSnapshot if type(serializer) is AttrsSerializer else type(serializer.snapshot_configuration())
 
 
 def _advice(
