@@ -55,6 +55,7 @@ from statebackend.state.folding_states import (
     AggregatingStateDescriptor as AggregatingStateDescriptor,
     ReducingStateDescriptor as ReducingStateDescriptor,
 )
+from statebackend.state.heap.heap_state_backend import HeapStateBackend as HeapStateBackend
 from statebackend.state.key_groups import (
     KeyGroupRange as KeyGroupRange,
     key_group_range_of_subtask as key_group_range_of_subtask,
@@ -88,6 +89,7 @@ from statebackend.state.progress import (
     Progress as Progress,
     ProgressListener as ProgressListener,
 )
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend as RocksDBStateBackend
 from statebackend.state.state_backend import (
     StateBackend as StateBackend,
     UnknownStateBackendError as UnknownStateBackendError,

@@ -121,6 +121,8 @@ class Condition:
             part = stored.part(name)
             if part is None:
                 known = f"; it has the fields {', '.join(stored.field_names)}" if stored.field_names else ""
+                if stored.name == "map":
+                    known = "; a path leads through text keys of a map only, compare its other keys in an export"
                 raise ConditionError(f"{self.text}: {path} is of type {stored.name} and has no field {name!r}{known}")
             stored, path = part, f"{path}.{name}"
         return stored

@@ -197,8 +197,9 @@ class EpochFiles:
                 name = names[names[1] in self._fs.list_directories()]
                 raise SinkError(
                     f"{self._fs.location(name)} exists, but this job has not completed epoch {first}: "
-                    f"another job wrote it, or this job before it was rolled back to an older state. Write to another "
-                    f"path, or remove the epochs from {first} on"
+                    f"another job wrote it, or this job before it was rolled back to an older state or started its "
+                    f"sources over (restore_source_progress=False). Write to another path, or remove the epochs from "
+                    f"{first} on"
                 )
             for name, epoch_id, attempt in self._staged():
                 is_own = attempt.startswith(f"{job_id}.")

@@ -60,6 +60,7 @@ class Payment:
     tags: list[str]
     by_name: dict[str, decimal.Decimal]
     place: tuple[str, int]
+    by_colour: dict[Colour, int] = attrs.field(factory=dict)
 
 
 LOW = Payment(
@@ -200,6 +201,7 @@ def test_values_are_compared_as_their_types(
         ("values.amount>900", "the entries have no 'values'; they have key_group, key, value"),
         ("user_key=1", "the entries have no 'user_key'"),
         ("value.amount.more=1", "value.amount is of type decimal and has no field 'more'"),
+        ("value.by_colour.RED=1", "value.by_colour is of type map and has no field 'RED'; .* text keys of a map only"),
         ("value.either.seconds=1", "has no field 'seconds'; it has the fields text, minutes"),
         ("value.amount>abc", "'abc' is not of type decimal"),
         ("value.amount<inf", "'inf' is not of type decimal"),

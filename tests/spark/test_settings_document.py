@@ -18,18 +18,14 @@ from statebackend.connectors import FileSink
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.job import SparkJob
 from statebackend.state.clock import wall_clock
-from statebackend.state.heap.heap_state_backend import HeapStateBackend
-from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
 _PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _NAMES: dict[str, Any] = {
     **{name: getattr(statebackend, name) for name in statebackend.__all__},
     **{name: getattr(statebackend.spark, name) for name in statebackend.spark.__all__},
     "FileSink": FileSink,
-    "HeapStateBackend": HeapStateBackend,
     "LocalStreamEnvironment": LocalStreamEnvironment,
     "ObjectStoreHighAvailability": ObjectStoreHighAvailability,
-    "RocksDBStateBackend": RocksDBStateBackend,
     "SparkJob": SparkJob,
     "ZooKeeperHighAvailability": ZooKeeperHighAvailability,
     "monotonic_ms": monotonic_ms,

@@ -61,6 +61,18 @@ def test_a_returned_single_record_is_rejected(record: Any) -> None:
         emitted_by(record)
 
 
+def test_a_single_record_returned_by_the_second_function_of_a_window_is_rejected() -> None:
+    def build(job: HarnessJob) -> None:
+        windows = job.source("in", SCHEMA).key_by("k").count_window(1)
+        job.output("out", windows.reduce(max, lambda key, window, row: Pair(key, row.v), uid="op", schema=SCHEMA))
+
+    with (
+        JobTestHarness(build) as harness,
+        pytest.raises(UserFunctionError, match=r"the windows' function returned Pair\(.*, which is one record"),
+    ):
+        harness.source("in").send(("a", 1))
+
+
 @pytest.mark.parametrize("result", [[("a", 1)], (("a", 1),), (Pair("a", 1),), ({"k": "a", "v": 1},)])
 def test_a_list_or_tuple_of_records_is_accepted(result: Any) -> None:
     assert emitted_by(result) == [("a", 1)]

@@ -45,9 +45,10 @@ lost:
 from __future__ import annotations
 
 import difflib
+import typing
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, frozen
 
@@ -554,7 +555,11 @@ def _declared_rename(record: RecordShape, name: str, former: str) -> str:
     names = ", ".join(f'"{one}"' for one in (*new.former_names, former))
     annotated = f"former_names({names})"
     hint = ABSENT if declared is None else declared.hint
-    return annotated if hint is ABSENT else f"{name}: Annotated[{described(hint)}, {annotated}]"
+    if hint is ABSENT:
+        return annotated
+    is_annotated = typing.get_origin(hint) is Annotated
+    kept = [part for part in typing.get_args(hint) if not isinstance(part, Mapping)] if is_annotated else [hint]
+    return f"{name}: Annotated[{', '.join(map(described, kept))}, {annotated}]"
 
 
 def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], record: RecordShape) -> CompatibilityIssue:

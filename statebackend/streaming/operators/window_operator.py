@@ -384,7 +384,7 @@ class WindowOperator(Operator):
         if result is None:
             return
         if result.__class__ is not GeneratorType and result.__class__ is not list:
-            check_results(result, "process")
+            check_results(result, "the windows' function")
         for row in result:
             add(None, row, time)
 

@@ -97,6 +97,13 @@ def test_the_printed_declaration_can_be_pasted_into_any_class(new_class: Any) ->
     assert compatibility_of(*serializers(old, attrs.frozen(program["Flight"]))).is_as_is
 
 
+def test_an_advised_rename_keeps_the_serializer_and_the_former_names_of_the_field() -> None:
+    old = record(a=int, seats=Annotated[int, ts.IntSerializer()])
+    hint = Annotated[int, ts.IntSerializer(), former_names("chairs")]
+    advice = str(compatibility_of(*serializers(old, record(a=int, seat=[hint, 0]))))
+    assert 'declare seat: Annotated[int, IntSerializer(), former_names("chairs", "seats")]' in advice
+
+
 def test_added_fields_get_their_default_or_a_new_value_of_the_factory() -> None:
     old = record(a=int)
     new = record(a=int, b=[str, "new"], c=[list[int], attrs.field(factory=lambda: [7])], d=[float | None, None])
