@@ -312,15 +312,30 @@ class PostgresSink(Sink):
         )
         _copy(connection, _ROWS, [*columns, *([] if self._delete_field is None else [self._delete_field])], staged)
         same = named(self._key, "target.{0} = source.{0}", " AND ")
+
+        def count_there(condition: Any) -> int:
+            """How many of the rows that satisfy the condition are in the target, by their keys."""
+            statement = sql.SQL(
+                "SELECT count(*) FROM {} AS source WHERE {} AND EXISTS (SELECT FROM {} AS target WHERE {})"
+            )
+            [count] = connection.execute(statement.format(rows, condition, target, same)).fetchone() or (0,)
+            return int(count)
+
         # The statement may read the whole target. Committables of earlier versions have no count.
         if flag is not None and staged.fields.get("deleted") != 0:
             statement = sql.SQL("DELETE FROM {} AS target USING {} AS source WHERE source.{} AND {}")
             connection.execute(statement.format(target, rows, flag, same))
+            kept = count_there(sql.SQL("source.{}").format(flag))
+            if kept:
+                raise SinkError(
+                    f"{self._identity} did not delete {kept} rows: a trigger or a rule of the table kept them. Remove "
+                    f"it, and start again. {_NOTHING_LOST}"
+                )
         others = [name for name in columns if name not in self._key]
         update = sql.SQL("UPDATE SET {}").format(named(others, "{0} = EXCLUDED.{0}")) if others else sql.SQL("NOTHING")
-        is_live = sql.SQL("" if flag is None else "WHERE {} IS NOT TRUE").format(flag)
+        is_live = sql.SQL("true" if flag is None else "source.{} IS NOT TRUE").format(flag)
         upserted = connection.execute(
-            sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} {} ON CONFLICT ({}) DO {}").format(
+            sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} AS source WHERE {} ON CONFLICT ({}) DO {}").format(
                 target, selected, selected, rows, is_live, named(self._key), update
             )
         )
@@ -328,10 +343,7 @@ class PostgresSink(Sink):
             stored = upserted.rowcount
             if not others:
                 # The statement does not count the rows that were there.
-                count = sql.SQL("SELECT count(*) FROM {} AS source {} {} EXISTS (SELECT FROM {} AS target WHERE {})")
-                [stored] = connection.execute(
-                    count.format(rows, is_live, sql.SQL("AND" if flag else "WHERE"), target, same)
-                ).fetchone() or (0,)
+                stored = count_there(is_live)
             self._check_stored(stored, staged.fields["rows"] - staged.fields["deleted"])
         connection.execute(sql.SQL("DROP TABLE {}").format(rows))
 

@@ -231,6 +231,30 @@ def test_rows_that_a_trigger_or_a_rule_drops_fail_the_epoch(
     assert sorted(database.rows("SELECT * FROM balances")) == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.parametrize(
+    ("keeping", "undo"),
+    [
+        (TRIGGER.format("DELETE", "balances"), "DROP TRIGGER dropping ON balances"),
+        (RULE.replace("INSERT", "DELETE").format("balances"), "DROP RULE dropping ON balances"),
+    ],
+)
+def test_rows_that_a_trigger_or_a_rule_keeps_fail_the_epoch(database: Database, keeping: str, undo: str) -> None:
+    schema = pa.schema([*SCHEMA, ("is_closed", pa.bool_())])
+    sink = PostgresSink(database.conninfo, "balances", key=["account"], delete_field="is_closed")
+    sink.recover(LINEAGE, None)
+    database.execute("INSERT INTO balances VALUES ('b', 7)")
+    database.execute(keeping)
+    epoch = epoch_of(1)
+    committables = staged(sink, epoch, [[("a", 1, False), ("b", None, True), ("absent", None, True)]], schema)
+    with pytest.raises(SinkError, match=r"did not delete 1 rows: a trigger or a rule .* Remove it") as raised:
+        sink.commit(epoch, committables)
+    assert sink.identity in str(raised.value)
+    assert database.rows("SELECT * FROM balances") == [("b", 7)]
+    database.execute(undo)
+    sink.commit(epoch, committables)
+    assert database.rows("SELECT * FROM balances") == [("a", 1)]
+
+
 @pytest.mark.parametrize("delete_field", [None, "closed"])
 def test_an_upsert_of_keys_only_counts_the_rows_that_are_there(database: Database, delete_field: str | None) -> None:
     database.execute("CREATE TABLE accounts (account text PRIMARY KEY)")
