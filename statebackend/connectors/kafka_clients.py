@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, Final
 
+from statebackend.checkpoint.fs.store_uri import redacted
 from statebackend.streaming.errors import StreamJobError
 
 __all__ = ["MISSING_TOPIC", "fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
@@ -64,11 +65,8 @@ def kafka_name(settings: Mapping[str, Any]) -> str:
 
 def without_secrets(settings: Mapping[str, Any], message: object) -> str:
     """Return a message with the secret values of the settings replaced."""
-    text = str(message)
-    for name, value in settings.items():
-        if _SECRET.search(name) and isinstance(value, str) and value:
-            text = text.replace(value, "***")
-    return text
+    secrets = [value for name, value in settings.items() if _SECRET.search(name) and isinstance(value, str)]
+    return redacted(str(message), secrets)
 
 
 def fix_of(error: Any) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from snapshots.errors import one_line
 from statebackend.checkpoint.errors import fix_of
+from statebackend.checkpoint.fs.store_uri import redacted
 from statebackend.streaming.sink import SinkError, SinkLineage
 
 __all__ = ["check_names", "check_parent", "reported", "retry_conflicts"]
@@ -43,8 +44,7 @@ def reported(what: str, fix: str, secrets: Callable[[], Sequence[str]] = tuple) 
             found = found or "Convert the values, or change the type of the column"
         fix = "" if found and found in text else found or fix
         hidden = secrets()
-        for secret in hidden:
-            text = text.replace(secret, "***")
+        text = redacted(text, hidden)
         # The message of the original error may contain secrets.
         raise SinkError(f"{what}: {text}{fix and '. '}{fix}") from (None if hidden else error)
 

@@ -404,6 +404,16 @@ def test_secrets_are_never_shown() -> None:
         assert "s3cret" not in str(text)
 
 
+def test_a_password_of_one_letter_leaves_errors_readable() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    messages = []
+    for secret in ({}, {"sasl.password": "e"}):
+        with pytest.raises(SinkError) as raised:
+            KafkaSink(settings | secret, "t", timeout_s=0.1).recover(SinkLineage("a", "b"), None)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+
+
 class Running(KeyedProcessFunction[str, Any, Any]):
     """Emits the record count of a key. The 30th record fails if the function is poisonous."""
 

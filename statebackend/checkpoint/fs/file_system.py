@@ -30,6 +30,7 @@ from statebackend.checkpoint.fs.store_uri import (
     check_credentials,
     is_uri,
     place_inside,
+    redacted,
     scheme_of,
     secrets_of,
     without_secrets,
@@ -144,7 +145,7 @@ class CheckpointFileSystem:
             filesystem, root = pyarrow.fs.FileSystem.from_uri(text)
         except (pyarrow.ArrowException, ImportError, OSError, ValueError) as error:
             raise StorageError(
-                f"cannot open {without_secrets(text)!r}: {_without(secrets_of(text), str(error))}. Give a local path, "
+                f"cannot open {without_secrets(text)!r}: {redacted(str(error), secrets_of(text))}. Give a local path, "
                 "a file:/// URI, or a URI that pyarrow.fs supports, such as s3:// or gs://."
             ) from (None if secrets_of(text) else error)
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
@@ -414,7 +415,7 @@ class CheckpointFileSystem:
         except FileNotFoundError as error:
             raise MissingFileError(f"cannot {action} {self.location(path)}: {error}") from error
         except (OSError, pyarrow.ArrowException) as error:
-            why = _without(secrets_of(self._whole_uri), str(error))
+            why = redacted(str(error), secrets_of(self._whole_uri))
             # A chained cause would show the same message again.
             cause = error if why == str(error) else None
             fix = fix_of(why)
@@ -423,12 +424,6 @@ class CheckpointFileSystem:
 
 def _inside(root: str, directory: str) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(root).inside(directory)
-
-
-def _without(secrets: Iterable[str], message: str) -> str:
-    for secret in secrets:
-        message = message.replace(secret, "...")
-    return message
 
 
 def _is_temporary(path: str) -> bool:

@@ -15,6 +15,7 @@ A secret may contain an unescaped `/`, `?`, `#` or `@`, which ends the credentia
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote
 
@@ -26,12 +27,14 @@ __all__ = [
     "is_uri",
     "parent_and_name",
     "place_inside",
+    "redacted",
     "scheme_of",
     "secrets_of",
     "without_secrets",
 ]
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SHORT_SECRET: Final = 3
 _AUTHORITY_END = re.compile("[/?#]|$")
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 _BUCKET = re.compile("[A-Za-z0-9._-]*")
@@ -99,6 +102,20 @@ def secrets_of(uri: str) -> tuple[str, ...]:
     # Libraries report decoded values.
     found += [unquote(one) for one in found]
     return tuple(sorted({one for one in found if one}, key=len, reverse=True))
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """A text with ``***`` in place of secrets.
+
+    A secret of up to three characters is replaced only as a value: after ``=``, ``:`` or a quote. Elsewhere it would
+    make the text unreadable, and the gaps would show the secret.
+    """
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        if len(secret) > _SHORT_SECRET:
+            text = text.replace(secret, "***")
+        else:
+            text = re.sub(rf"(?<=[=:\"'`]){re.escape(secret)}(?!\w)", "***", text)
+    return text
 
 
 def check_credentials(uri: str) -> None:

@@ -30,7 +30,13 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.fs.retries import BoundedRetries
 from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
-from statebackend.checkpoint.fs.store_uri import parent_and_name, place_inside, secrets_of, without_secrets
+from statebackend.checkpoint.fs.store_uri import (
+    parent_and_name,
+    place_inside,
+    redacted,
+    secrets_of,
+    without_secrets,
+)
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
 
 LARGE = bytes(range(256)) * 47_000
@@ -247,6 +253,19 @@ def test_a_uri_is_shown_without_its_secrets(uri, shown) -> None:
     assert without_secrets(uri) == shown
     assert without_secrets(shown) == shown
     assert all(secret not in shown for secret in secrets_of(uri))
+
+
+@pytest.mark.parametrize(
+    ("secrets", "shown"),
+    [
+        (["a"], "a table: user=a password=*** at '***' of s3://key:***@data"),
+        (["table"], "a ***: user=a password=a at 'a' of s3://key:a@data"),
+        (["", "data", "a"], "a table: user=a password=*** at '***' of s3://key:***@***"),
+    ],
+)
+def test_a_short_secret_is_hidden_and_the_message_stays_readable(secrets: list[str], shown: str) -> None:
+    message = "a table: user=a password=a at 'a' of s3://key:a@data"
+    assert redacted(message, secrets) == shown.replace("user=a", "user=***" if "a" in secrets else "user=a")
 
 
 def _shown_of(error: BaseException) -> str:
