@@ -100,7 +100,8 @@ def reads_fields(*names: str) -> Callable[[RecordConverter], ReadingConverter]:
 def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
     """Merges the field's metadata with that in its ``Annotated`` hint; the former wins.
 
-    ``Annotated[str, metadata] | None`` declares the same as ``Annotated[str | None, metadata]``.
+    ``Annotated[str, metadata] | None`` declares the same as ``Annotated[str | None, metadata]``. Raises `ValueError`
+    for metadata of a part of the field, such as ``list[Annotated[str, metadata]]``.
     """
     merged: dict[str, Any] = {}
     while True:
@@ -114,8 +115,19 @@ def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
             [hint] = (argument for argument in arguments if argument is not type(None))
         else:
             break
+    if _has_metadata(hint):
+        raise ValueError(
+            "former_names and converted_by belong to the field, not to a part of its type: write "
+            "Annotated[<type of the field>, ...]; a converter gets the whole value of the field"
+        )
     merged.update(declared)
     return {key: merged[key] for key in (FORMER_NAMES_KEY, CONVERTER_KEY) if key in merged}
+
+
+def _has_metadata(hint: Any) -> bool:
+    if isinstance(hint, Mapping):
+        return FORMER_NAMES_KEY in hint or CONVERTER_KEY in hint
+    return any(map(_has_metadata, typing.get_args(hint)))
 
 
 def name_of(function: Callable[..., Any]) -> str:

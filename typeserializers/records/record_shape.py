@@ -150,7 +150,10 @@ def _field_of(
     where: str,
 ) -> RecordField:
     place = f"{where}.{item.name}"
-    metadata = metadata_of(item.metadata, item.hint)
+    try:
+        metadata = metadata_of(item.metadata, item.hint)
+    except ValueError as error:
+        raise UnknownTypeError(f"{place}: {error}") from None
     if not item.is_given:
         raise UnknownTypeError(f"{place}: a field with init=False cannot be restored; derive it in a property instead")
     if serializer is None:

@@ -394,6 +394,14 @@ def test_metadata_of_an_optional_field_may_be_inside_of_the_optional() -> None:
             assert (converted.minutes, converted.exit) == (minutes, "A1")
 
 
+@pytest.mark.parametrize("metadata", [former_names("a"), ts.converted_by(str)])
+def test_metadata_of_a_part_of_a_field_is_rejected(metadata: Any) -> None:
+    part = Annotated[str, metadata]
+    for hint in (list[part], dict[str, part], list[part] | None, Annotated[list[part], former_names("b")], part | int):
+        with pytest.raises(ts.UnknownTypeError, match=r"Flight\.a: former_names and converted_by belong to the field"):
+            ts.serializer_for(record(a=hint))
+
+
 def test_a_renamed_class_needs_its_former_name() -> None:
     @attrs.frozen
     class Plane:
