@@ -23,12 +23,13 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from migration import EvolutionRules
+from snapshots.loggers import logger_of
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, FailurePolicy
 from statebackend.checkpoint.errors import InvariantViolationError
@@ -78,6 +79,7 @@ from statebackend.streaming.runtime.settings import (
     unfit_type,
     warn_of_blocked_timers,
 )
+from statebackend.streaming.runtime.source_offsets import SOURCE_FORMAT
 from statebackend.streaming.runtime.starting_point import (
     StartingPoint,
     check_no_roll_back,
@@ -87,6 +89,8 @@ from statebackend.streaming.runtime.starting_point import (
 from statebackend.streaming.stream_environment import StartOptions, StreamEnvironment
 from statebackend.streaming.stream_graph import DataFrameNode, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
+
+_log = logger_of(__name__)
 
 
 class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
@@ -396,6 +400,8 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
+            if not point.is_own:
+                _warn_of_sources_read_again(job.name, point, self._split_sources)
             with LocalRun(job, directory, store, point, start.compatibility) as run:
                 yield run
 
@@ -492,6 +498,21 @@ def _roll_back(
     store.recover(roll_back_to=checkpoint_id)
     if read_roll_back(driver_files) is not None:
         end_roll_back(driver_files)
+
+
+def _warn_of_sources_read_again(job_name: str, point: StartingPoint, uids: Collection[str]) -> None:
+    """Warn of replayable sources whose position in the savepoint is one that only Spark understands."""
+    positions = None if point.state is None else point.state.metadata.source_positions
+    for one in (positions and positions.sources) or ():
+        if one.uid in uids and one.name != SOURCE_FORMAT:
+            _log.warning(
+                "job %r: source %r is read from its beginning: the savepoint has the position of Spark's source %s, "
+                "which the local runtime cannot continue. Records that are in the state are processed again; give the "
+                "source only new ones",
+                job_name,
+                one.uid,
+                one.name,
+            )
 
 
 def _records_of(source: ElementSource | ReplayedSource, where: str) -> Sequence[Any]:
