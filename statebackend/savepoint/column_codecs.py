@@ -553,14 +553,18 @@ _SIGN: Final = -(1 << 63)
 class WindowTimers:
     """Timers of time windows as columns, in order.
 
-    ``rows`` are those of `key_rows`. ``runs`` are pairs of a time and the bounds of a window, with the number of timers
-    that follow each other and have them.
+    ``runs`` are pairs of a time and the bounds of a window, with the number of timers that follow each other and have
+    them.
     """
 
     keys: pa.Array
     key_groups: pa.Array
-    rows: Sequence[bytes]
     runs: Sequence[tuple[int, int, int, int]]
+    entries: Sequence[bytes]
+
+    def rows(self, places: Sequence[int]) -> list[bytes]:
+        """The rows of `key_rows` for the timers at these places."""
+        return [entry[-2:] + entry[8:-18] for entry in map(self.entries.__getitem__, places)]
 
 
 def window_timers(serializer: TypeSerializer[Any], entries: Sequence[bytes]) -> WindowTimers | None:
@@ -580,7 +584,7 @@ def window_timers(serializer: TypeSerializer[Any], entries: Sequence[bytes]) -> 
     changed = functools.reduce(np.logical_or, [np.diff(one) != 0 for one in bounds])
     starts = [0, *(np.flatnonzero(changed) + 1).tolist(), len(entries)]
     runs = [(*(int(one[start]) for one in bounds), end - start) for start, end in pairwise(starts)]
-    return WindowTimers(keys, key_groups, [entry[-2:] + entry[8:-18] for entry in entries], runs)
+    return WindowTimers(keys, key_groups, runs, entries)
 
 
 @functools.lru_cache(maxsize=256)

@@ -41,6 +41,11 @@ class KeyBatch:
         keys, key_groups = list(compress(self.keys, selection)), list(compress(self.key_groups, selection))
         return KeyBatch(keys, key_groups, self.set_key, lambda: rows and list(compress(rows, selection)))
 
+    def at(self, places: Sequence[int]) -> KeyBatch:
+        """Return the keys at these places, in that order."""
+        keys, key_groups = [self.keys[place] for place in places], [self.key_groups[place] for place in places]
+        return KeyBatch(keys, key_groups, self.set_key)
+
     def __len__(self) -> int:
         return len(self.keys)
 

@@ -189,7 +189,9 @@ def test_timers_of_windows_are_read_as_columns(name: str, data: st.DataObject) -
     )
     assert read is not None
     assert read.key_groups.to_pylist() == [group for *_, group in timers]
-    assert read.rows == [group.to_bytes(2, "big") + serializer.to_bytes(key) for _, key, _, group in timers]
+    rows = [group.to_bytes(2, "big") + serializer.to_bytes(key) for _, key, _, group in timers]
+    assert read.rows(range(len(rows))) == rows
+    assert read.rows([0, len(rows) - 1]) == [rows[0], rows[-1]]
     columns = read.keys.flatten() if len(types) > 1 else [read.keys]
     assert columns == columns_of([key for _, key, _, _ in timers], types)
     assert [run[:3] for run in read.runs for _ in range(run[3])] == [(time, *one) for time, _, one, _ in timers]

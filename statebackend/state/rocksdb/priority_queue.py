@@ -29,10 +29,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import frozen
 
@@ -40,7 +40,7 @@ from statebackend.state.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from statebackend.state.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue
 from statebackend.state.errors import StateBackendClosedError
 from statebackend.state.key_groups import KeyGroupRange
-from statebackend.state.rocksdb.cached_state import CacheBounds, Changes, Drained, StoredRows
+from statebackend.state.rocksdb.cached_state import UNKNOWN, CacheBounds, Drained, StoredRows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -161,7 +161,10 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         heap = self._heap or self._readied_heap()
         members, changes = self._members, self._changes
         new = [entry for entry in dict.fromkeys(entries) if entry not in members]
-        absent = [entry for entry in new if entry not in changes and self._is_absent(entry)]
+        if self.upper_bound is not None and new and min(new)[:-2] > self.upper_bound:
+            absent = [entry for entry in new if entry not in changes]
+        else:
+            absent = [entry for entry in new if entry not in changes and self._is_absent(entry)]
         self.in_store.update(dict.fromkeys(absent, False))
         changes.update(dict.fromkeys(new, True))
         members.update(new)
@@ -343,9 +346,8 @@ def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
     return raw[0] << 8 | raw[1], raw[2:], VOID_NAMESPACE_BYTES, b""
 
 
-def _rows_of(entries: dict[bytes, bool]) -> Changes:
-    """The raw keys of entries, with their values; None for a removed entry."""
-    return {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in entries.items()}
+_VALUE_OF: Final[Mapping[bool | None, Any]] = {True: b"", False: None, None: UNKNOWN}
+"""The value of a row, by whether it exists; None if that is not known."""
 
 
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
@@ -386,7 +388,9 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         in_store = self.in_store
         changes = self.take_changes()
         self._keep_ends(QueueEnds(self.lower_bound, self.stored_head, self.upper_bound))
-        return Drained.from_changes(_rows_of(changes), _rows_of(in_store))
+        raw_keys, value_of = [entry[-2:] + entry[:-2] for entry in changes], _VALUE_OF.__getitem__
+        stored = map(value_of, map(in_store.get, changes))
+        return Drained(raw_keys, list(map(value_of, changes.values())), list(stored))
 
     def write_back(self) -> None:
         self._bounds.write_out(self)

@@ -288,7 +288,8 @@ class RocksDBRowValueState(CachedState, RowValueState[T]):
             if self._last_namespace is not None and self._namespace() > self._last_namespace:
                 found = [None] * len(missing)
             else:
-                missing = sorted(set(missing))
+                # Callers often have sorted keys, and a dict keeps their order.
+                missing = sorted(dict.fromkeys(missing))
                 found = self.stored_rows.get_all(missing)
                 self.cache_misses += len(missing)
             entries.update(zip(missing, found, strict=True))

@@ -189,6 +189,15 @@ class ChangedWindows:
         self._timers.register_event_time_timers(window, window.max_timestamp, keys, key_groups)
 
 
+def _order_of_rows(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """The order of the rows by the last column, the key group, and then by key.
+
+    It is about that of stored rows, so that later steps, above all sorting, access memory in order.
+    """
+    by_place = {str(index): column for index, column in enumerate((columns[-1], *columns[:-1]))}
+    return pc.sort_indices(pa.table(by_place), sort_keys=[(name, "ascending") for name in by_place])
+
+
 def _distinct(keys: Sequence[Any], key_groups: Sequence[int], set_key: KeySetter) -> KeyBatch:
     group_of = dict(zip(keys, key_groups, strict=True))
     return KeyBatch(list(group_of), list(group_of.values()), set_key)
@@ -323,8 +332,10 @@ class AlignedBatches:
         self._without_closed(places, starts, until)
         table = table.filter(pc.greater(table.column(0), until))
         for start in pc.unique(table.column(0)).to_pylist():
-            of_window = table.filter(pc.equal(table.column(0), start)).combine_chunks()
-            _, *found = [column.chunk(0) for column in of_window.columns]
+            of_window = table.filter(pc.equal(table.column(0), start))
+            if is_combined:
+                of_window = of_window.take(_order_of_rows(of_window.columns[1 : len(places.keys) + 2]))
+            _, *found = [column.combine_chunks() for column in of_window.columns]
             keys = keys_of_columns(found[: len(places.keys)])
             key_groups, values = column_values(found[len(places.keys)]), found[len(places.keys) + 1 :]
             window = self._windows.window(start)

@@ -21,6 +21,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapshots.errors import format_value
 from statebackend.savepoint.column_codecs import key_rows, window_timers
@@ -454,25 +455,36 @@ class WindowOperator(Operator):
         is_composite = isinstance(serializer, TupleSerializer)
         position = 0
         for _, start, end, count in timers.runs:
-            column, key_groups = timers.keys.slice(position, count), timers.key_groups.slice(position, count)
-            rows = timers.rows[position : position + count]
+            # The order of stored rows: sorting is cheap, and memory is accessed in order.
+            order = pc.add(pc.sort_indices(timers.key_groups.slice(position, count)), position)
+            column, key_groups = timers.keys.take(order), timers.key_groups.take(order)
             columns = column.flatten() if is_composite else [column]
-            keys = KeyBatch(keys_of_columns(columns), column_values(key_groups), self._set_key, partial(list, rows))
-            self._fire_aggregates(state, TimeWindow(start, end), keys, columns)
+            encode = partial(timers.rows, order.to_pylist())
+            keys = KeyBatch(keys_of_columns(columns), column_values(key_groups), self._set_key, encode)
+            self._fire_aggregates(state, TimeWindow(start, end), keys, columns, order)
             position += count
         return True
 
     def _fire_aggregates(
-        self, state: ColumnAggregatedWindows, window: Any, keys: KeyBatch, key_columns: list[pa.Array] | None
+        self,
+        state: ColumnAggregatedWindows,
+        window: Any,
+        keys: KeyBatch,
+        key_columns: list[pa.Array] | None,
+        order: pa.Array | None = None,
     ) -> None:
-        """As `_fire_once`, for built-in aggregates: all keys at once, in columns if possible."""
+        """As `_fire_once`, for built-in aggregates: all keys at once, in columns if possible.
+
+        Rows are emitted in the order of the keys or, if given, of the numbers in ``order``.
+        """
         self._output.flush()
         try:
             state.enter(window)
             bounds = in_utc(window.start), in_utc(window.end)
             taken = None if key_columns is None else state.take_columns(keys)
             if taken is None or key_columns is None:
-                rows = state.take_rows(keys, keys.keys[0].__class__ is tuple, bounds)
+                in_order = keys if order is None else keys.at(pc.sort_indices(order).to_pylist())
+                rows = state.take_rows(in_order, keys.keys[0].__class__ is tuple, bounds)
                 encoder = self._emitter.encoder(None)
                 rows = rows if tuple in encoder.unchanged else list(map(encoder.encode, rows))
             else:
@@ -484,6 +496,8 @@ class WindowOperator(Operator):
                     [*columns, pa.StructArray.from_arrays(times, names=["start", "end"]), *results.values()],
                     names=[*self._definition.key_names, "window", *results],
                 )
+                if order is not None:
+                    rows = rows.take(pc.sort_indices(order.filter(is_present)))
         except Exception as error:
             where = f"operator {self._uid!r}, window {window}, timers at {window.max_timestamp}"
             raise self._failure(error, where) from error
