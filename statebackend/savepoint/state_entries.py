@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import field, frozen
 
+from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.conditions import LONG, StateCondition
@@ -99,7 +100,10 @@ class OperatorStateElements:
 
     def _serializers(self, part: StatePart) -> Mapping[str, TypeSerializer[Any]]:
         snapshots = {role: part.snapshot(self._state_name, role) for role in part.envelopes}
-        return {role: restored_with(snapshot, *self._known) for role, snapshot in snapshots.items()}
+        try:
+            return {role: restored_with(snapshot, *self._known) for role, snapshot in snapshots.items()}
+        except UnresolvableSerializerError as error:
+            raise UnresolvableSerializerError(f"operator state {self._state_name!r}: {error}") from error
 
     def _read(
         self, index: int, part: StatePart, serializers: Mapping[str, TypeSerializer[Any]]

@@ -16,7 +16,7 @@ from golden_savepoints import written_by
 
 import typeserializers as ts
 from snapshots import snapshot_from_bytes, snapshot_to_bytes
-from snapshots.errors import MalformedDataError, UnknownSubclassError
+from snapshots.errors import MalformedDataError, UnknownSubclassError, UnresolvableSerializerError
 from statebackend import ListStateDescriptor
 from statebackend.savepoint.foreign.flink_import import without_sources
 from statebackend.savepoint.foreign.flink_records import (
@@ -233,3 +233,13 @@ def test_records_are_written_and_read(serializer: ts.TypeSerializer[Any], values
 def test_an_unknown_tag_is_an_error(serializer: ts.TypeSerializer[Any]) -> None:
     with pytest.raises(MalformedDataError, match="unknown tag 3"):
         serializer.from_bytes(b"\x03" + bytes(20))
+
+
+def test_operator_state_with_an_unknown_serializer_is_named(place: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    name = b"EnumSerializer$EnumSerializerSnapshot"
+    metadata = (place / "_metadata").read_bytes()
+    (tmp_path / "_metadata").write_bytes(metadata.replace(name, name[:-1] + b"X"))
+    savepoint = Savepoint.open(tmp_path)
+    with pytest.raises(UnresolvableSerializerError, match=r"^operator state 's': .*EnumSerializerSnapshoX"):
+        list(savepoint.read_operator_state("opstate", "s"))
+    assert len(list(savepoint.read_operator_state("opstate", "u"))) == 4
