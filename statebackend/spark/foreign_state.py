@@ -42,7 +42,7 @@ from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
 from statebackend.savepoint.foreign.spark_files import (
     check_state_files,
-    operators_without_metadata,
+    numbered_directories,
     readable_copy,
 )
 from statebackend.savepoint.rewrite.changes import AddOperator
@@ -94,6 +94,8 @@ SPARK_QUERY: Final = "imported_from_spark"
 
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
+_CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_JAVA_CLASS: Final = re.compile(r"^[\w.$]+(?:Exception|Error): ?")
 _UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
 """The errors of values that Python cannot represent, such as a text that is not UTF-8."""
 
@@ -173,6 +175,7 @@ class SparkCheckpoint:
         self._settings = {_STATE_FORMAT: "2" if has_ids else "1"}
         check_state_files(self._files)
         self._readable = readable_copy(self._files, batch_id)
+        self._partitions: dict[int, int] = {}
         self.operators: Mapping[int, SparkOperator] = {one.id: one for one in self._read_operators()}
 
     def table(self, state: str | None = None, *, operator: int | None = None) -> DataFrame:
@@ -454,11 +457,12 @@ class SparkCheckpoint:
         except (PySparkException, Py4JError) as error:
             raise self._unreadable("the metadata of its operators", error) from error
         known = {row.operatorId for row in found}
-        for number in operators_without_metadata(self._files):
+        for number in numbered_directories(self._files, "state"):
             if number not in known:
                 yield self._operator_of_old_spark(number)
-        for number in sorted({row.operatorId for row in found}):
+        for number in sorted(known):
             rows = [row for row in found if row.operatorId == number]
+            self._partitions[number] = rows[0].numPartitions
             properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
             variables = properties.get("stateVariables")
             if variables is None:
@@ -489,9 +493,19 @@ class SparkCheckpoint:
             reader = reader.option(name, value)
         try:
             with configured(self.spark, self._settings):
-                return reader.load(self._readable)
+                frame = reader.load(self._readable)
         except (PySparkException, Py4JError) as error:
-            raise self._unreadable(f"the state of operator {operator.id} ({operator.name})", error) from error
+            where = self._files.location(f"state/{operator.id}")
+            raise self._unreadable(f"{where} ({operator.name})", error) from error
+        # Spark reads the partitions that there are. State without key columns is in one partition.
+        count = self._partitions.get(operator.id, 0) if _columns(frame.schema, "key") else 1
+        missing = set(range(count)).difference(numbered_directories(self._files, f"state/{operator.id}"))
+        if missing:
+            raise ForeignFormatError(
+                f"{self._files.location(f'state/{operator.id}/{min(missing)}')} is missing: operator {operator.id} "
+                f"({operator.name}) has {count} partitions. Restore the directory from a backup"
+            )
+        return frame
 
     def _json(self, name: str, line: int, key: str, *, required: bool = True) -> Any:
         """Return a value of the JSON object in a line of a file."""
@@ -526,10 +540,13 @@ class SparkCheckpoint:
         return time_ms
 
     def _unreadable(self, what: str, error: Exception) -> ForeignFormatError:
-        reason = " ".join(_BEFORE_STACK.split(str(error))[0].split())
+        text = str(error)
+        # The first messages of a failed job do not name the file.
+        causes = [_JAVA_CLASS.sub("", found) for found in _CAUSE.findall(text)] or [_BEFORE_STACK.split(text)[0]]
+        reasons = dict.fromkeys(" ".join(one.split()).rstrip(".: ") for one in causes)
         return ForeignFormatError(
-            f"{self.location}: Spark cannot read {what} at batch {self.batch_id}: {reason}. Restore the files from a "
-            f"backup, or let the query complete another batch"
+            f"{self.location}: Spark cannot read {what} at batch {self.batch_id}: {': '.join(filter(None, reasons))}. "
+            f"Restore the files from a backup, or let the query complete another batch"
         )
 
 

@@ -337,6 +337,10 @@ def _remove_operator_metadata(directory: Path) -> None:
         shutil.rmtree(metadata)
 
 
+def _remove_partition(directory: Path) -> None:
+    shutil.rmtree(max((directory / "state" / "0").glob("[0-9]*")))
+
+
 def _remove_everything(directory: Path) -> None:
     shutil.rmtree(directory)
 
@@ -360,6 +364,7 @@ def _flip_state(directory: Path) -> None:
         (_remove_commits, "has no committed batch in commits: let the query complete a batch"),
         (_remove_state, "has no directory state: the query has no stateful operator"),
         (_remove_operator_metadata, "state/0 has neither metadata of its operator nor a schema of its state"),
+        (_remove_partition, r"state/0/\d+ is missing: operator 0 \(dedupe\) has \d+ partitions. Restore the directory"),
         (_flip_state, r"state/0/\d+/1\.delta is damaged: byte 0 of its content: it is not compressed by"),
     ],
 )
@@ -380,6 +385,32 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
     with pytest.raises(ForeignFormatError, match=message):
         move()
     assert not (tmp_path / "savepoint").exists() or not list((tmp_path / "savepoint").iterdir())
+
+
+def test_the_error_of_an_unreadable_state_names_directory_and_cause(
+    spark: SparkSession, checkpoint_of_one_key: Path, tmp_path: Path
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    checkpoint = SparkCheckpoint(spark, shutil.copytree(checkpoint_of_one_key, tmp_path / "damaged"))
+    failing = spark.range(1).selectExpr("CAST(raise_error(concat('bad block ', id)) AS string) AS value")
+    with pytest.raises(ForeignFormatError, match=r"cannot read its state at batch 0: .*bad block 0.*\. Restore"):
+        list(checkpoint.rows(failing))
+    [schema] = (tmp_path / "damaged" / "state" / "0").rglob("schema")
+    schema.write_bytes(b"")
+    with pytest.raises(ForeignFormatError, match=r"cannot read .*/damaged/state/0 \(dedupe\) at batch 0: \S"):
+        checkpoint.table()
+
+
+def test_an_operator_without_metadata_is_not_lost(
+    spark: SparkSession, checkpoint_of_one_key: Path, tmp_path: Path
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    damaged = shutil.copytree(checkpoint_of_one_key, tmp_path / "damaged")
+    # Hadoop's checksum stays.
+    (damaged / "state" / "0" / "_metadata" / "metadata").unlink()
+    assert list(SparkCheckpoint(spark, damaged).entries(lambda row: True)) == [("a", True)]
 
 
 def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
-__all__ = ["check_state_files", "operators_without_metadata", "readable_copy"]
+__all__ = ["check_state_files", "numbered_directories", "operators_without_metadata", "readable_copy"]
 
 _SCHEMA_FILE: Final = re.compile(r"(?:^|/)(_stateSchema/[^/]+/[^/]+)$")
 _ARCHIVE: Final = re.compile(r"(\d+)(?:_[-0-9a-f]+)?\.zip")
@@ -135,8 +135,16 @@ def _check_deflated(data: bytes, entry: zipfile.ZipInfo) -> None:
 
 def operators_without_metadata(files: CheckpointFileSystem) -> Sequence[int]:
     """Return the numbers of the operators whose kind Spark has not recorded, as in checkpoints of Spark 3.5."""
-    numbers = sorted(int(name) for name in files.list_directories("state") if name.isascii() and name.isdecimal())
-    return [number for number in numbers if not files.list_files(f"state/{number}/_metadata")]
+    return [
+        number
+        for number in numbered_directories(files, "state")
+        if all(path.endswith(".crc") for path in files.list_files(f"state/{number}/_metadata"))
+    ]
+
+
+def numbered_directories(files: CheckpointFileSystem, directory: str) -> Sequence[int]:
+    """Return the numbers of operators below ``state``, or of partitions below an operator."""
+    return sorted(int(name) for name in files.list_directories(directory) if name.isascii() and name.isdecimal())
 
 
 def readable_copy(files: CheckpointFileSystem, batch_id: int) -> str:
@@ -228,7 +236,7 @@ def _session_metadata(files: CheckpointFileSystem, number: int, batch_id: int) -
     fields = _key_fields(files.location(schema), files.read_file(schema))
     if _SESSION_START not in fields:
         return None
-    partitions = [name for name in files.list_directories(f"state/{number}") if name.isascii() and name.isdecimal()]
+    partitions = numbered_directories(files, f"state/{number}")
     store = {"storeName": "default", "numColsPrefixKey": len(fields) - 1, "numPartitions": len(partitions)}
     operator = {"operatorId": number, "operatorName": "sessionWindowStateStoreSaveExec"}
     return b"v1\n" + json.dumps({"operatorInfo": operator, "stateStoreInfo": [store]}).encode()

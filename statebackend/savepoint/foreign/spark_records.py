@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import xxhash
 
 from snapshots.data_views import DataInputView
 from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError
@@ -36,6 +37,8 @@ RECORD_FILE: Final = re.compile(r"\d+(?:_[-0-9a-f]+)*\.(delta|snapshot|changelog
 _LZ4: Final = b"LZ4Block"
 _LZ4_HEADER_BYTES: Final = 21
 _LZ4_RAW: Final = 1
+_LZ4_SEED: Final = 0x9747B28C
+_LZ4_CHECKSUM_BITS: Final = 0x0FFFFFFF
 _ZSTANDARD: Final = b"\x28\xb5\x2f\xfd"
 _SNAPPY: Final = b"\x82SNAPPY\0"
 _MAX_BLOCK_BYTES: Final = 64 << 20
@@ -164,7 +167,11 @@ def _lz4_blocks(data: bytes) -> Iterator[bytes]:
             raise MalformedDataError(f"a block of LZ4 has {stored} bytes, and {original} when decompressed")
         if original:
             block = data[start:position]
-            yield block if header[8] >> 4 == _LZ4_RAW else codec.decompress(block, original, asbytes=True)
+            content = block if header[8] >> 4 == _LZ4_RAW else codec.decompress(block, original, asbytes=True)
+            checksum = xxhash.xxh32_intdigest(content, _LZ4_SEED) & _LZ4_CHECKSUM_BITS
+            if checksum != int.from_bytes(header[17:21], "little"):
+                raise MalformedDataError(f"the checksum of the block of LZ4 at byte {start} of the file is wrong")
+            yield content
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
