@@ -129,12 +129,14 @@ class SparkOperator:
         states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` for a join,
             and ``default`` for all other operators.
         time_mode: The time mode of a ``transformWithState``, None for other operators.
+        partitions: The number of its partitions, 0 in checkpoints of Spark 3.5, which do not record it.
     """
 
     id: int
     name: str
     states: tuple[str, ...]
     time_mode: TimeMode | None = None
+    partitions: int = 0
 
     @property
     def is_processor(self) -> bool:
@@ -175,7 +177,6 @@ class SparkCheckpoint:
         self._settings = {_STATE_FORMAT: "2" if has_ids else "1"}
         check_state_files(self._files)
         self._readable = readable_copy(self._files, batch_id)
-        self._partitions: dict[int, int] = {}
         self.operators: Mapping[int, SparkOperator] = {one.id: one for one in self._read_operators()}
 
     def table(self, state: str | None = None, *, operator: int | None = None) -> DataFrame:
@@ -462,16 +463,16 @@ class SparkCheckpoint:
                 yield self._operator_of_old_spark(number)
         for number in sorted(known):
             rows = [row for row in found if row.operatorId == number]
-            self._partitions[number] = rows[0].numPartitions
+            partitions = rows[0].numPartitions
             properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
             variables = properties.get("stateVariables")
             if variables is None:
                 name = rows[0].operatorName
                 states = _SIDES if name == _JOIN else tuple(row.stateStoreName for row in rows)
-                yield SparkOperator(number, name, states)
+                yield SparkOperator(number, name, states, partitions=partitions)
                 continue
             names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
-            yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]])
+            yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]], partitions)
 
     def _operator_of_old_spark(self, number: int) -> SparkOperator:
         """Return an operator of Spark 3.5, which writes the schema of its state, but no metadata of the operator."""
@@ -498,7 +499,7 @@ class SparkCheckpoint:
             where = self._files.location(f"state/{operator.id}")
             raise self._unreadable(f"{where} ({operator.name})", error) from error
         # Spark reads the partitions that there are. State without key columns is in one partition.
-        count = self._partitions.get(operator.id, 0) if _columns(frame.schema, "key") else 1
+        count = operator.partitions if _columns(frame.schema, "key") else 1
         missing = set(range(count)).difference(numbered_directories(self._files, f"state/{operator.id}"))
         if missing:
             raise ForeignFormatError(
