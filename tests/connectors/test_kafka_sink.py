@@ -405,13 +405,10 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_a_password_of_one_letter_leaves_errors_readable() -> None:
-    settings = {"bootstrap.servers": "127.0.0.1:1"}
-    messages = []
-    for secret in ({}, {"sasl.password": "e"}):
-        with pytest.raises(SinkError) as raised:
-            KafkaSink(settings | secret, "t", timeout_s=0.1).recover(SinkLineage("a", "b"), None)
-        messages.append(str(raised.value))
-    assert messages[0] == messages[1]
+    settings = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "e"}
+    with pytest.raises(SinkError, match="Start the broker") as raised:
+        KafkaSink(settings, "t", timeout_s=0.1).recover(SinkLineage("a", "b"), None)
+    assert "***" not in str(raised.value)
 
 
 class Running(KeyedProcessFunction[str, Any, Any]):
