@@ -37,7 +37,7 @@ class Drivers:
         self.job, self.rows = bucket.uri("job", port=port), bucket.uri("rows", port=port)
         self.savepoint = bucket.uri("savepoint", port=port)
         self.spark_log = directory / "spark-log"
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self._directory = directory
 
     def start(self, name: str) -> DriverProcess:
@@ -52,7 +52,7 @@ class Drivers:
             *("--log", str(log)),
         ]
         return DriverProcess(
-            "examples.flights.driver", arguments, self.said.append, job_dir=self._directory / "none", log=log
+            "examples.flights.driver", arguments, self.lines.append, job_dir=self._directory / "none", log=log
         )
 
 
@@ -76,7 +76,7 @@ def test_a_job_killed_on_the_store_has_all_rows_and_state_of_a_batch_query(
         second.kill()
 
     # The next driver continues right after the epochs that the killed driver completed.
-    assert f"continuing after epoch {KILLED_AFTER}" in drivers.said
+    assert f"continuing after epoch {KILLED_AFTER}" in drivers.lines
     rows = CheckpointFileSystem.from_uri(drivers.rows)
     for path in rows.list_files():
         local = tmp_path / "rows" / path

@@ -13,8 +13,8 @@ from statebackend.streaming.time.watermark_generators import WatermarkGenerator,
 from statebackend.testing.jobs import Emitted, EmittedElement, EmittedWatermark, JobTestHarness
 from tests.streaming.operators.golden_traces import (
     RECORD,
+    ROW_TYPE,
     RULES,
-    SAID,
     BroadcastPlay,
     CoPlay,
     KeylessBroadcastPlay,
@@ -53,7 +53,7 @@ class Echo(KeyedProcessFunction[str, Any, Any]):
 
 
 def keyed_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
-    return streams[0].key_by("key").process(Play(given), uid=uid, schema=SAID)
+    return streams[0].key_by("key").process(Play(given), uid=uid, schema=ROW_TYPE)
 
 
 def union_keyed_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
@@ -62,17 +62,17 @@ def union_keyed_process(streams: Sequence[DataStream], given: Given, uid: str) -
 
 def keyed_co_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     first, second = (stream.key_by("key") for stream in streams)
-    return first.connect(second).process(CoPlay(given), uid=uid, schema=SAID)
+    return first.connect(second).process(CoPlay(given), uid=uid, schema=ROW_TYPE)
 
 
 def keyed_broadcast(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     connected = streams[0].key_by("key").connect(streams[1].broadcast(RULES))
-    return connected.process(BroadcastPlay(given), uid=uid, schema=SAID)
+    return connected.process(BroadcastPlay(given), uid=uid, schema=ROW_TYPE)
 
 
 def broadcast(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     connected = streams[0].connect(streams[1].broadcast(RULES))
-    return connected.process(KeylessBroadcastPlay(), uid=uid, schema=SAID)
+    return connected.process(KeylessBroadcastPlay(), uid=uid, schema=ROW_TYPE)
 
 
 def interval_join(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
@@ -86,7 +86,7 @@ def interval_join(streams: Sequence[DataStream], given: Given, uid: str) -> Proc
         join = join.side_output_left_late_data(OutputTag(given["lateLeftTag"], RECORD))
     if "lateRightTag" in given:
         join = join.side_output_right_late_data(OutputTag(given["lateRightTag"], RECORD))
-    return join.process(ShowPair(), uid=uid, schema=SAID)
+    return join.process(ShowPair(), uid=uid, schema=ROW_TYPE)
 
 
 def window_join(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
@@ -151,10 +151,10 @@ def build(scenario: Given, job: TracedJob, uid: str = "operator") -> None:
     for index, given in enumerate(operators):
         if given["type"] == "window":
             made = windows_of(stream.key_by("key"), given, f"{uid}-{index}")
-            sides = {given.get("lateTag"): ELEMENT, given["function"].get("clearSide"): SAID}
+            sides = {given.get("lateTag"): ELEMENT, given["function"].get("clearSide"): ROW_TYPE}
         else:
             made = BUILDERS[given["type"]]([stream] if index else streams, given, f"{uid}-{index}")
-            sides = dict.fromkeys(given.get("sideTags", ()), SAID)
+            sides = dict.fromkeys(given.get("sideTags", ()), ROW_TYPE)
             sides |= {given.get("lateLeftTag"): RECORD, given.get("lateRightTag"): RECORD}
         for tag, of_tag in sides.items():
             if tag is not None:
@@ -222,8 +222,8 @@ def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
 
 def shown_record(row: Mapping[str, Any], is_side: bool) -> Any:
     """A record of the main output or a side output in the form of the traces."""
-    if "said" in row:
-        return json.loads(row["said"])
+    if "shown" in row:
+        return json.loads(row["shown"])
     if "do" in row:
         return {"key": row["key"], "value": row["value"]}
     return {"key": row["key"], "value": sum(row["values"])} if is_side else dict(row)

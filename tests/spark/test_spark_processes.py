@@ -75,7 +75,7 @@ class Hold:
         finally:
             os.close(self._reading)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the jobs. Later calls do nothing."""
         writing, self._writing = self._writing, -1
         if writing >= 0:
@@ -112,7 +112,7 @@ def signal_at_epoch(
     reading, writing = os.pipe()
     missing = set(backends.split(","))
     with open(reading, encoding="ascii") as events, contextlib.ExitStack() as stack:
-        stack.callback(hold.let_go)
+        stack.callback(hold.release)
         with hold.handed_over() as (_, held):
             try:
                 driver = start(work, log, backends, CHECKPOINT_EVENTS=str(writing), CHECKPOINT_HELD=held)
@@ -129,7 +129,7 @@ def signal_at_epoch(
             driver.send_signal(number)
         while not has_noticed() and driver.poll() is None:
             os.sched_yield()
-        hold.let_go()
+        hold.release()
         return driver.wait(timeout=GIVE_UP_S)
 
 

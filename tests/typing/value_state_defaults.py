@@ -63,7 +63,7 @@ def a_default_of_another_type_is_an_error() -> None:
     ValueStateDescriptor("long", LongSerializer(), default="x")  # type: ignore[misc]
 
 
-def a_hint_that_is_no_class_is_told_by_the_variable(context: RuntimeContext) -> None:
+def the_type_of_a_variable_says_what_a_hint_that_is_no_class_holds(context: RuntimeContext) -> None:
     plain: ValueStateDescriptor[int | str] = ValueStateDescriptor("either", int | str)
     defaulted: ValueStateDescriptor[Any] = ValueStateDescriptor("either", int | str, default=1)
     assert_type(context.get_state(plain).value(), "int | str | None")

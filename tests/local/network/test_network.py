@@ -94,13 +94,13 @@ class Work:
 
 @define
 class TrackingEvent:
-    said: list[Any] = field(factory=list)
+    elements: list[Any] = field(factory=list)
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
-        self.said += batch.records
+        self.elements += batch.records
 
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
-        self.said.append(element)
+        self.elements.append(element)
 
 
 @define
@@ -110,7 +110,7 @@ class Job:
     network: Network
     sources: list[SourceSubtask[Source]]
     works: list[Work]
-    heard: TrackingEvent
+    received: TrackingEvent
 
 
 def job(
@@ -129,7 +129,7 @@ def job(
         SourceSubtask(*one, group if drifts_ms else None)
         for one in zip(ids, map(Source, outputs), outputs, strict=True)
     ]
-    end, heard = TaskId("end", 0), TrackingEvent()
+    end, received = TaskId("end", 0), TrackingEvent()
     operators, works, to_end = [], [], []
     for index in range(PARALLELISM):
         own, output = TaskId("operator", index), SubtaskOutput()
@@ -143,8 +143,8 @@ def job(
         output.channels.append(Channel(own, end, (0,), capacity))
         to_end += output.channels
         works.append(work)
-    network = Network(made, operators, OutputSubtask(end, to_end, 1, heard), scheduler or DownstreamFirst())
-    return Job(network, made, works, heard)
+    network = Network(made, operators, OutputSubtask(end, to_end, 1, received), scheduler or DownstreamFirst())
+    return Job(network, made, works, received)
 
 
 def trigger(network: Network, checkpoint_id: int) -> None:
@@ -159,7 +159,7 @@ def test_timer_output_precedes_the_watermark_and_records_keep_their_order() -> N
     made.sources[0].feed(lambda source: source.time(Watermark(5)))
     made.sources[0].feed(lambda source: source.record(3))
     made.network.run()
-    assert made.heard.said == [2, ("timer", 5), ("timer", 5), Watermark(5), 3]
+    assert made.received.elements == [2, ("timer", 5), ("timer", 5), Watermark(5), 3]
 
 
 def test_processing_time_timers_exceed_a_channel_capacity_by_one_subtask_at_most() -> None:
@@ -174,7 +174,7 @@ def test_processing_time_timers_exceed_a_channel_capacity_by_one_subtask_at_most
     made.network.advance_processing_time()
     assert waiting == [0, 0]
     made.network.run()
-    assert made.heard.said == ["clock", "clock"]
+    assert made.received.elements == ["clock", "clock"]
 
 
 def test_an_operator_that_holds_watermarks_forwards_them_itself() -> None:
@@ -183,11 +183,11 @@ def test_an_operator_that_holds_watermarks_forwards_them_itself() -> None:
         work.holds_watermarks = True
     made.sources[0].feed(lambda source: source.time(Watermark(5)))
     made.network.run()
-    assert made.heard.said == [("timer", 5), ("timer", 5)]
+    assert made.received.elements == [("timer", 5), ("timer", 5)]
     for work in made.works:
         work.output.send_time(Watermark(4))
     made.network.run()
-    assert made.heard.said[2:] == [Watermark(4)]
+    assert made.received.elements[2:] == [Watermark(4)]
 
 
 def test_an_idle_source_drops_its_watermarks_and_its_status_is_sent_once() -> None:
@@ -195,7 +195,7 @@ def test_an_idle_source_drops_its_watermarks_and_its_status_is_sent_once() -> No
     for element in (WatermarkStatus.IDLE, Watermark(3), WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)):
         made.sources[0].feed(lambda source, element=element: source.time(element))
     made.network.run()
-    reported = [one for one in made.heard.said if not isinstance(one, tuple)]
+    reported = [one for one in made.received.elements if not isinstance(one, tuple)]
     assert reported == [WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)]
 
 
@@ -212,7 +212,7 @@ def test_a_source_that_returns_late_holds_another_input_but_not_its_own(is_union
     ):
         source.feed(lambda one, element=element: one.time(element))
         made.network.run()
-    reported = [one for one in made.heard.said if not isinstance(one, tuple)]
+    reported = [one for one in made.received.elements if not isinstance(one, tuple)]
     assert reported == [Watermark(10), *then]
 
 
@@ -228,7 +228,7 @@ def test_no_subtask_moves_without_capacity_in_its_outputs() -> None:
     move.make()
     assert {one.subtask for one in made.network.moves()} == {made.network.output, made.sources[0]}
     made.network.run()
-    assert made.heard.said == [0, 2]
+    assert made.received.elements == [0, 2]
 
 
 def restored_at(made: Job, watermark_ms: int) -> None:
@@ -268,7 +268,7 @@ def test_records_in_flight_are_read_before_an_operator_advances_to_its_watermark
         most = max(most, *(len(one.channels[0].waiting()) for one in (made.network.output, *made.network.operators)))
     assert most == 5, "no more waits anywhere than what was restored"
     assert [work.snapshots[1] for work in made.works] == [list(range(5))] * PARALLELISM
-    of_one = [one for one in made.heard.said if not isinstance(one, int)]
+    of_one = [one for one in made.received.elements if not isinstance(one, int)]
     assert of_one == [("timer", 10)] * PARALLELISM
 
 
@@ -285,7 +285,7 @@ def test_the_end_of_an_input_is_the_end_of_time_and_rejects_further_input() -> N
     made = job(sources=1)
     made.sources[0].feed_end()
     made.network.run()
-    assert made.heard.said[-1] == END_OF_TIME
+    assert made.received.elements[-1] == END_OF_TIME
     with pytest.raises(IllegalTransitionError, match="'source-0' has ended"):
         made.sources[0].feed(lambda source: source.record(1))
     trigger(made.network, 7)
@@ -304,9 +304,9 @@ def test_a_source_reads_nothing_after_its_last_barrier(last: LastBarrier) -> Non
             source.trigger(CheckpointBarrier(checkpoint_id=7), last)
     made.network.run()
     is_drained = last is LastBarrier.DRAINED
-    assert sorted(one for one in made.heard.said if isinstance(one, int) and one < 2) == [0, 1]
-    assert not [one for one in made.heard.said if isinstance(one, int) and 2 <= one < 4]
-    assert (END_OF_TIME in made.heard.said) == is_drained
+    assert sorted(one for one in made.received.elements if isinstance(one, int) and one < 2) == [0, 1]
+    assert not [one for one in made.received.elements if isinstance(one, int) and 2 <= one < 4]
+    assert (END_OF_TIME in made.received.elements) == is_drained
     assert [list(work.snapshots) for work in made.works] == [[7], [7]]
     assert not source.can_move
 
@@ -378,25 +378,25 @@ def test_in_any_order_of_moves_a_checkpoint_contains_its_input_and_channels_keep
     for work in made.works:
         for of_source in fed:
             assert [one for one in work.seen if one in of_source] == [one for one in of_source if one in work.seen]
-    said = made.heard.said
-    times = [one.timestamp_ms for one in said if isinstance(one, Watermark)]
+    elements = made.received.elements
+    times = [one.timestamp_ms for one in elements if isinstance(one, Watermark)]
     assert times == sorted(set(times))
-    for place, one in enumerate(said):
+    for place, one in enumerate(elements):
         if isinstance(one, Watermark):
-            assert said[:place].count(("timer", one.timestamp_ms)) >= 1
-            assert all(later[1] >= one.timestamp_ms for later in said[place:] if isinstance(later, tuple))
+            assert elements[:place].count(("timer", one.timestamp_ms)) >= 1
+            assert all(later[1] >= one.timestamp_ms for later in elements[place:] if isinstance(later, tuple))
 
 
 def test_the_same_seed_moves_in_the_same_order_and_another_differently() -> None:
-    def said(seed: int) -> list[Any]:
+    def elements(seed: int) -> list[Any]:
         made = job(scheduler=Shuffled(seed))
         for number in range(12):
             made.sources[number % 2].feed(lambda source, number=number: source.record(number))
         made.network.run()
-        return made.heard.said
+        return made.received.elements
 
-    assert said(3) == said(3)
-    assert len({tuple(said(seed)) for seed in range(5)}) > 1
+    assert elements(3) == elements(3)
+    assert len({tuple(elements(seed)) for seed in range(5)}) > 1
 
 
 def source_of(group: AlignmentGroup[TaskId] | None = None) -> SourceSubtask[Source]:

@@ -112,7 +112,7 @@ class Session:
     def __init__(self) -> None:
         self.conf = Conf()
         self.query = Query(self)
-        self.said: dict[str, Any] = {}
+        self.calls: dict[str, Any] = {}
 
     @property
     def sparkSession(self) -> Session:  # noqa: N802
@@ -124,7 +124,7 @@ class Session:
 
     def __getattr__(self, name: str) -> Any:
         def say(*arguments: Any, **options: Any) -> Session:
-            self.said[name] = arguments or options
+            self.calls[name] = arguments or options
             return self
 
         return say
@@ -143,8 +143,8 @@ def test_the_session_has_the_setting_until_the_query_has_its_log() -> None:
     assert query.seen == [WITHOUT_PROCESSES] * 3
     assert session.conf == {}
     assert not query.is_stopped
-    assert session.said["option"] == ("checkpointLocation", "file:///jobs/a/spark")
-    assert session.said["trigger"] == {"once": True}
+    assert session.calls["option"] == ("checkpointLocation", "file:///jobs/a/spark")
+    assert session.calls["trigger"] == {"once": True}
 
 
 def test_sources_that_take_long_do_not_keep_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:

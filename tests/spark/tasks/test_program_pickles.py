@@ -14,11 +14,11 @@ from statebackend.spark.tasks.program_pickles import pickled, unpickled
 
 PROGRAM = """
 class Snapshot(SimpleTypeSerializerSnapshot):
-    said = "something"
+    text = "something"
 
 class Function:
     class Snapshot(SimpleTypeSerializerSnapshot):
-        said = "inside"
+        text = "inside"
 
     class State:
         pass
@@ -43,7 +43,7 @@ def test_a_snapshot_class_is_found_by_its_path_although_other_classes_are_pickle
     for _ in range(2):
         assert unpickled(pickled(known)) is known
         assert snapshot_class_for(f"a_script_without_a_file:{place}") is known
-        assert program["Snapshot"].said == "something"
+        assert program["Snapshot"].text == "something"
 
 
 def test_a_nested_class_is_unpickled_with_its_full_name(program: dict[str, Any]) -> None:
@@ -53,4 +53,4 @@ def test_a_nested_class_is_unpickled_with_its_full_name(program: dict[str, Any])
     made = unpickled(data)
     assert (made.State.__qualname__, made.Snapshot.__qualname__) == ("Function.State", "Function.Snapshot")
     assert snapshot_class_for("a_script_without_a_file:Function.Snapshot") is made.Snapshot
-    assert made.Snapshot.said == "inside"
+    assert made.Snapshot.text == "inside"

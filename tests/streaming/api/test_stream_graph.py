@@ -96,7 +96,7 @@ def test_only_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() -> Non
 
 
 @pytest.mark.parametrize(
-    ("uids", "said"),
+    ("uids", "message"),
     [
         (("flights", "flights"), "two sources have the uid 'flights'"),
         (("flights", None), r"2 sources, and source 2 has no uid\. Pass .* only source .* is 'source'"),
@@ -108,14 +108,14 @@ def test_only_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() -> Non
         ((7,), "the source has no uid"),
     ],
 )
-def test_ambiguous_source_uids_are_rejected(uids: tuple[Any, ...], said: str) -> None:
+def test_ambiguous_source_uids_are_rejected(uids: tuple[Any, ...], message: str) -> None:
     def build() -> None:
         graph = StreamGraph()
         first, *others = [source(graph, uid) for uid in uids]
         (first.union(*others) if others else first).key_by("k").process(Nothing(), uid="count").sink_to([])
         graph.job()
 
-    with pytest.raises(JobDefinitionError, match=said):
+    with pytest.raises(JobDefinitionError, match=message):
         build()
 
 

@@ -35,11 +35,11 @@ RULES = BroadcastStateDescriptor("rules", str, int)
 RECORD = "key string, value bigint, do string"
 """A record of the traces. ``do`` is its own program as a text, if it has one."""
 
-SAID = "said string"
+ROW_TYPE = "shown string"
 
 
-def said(shown: dict[str, Any]) -> tuple[str]:
-    """An emitted object as a row of `SAID`."""
+def row_of(shown: dict[str, Any]) -> tuple[str]:
+    """An emitted object as a row of `ROW_TYPE`."""
     return (json.dumps(shown),)
 
 
@@ -85,9 +85,9 @@ class Program:
             elif action == "clear":
                 self.acc.clear()
             elif action == "emit":
-                yield said(shown)
+                yield row_of(shown)
             elif action == "side":
-                context.output(OutputTag(given[0], SAID), said(shown))
+                context.output(OutputTag(given[0], ROW_TYPE), row_of(shown))
             else:
                 assert action == "fail", action
                 raise ArithmeticError(given[0])
@@ -139,7 +139,7 @@ class BroadcastPlay(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         emitted = [followed_rule(value, context)]
 
         def apply(key: str, state: Any) -> None:
-            emitted.append(said({"on": "apply", "key": key, "acc": state.value()}))
+            emitted.append(row_of({"on": "apply", "key": key, "acc": state.value()}))
             state.update(state.value() + value["value"])
 
         if self.applies:
@@ -154,7 +154,7 @@ class KeylessBroadcastPlay(BroadcastProcessFunction[Any, Any, Any]):
     def process_element(self, value: Any, context: ReadOnlyContext) -> Iterable[Any]:
         rules = dict(context.get_broadcast_state(RULES).items())
         shown = {"on": "element", "key": value["key"], "value": value["value"]}
-        yield said({**shown, "wm": context.current_watermark(), "rules": rules})
+        yield row_of({**shown, "wm": context.current_watermark(), "rules": rules})
 
     def process_broadcast_element(self, value: Any, context: BroadcastContext) -> Iterable[Any]:
         yield followed_rule(value, context)
@@ -167,10 +167,10 @@ def followed_rule(value: Any, context: BroadcastContext) -> tuple[str]:
     else:
         rules.put(value["key"], value["value"])
     shown = {"on": "broadcast", "key": value["key"], "value": value["value"]}
-    return said({**shown, "wm": context.current_watermark(), "rules": dict(rules.items())})
+    return row_of({**shown, "wm": context.current_watermark(), "rules": dict(rules.items())})
 
 
 class ShowPair(ProcessJoinFunction[str, Any, Any, Any]):
     def process_element(self, left: Any, right: Any, context: JoinContext[str]) -> Iterable[Any]:
         pair = {"left": [context.left_timestamp, left["value"]], "right": [context.right_timestamp, right["value"]]}
-        yield said({"key": context.current_key, **pair, "ctxTs": context.timestamp})
+        yield row_of({"key": context.current_key, **pair, "ctxTs": context.timestamp})

@@ -29,7 +29,7 @@ class One:
     def epoch(self, now_ms: int = 0, /, **largest_ms: int) -> list[int | str]:
         """``epoch(now, a=5)``: watermarks as numbers, statuses as texts."""
         reported = [ChannelTimestamp("s", "" if name == "_" else name, time) for name, time in largest_ms.items()]
-        return said(self.channels.end_epoch(reported, now_ms))
+        return shown(self.channels.end_epoch(reported, now_ms))
 
     def restored(self, time: SourceTime | None = None) -> One:
         other = One()
@@ -42,7 +42,7 @@ class One:
         return [one.channel for one in self.channels.snapshot()]
 
 
-def said(elements: Sequence[SourceElement]) -> list[int | str]:
+def shown(elements: Sequence[SourceElement]) -> list[int | str]:
     return [one.element.timestamp_ms if isinstance(one.element, Watermark) else one.element.value for one in elements]
 
 
@@ -65,7 +65,7 @@ def test_the_slowest_channel_determines_the_watermark_of_the_source() -> None:
 def test_a_channel_may_be_reported_by_several_tasks() -> None:
     channels = ChannelWatermarks({"s": SourceTime(out_of_orderness_ms=0)})
     reported = [ChannelTimestamp("s", "", time) for time in (5, 9, 7)]
-    assert said(channels.end_epoch(reported, 0)) == [8]
+    assert shown(channels.end_epoch(reported, 0)) == [8]
 
 
 def test_sources_have_separate_watermarks_and_bounds() -> None:
@@ -155,8 +155,8 @@ def test_a_source_that_ends_is_at_the_end_of_time_even_if_it_was_idle() -> None:
     source = One(idleness_ms=10)
     source.epoch(0, a=11, b=6)
     source.epoch(11)
-    assert said(source.channels.end_source("s")) == ["active", MAX_TIMESTAMP]
-    assert said(source.channels.end_source("s")) == []
+    assert shown(source.channels.end_source("s")) == ["active", MAX_TIMESTAMP]
+    assert shown(source.channels.end_source("s")) == []
     assert source.epoch(1_000) == []
     assert source.epoch(1_000, a=7, new=8) == []
 

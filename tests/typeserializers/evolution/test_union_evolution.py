@@ -51,7 +51,7 @@ def compatibility_on(
     return resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration())), new)
 
 
-def taken_over(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
+def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
     """The value read by the program after the compatibility result; both forms of migration agree."""
     compatibility, data = compatibility_on(old, new), old.to_bytes(value)
     if compatibility.is_with_reconfigured_serializer:
@@ -101,7 +101,7 @@ def test_values_are_unchanged_for_any_added_and_reordered_members(data: st.DataO
     new = union(*[VALUES[name][0] for name in new_names])
     for name in old_names:
         value = data.draw(VALUES[name][1])
-        assert same(taken_over(old, new, value), value)
+        assert same(migrated(old, new, value), value)
     expected = ["union-members-reordered"] if not added and new_names != old_names else []
     assert [rule for rule in rules(compatibility_on(old, new)) if rule == "union-members-reordered"] == expected
 
@@ -118,7 +118,7 @@ def test_every_order_reads_the_bytes_of_every_other_order(members: tuple[ts.Type
         assert compatibility.reconfigured_serializer == old
         for value in values:
             if any(type(value) is member.python_type for member in members):
-                assert same(taken_over(old, new, value), value)
+                assert same(migrated(old, new, value), value)
 
 
 def test_a_hint_has_the_same_bytes_in_any_order_that_python_keeps() -> None:
@@ -131,8 +131,8 @@ def test_a_hint_has_the_same_bytes_in_any_order_that_python_keeps() -> None:
 def test_state_in_the_order_of_a_hint_is_still_read() -> None:
     old = union(STRING, BYTES)
     for value in ("text", b"text"):
-        assert same(taken_over(old, ts.serializer_for(str | bytes), value), value)
-        assert same(taken_over(ts.NullableSerializer(old), ts.serializer_for(str | bytes | None), value), value)
+        assert same(migrated(old, ts.serializer_for(str | bytes), value), value)
+        assert same(migrated(ts.NullableSerializer(old), ts.serializer_for(str | bytes | None), value), value)
 
 
 def test_no_value_changes_its_type() -> None:
@@ -147,7 +147,7 @@ def test_no_value_changes_its_type() -> None:
 
 
 def test_a_member_may_widen_within_its_type() -> None:
-    assert same(taken_over(union(STRING, INT), union(LONG, STRING), 7), 7)
+    assert same(migrated(union(STRING, INT), union(LONG, STRING), 7), 7)
     assert compatibility_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
 
 
@@ -156,15 +156,15 @@ def test_an_enum_that_grows_in_a_union_keeps_its_old_constants() -> None:
     unions = union(STRING, ts.EnumSerializer(old)), union(STRING, ts.EnumSerializer(new))
     assert compatibility_on(*unions).is_with_reconfigured_serializer
     for name in ("LATE", "DONE"):
-        assert taken_over(*unions, old[name]) is new[name]
-    assert taken_over(*unions, "text") == "text"
+        assert migrated(*unions, old[name]) is new[name]
+    assert migrated(*unions, "text") == "text"
 
 
 def test_the_inside_of_a_member_may_change_as_in_a_record() -> None:
     old = union(ts.ListSerializer(LONG), STRING)
     new = union(STRING, ts.ListSerializer(DOUBLE))
-    assert taken_over(old, new, [1, 2]) == [1.0, 2.0]
-    assert taken_over(old, new, "x") == "x"
+    assert migrated(old, new, [1, 2]) == [1.0, 2.0]
+    assert migrated(old, new, "x") == "x"
     rejected = compatibility_on(old, union(STRING, ts.ListSerializer(BYTES)))
     assert any(issue.path == "{member list[bytes]}[]" for issue in rejected.issues), str(rejected)
 
@@ -189,8 +189,8 @@ def test_records_are_matched_by_their_names_and_former_names() -> None:
     old = union(ts.AttrsSerializer(cat), ts.AttrsSerializer(dog))
     hound = record("Hound", name=str, __former_names__=("Dog",))
     new = union(ts.AttrsSerializer(hound), ts.AttrsSerializer(cat))
-    assert taken_over(old, new, dog("Rex")) == hound("Rex")
-    assert taken_over(old, new, cat("Tom")) == cat("Tom")
+    assert migrated(old, new, dog("Rex")) == hound("Rex")
+    assert migrated(old, new, cat("Tom")) == cat("Tom")
     stranger = union(ts.AttrsSerializer(record("Hound", name=str)), ts.AttrsSerializer(cat))
     rejected = compatibility_on(old, stranger)
     assert rejected.is_incompatible
@@ -218,7 +218,7 @@ def test_two_members_of_one_name_are_rejected_by_the_constructor() -> None:
     with pytest.raises(ValueError, match=r"named Cat.*name="):
         union(ts.AttrsSerializer(first), ts.AttrsSerializer(second))
     named = union(ts.AttrsSerializer(first), ts.AttrsSerializer(second, name="other.Cat"))
-    assert taken_over(named, union(*reversed(named.member_serializers)), second(9)) == second(9)
+    assert migrated(named, union(*reversed(named.member_serializers)), second(9)) == second(9)
 
 
 def test_a_value_of_a_subclass_belongs_to_its_nearest_base() -> None:
@@ -260,7 +260,7 @@ def test_a_field_may_become_a_union_and_optional_at_once() -> None:
     ):
         old, new = record("Holder", value=old_hint), record("Holder", value=new_hint)
         for value in values:
-            read = taken_over(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(value))
+            read = migrated(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(value))
             assert same(read.value, value)
     for old_hint, new_hint in ((int | None, int | str), (int | str | None, int | str), (int | str, int)):
         old, new = record("Holder", value=old_hint), record("Holder", value=new_hint)
@@ -279,7 +279,7 @@ def test_a_member_of_several_types_is_split_or_rejected() -> None:
 def test_none_is_a_member_only_if_named() -> None:
     serializer = union(LONG, ts.VoidSerializer())
     assert serializer.from_bytes(serializer.to_bytes(None)) is None
-    assert taken_over(serializer, union(ts.VoidSerializer(), STRING, LONG), None) is None
+    assert migrated(serializer, union(ts.VoidSerializer(), STRING, LONG), None) is None
     with pytest.raises(SerializationError):
         union(LONG, STRING).to_bytes(None)
 
@@ -322,7 +322,7 @@ def test_a_record_in_a_union_in_itself_evolves_with_it() -> None:
         return Twig
 
     old, new = program(with_note=False), program(with_note=True)
-    read = taken_over(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(old(Leaf(3))))
+    read = migrated(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(old(Leaf(3))))
     assert read == new(new(Leaf(3)))
 
 

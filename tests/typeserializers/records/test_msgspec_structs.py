@@ -62,7 +62,7 @@ def test_a_post_init_that_rejects_old_data_is_reported_by_the_migration_with_the
 
 
 @pytest.mark.parametrize(
-    ("struct", "said"),
+    ("struct", "message"),
     [
         (msgspec.Struct, "any struct could be meant by Struct"),
         (Box[int], r"A generic class is stored under its own name, whatever its parameters: write a subclass"),
@@ -70,6 +70,6 @@ def test_a_post_init_that_rejects_old_data_is_reported_by_the_migration_with_the
         (Unset, r"\.x.*: no serializer is known for UnsetType"),
     ],
 )
-def test_an_ambiguous_struct_is_rejected_with_advice(struct: Any, said: str) -> None:
-    with pytest.raises(ts.UnknownTypeError, match=said):
+def test_an_ambiguous_struct_is_rejected_with_advice(struct: Any, message: str) -> None:
+    with pytest.raises(ts.UnknownTypeError, match=message):
         ts.serializer_for(list[struct])

@@ -212,7 +212,7 @@ class Unknown(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         (Extra, "extra='allow' what is not a field would be lost: declare a field for it"),
         (Private, r"private attributes \(_cache\) would be lost: make them fields"),
@@ -226,8 +226,8 @@ class Unknown(pydantic.BaseModel):
         (Unknown, r"\.secret: no serializer is known for SecretStr"),
     ],
 )
-def test_a_model_that_would_lose_data_is_rejected_with_advice(model: Any, said: str) -> None:
-    with pytest.raises(ts.UnknownTypeError, match=said):
+def test_a_model_that_would_lose_data_is_rejected_with_advice(model: Any, message: str) -> None:
+    with pytest.raises(ts.UnknownTypeError, match=message):
         ts.serializer_for(list[model])
-    with pytest.raises(ts.UnknownTypeError, match=said):
+    with pytest.raises(ts.UnknownTypeError, match=message):
         ts.AttrsSerializer(model)

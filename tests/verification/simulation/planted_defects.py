@@ -305,13 +305,13 @@ DEFECTS: Final[tuple[Defect, ...]] = (
 
 def main() -> None:
     """Print the table."""
-    print("| defect | schedules until found | what the schedule said |\n| --- | ---: | --- |")  # noqa: T201
+    print("| defect | schedules until found | first error of the schedule |\n| --- | ---: | --- |")  # noqa: T201
     wanted = " ".join(sys.argv[1:])
     for defect in (one for one in DEFECTS if wanted in one.name):
         found = schedules_until_found(defect)
-        said = "" if found is None else re.split("[:;]", found[1])[0]
-        said = said.replace("AssertionError", "an assertion of the product fails")
-        reported = "not found" if found is None else f"{found[0]} | {said}"
+        error = "" if found is None else re.split("[:;]", found[1])[0]
+        error = error.replace("AssertionError", "an assertion of the product fails")
+        reported = "not found" if found is None else f"{found[0]} | {error}"
         print(f"| {defect.name} | {reported} |", flush=True)  # noqa: T201
 
 

@@ -30,7 +30,7 @@ from statebackend.streaming.windows.triggers import (
     TriggerResult,
 )
 from statebackend.streaming.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
-from tests.streaming.operators.golden_traces import SAID, said
+from tests.streaming.operators.golden_traces import ROW_TYPE, row_of
 from typeserializers.opaque import PickleSerializer
 from typeserializers.times.timers import GLOBAL_WINDOW
 
@@ -97,7 +97,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
                 state = store.get_state(descriptor)
                 state.update((state.value() or 0) + 1)
                 shown[name] = state.value()
-        yield said(shown)
+        yield row_of(shown)
 
     def clear(self, context: WindowContext[Any]) -> None:
         shown: dict[str, Any] = {"window": shown_window(context.window), "wm": context.current_watermark()}
@@ -106,7 +106,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
             shown["fires"] = state.value()
             state.clear()
         if self.clear_tag is not None:
-            context.output(self.clear_tag, said(shown))
+            context.output(self.clear_tag, row_of(shown))
 
 
 def shown_window(window: Any) -> Any:
@@ -227,16 +227,16 @@ def join_of(first: DataStream, second: DataStream, given: Mapping[str, Any], uid
     joined = first.join(second) if given["type"] == "window_join" else first.co_group(second)
     pair = joined.where("key").equal_to("key").window(ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
     function = pair_of if given["type"] == "window_join" else group_of
-    return pair.allowed_lateness(given.get("allowedLateness", 0)).apply(function, uid=uid, schema=SAID)
+    return pair.allowed_lateness(given.get("allowedLateness", 0)).apply(function, uid=uid, schema=ROW_TYPE)
 
 
 def pair_of(left: Any, right: Any) -> Any:
-    return said({"key": left.key, "left": left["values"][0], "right": right["values"][0]})
+    return row_of({"key": left.key, "left": left["values"][0], "right": right["values"][0]})
 
 
 def group_of(lefts: list[Any], rights: list[Any]) -> Any:
     sides = {"left": [one["values"][0] for one in lefts], "right": [one["values"][0] for one in rights]}
-    return [said(sides)]
+    return [row_of(sides)]
 
 
 def windows_of(keyed: KeyedStream, given: Mapping[str, Any], uid: str) -> ProcessedStream:
@@ -252,11 +252,11 @@ def windows_of(keyed: KeyedStream, given: Mapping[str, Any], uid: str) -> Proces
         stream = stream.side_output_late_data(OutputTag(given["lateTag"], ELEMENT))
     function = given["function"]
     kind, _, second = function["type"].partition("_")
-    clear = OutputTag[Any](function["clearSide"], SAID) if "clearSide" in function else None
+    clear = OutputTag[Any](function["clearSide"], ROW_TYPE) if "clearSide" in function else None
     show = ShowWindow(function.get("windowState", False), clear)
     if kind == "process":
-        return stream.process(show, uid=uid, schema=SAID)
+        return stream.process(show, uid=uid, schema=ROW_TYPE)
     after = show if second else None
     if kind == "reduce":
-        return stream.reduce(concatenated, after, uid=uid, schema=SAID if second else ELEMENT)
-    return stream.aggregate(Concatenate(), after, uid=uid, schema=SAID if second else AGGREGATED)
+        return stream.reduce(concatenated, after, uid=uid, schema=ROW_TYPE if second else ELEMENT)
+    return stream.aggregate(Concatenate(), after, uid=uid, schema=ROW_TYPE if second else AGGREGATED)
