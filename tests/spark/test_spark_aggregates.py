@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chain_runner import run_chain
+from chain_runner import run_chain, write_batches
 from effort import extended_after
 
 from statebackend import (
@@ -28,6 +28,7 @@ from statebackend import (
     sum_,
     top_k,
 )
+from statebackend.spark.tasks.program_pickles import unpickled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,6 +153,22 @@ def test_windows_equal_those_of_spark(spark: SparkSession, tmp_path: Path) -> No
     for sink, names in zip(sinks, (OURS, EXACT), strict=True):
         rows = expected.select("card", "window", *names).collect()
         assert by_key(sink.rows, 2) == by_key(rows, 2)
+
+
+@pytest.mark.parametrize("is_windowed", [False, True])
+def test_workers_know_the_key_columns_of_aggregates(spark: SparkSession, tmp_path: Path, is_windowed: bool) -> None:
+    """Without their names, a worker makes Python objects of each result instead of columns."""
+    from statebackend.spark import MemorySink, SparkStreamEnvironment
+
+    environment = SparkStreamEnvironment(spark, job_dir=tmp_path / "job")
+    write_batches(tmp_path, BATCHES[:1])
+    rows = spark.readStream.schema(SCHEMA).json(str(tmp_path / "source"))
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+    keyed = environment.from_dataframe(rows).assign_timestamps_and_watermarks(strategy).key_by("card", "place.city")
+    grouped: Any = keyed.window(TumblingEventTimeWindows.of("1 hour")) if is_windowed else keyed
+    grouped.aggregate(uid="totals", n=count()).sink_to(MemorySink())
+    operator = environment._prepare().operators["totals"]
+    assert unpickled(operator.function_pickle).key_names == ("card", "city")
 
 
 def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:

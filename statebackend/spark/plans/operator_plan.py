@@ -510,7 +510,7 @@ def prepare_operator(
     types_of_inputs = {index: one.key_types for index, one in enumerate(inputs) if one.key_types is not None}
     check_keys_agree(uid, types_of_inputs)
     types = types_of_inputs[min(types_of_inputs)] if types_of_inputs else ()
-    function = with_initial_rows(node.function, types, max_parallelism, uid)
+    function = with_initial_rows(resolved.function, types, max_parallelism, uid)
     try:
         function_pickle = pickled(function)
     except Exception as error:

@@ -139,7 +139,8 @@ class WindowOperator(Operator):
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._bulk = self._state if is_bulk and isinstance(self._state, ColumnAggregatedWindows) else None
         self._context = context
-        self._key_form = _key_form(context.keyed.key_serializer) if definition.key_names else None
+        has_columns = self._bulk is not None and bool(definition.key_names)
+        self._key_form = _key_form(context.keyed.key_serializer) if has_columns else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
         self._changed = self._changed_windows(context)
