@@ -100,6 +100,8 @@ _UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
 """The errors of values that Python cannot represent, such as a text that is not UTF-8."""
 
 _STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _LOG_VERSIONS: Final = ("v1", "v2")
 _JOIN: Final = "symmetricHashJoin"
 _SIDES: Final = ("left", "right")
@@ -129,14 +131,14 @@ class SparkOperator:
         states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` for a join,
             and ``default`` for all other operators.
         time_mode: The time mode of a ``transformWithState``, None for other operators.
-        partitions: The number of its partitions, 0 in checkpoints of Spark 3.5, which do not record it.
+        partitions: The number of its partitions. State without key columns is in one of them.
     """
 
     id: int
     name: str
     states: tuple[str, ...]
+    partitions: int
     time_mode: TimeMode | None = None
-    partitions: int = 0
 
     @property
     def is_processor(self) -> bool:
@@ -469,23 +471,36 @@ class SparkCheckpoint:
             if variables is None:
                 name = rows[0].operatorName
                 states = _SIDES if name == _JOIN else tuple(row.stateStoreName for row in rows)
-                yield SparkOperator(number, name, states, partitions=partitions)
+                yield SparkOperator(number, name, states, partitions)
                 continue
             names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
-            yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]], partitions)
+            yield SparkOperator(number, rows[0].operatorName, names, partitions, _TIME_MODES[properties["timeMode"]])
 
     def _operator_of_old_spark(self, number: int) -> SparkOperator:
         """Return an operator of Spark 3.5, which writes the schema of its state, but no metadata of the operator."""
         stores = self._files.list_directories(f"state/{number}/0")
+        partitions = self._partitions_of_query()
         if any(name.startswith(f"{side}-key") for name in stores for side in _SIDES):
-            return SparkOperator(number, _JOIN, _SIDES)
+            return SparkOperator(number, _JOIN, _SIDES, partitions)
         schema = f"state/{number}/0/_metadata/schema"
         if not self._files.exists(schema):
             raise ForeignFormatError(
                 f"{self._files.location(f'state/{number}')} has neither metadata of its operator nor a schema of its "
                 f"state. Restore it from a backup"
             )
-        return SparkOperator(number, "unknown", ("default",))
+        return SparkOperator(number, "unknown", ("default",), partitions)
+
+    def _partitions_of_query(self) -> int:
+        """Return the number of partitions that Spark keeps for all batches of a query."""
+        name = f"offsets/{self.batch_id}"
+        partitions = self._json(name, 1, "conf")
+        found = partitions.get(_PARTITIONS) if isinstance(partitions, dict) else None
+        if not isinstance(found, str) or not _NUMBER.fullmatch(found):
+            raise ForeignFormatError(
+                f"{self._files.location(name)} is damaged: its conf has no number {_PARTITIONS!r}. Restore it from a "
+                f"backup"
+            )
+        return int(found)
 
     def _load(self, operator: SparkOperator, **options: Any) -> DataFrame:
         reader = self.spark.read.format("statestore").option("batchId", self.batch_id)
@@ -500,10 +515,11 @@ class SparkCheckpoint:
             raise self._unreadable(f"{where} ({operator.name})", error) from error
         # Spark reads the partitions that there are. State without key columns is in one partition.
         count = operator.partitions if _columns(frame.schema, "key") else 1
-        missing = set(range(count)).difference(numbered_directories(self._files, f"state/{operator.id}"))
-        if missing:
+        present = set(numbered_directories(self._files, f"state/{operator.id}"))
+        missing = next((number for number in range(count) if number not in present), None)
+        if missing is not None:
             raise ForeignFormatError(
-                f"{self._files.location(f'state/{operator.id}/{min(missing)}')} is missing: operator {operator.id} "
+                f"{self._files.location(f'state/{operator.id}/{missing}')} is missing: operator {operator.id} "
                 f"({operator.name}) has {count} partitions. Restore the directory from a backup"
             )
         return frame

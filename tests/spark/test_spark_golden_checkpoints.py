@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +162,35 @@ def test_a_value_that_python_cannot_represent_is_an_error(spark: SparkSession, c
     checkpoint = SparkCheckpoint(spark, checkpoints / "unique-hdfs")
     with pytest.raises(ForeignFormatError, match=r"Spark cannot read its state at batch \d+: .*utf-8"):
         list(checkpoint.rows(spark.sql("SELECT CAST(X'FF' AS STRING) AS text")))
+
+
+def _lose_partition(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "state" / "0" / "1")
+
+
+def _lose_number_of_partitions(checkpoint: Path) -> None:
+    offsets = checkpoint / "offsets" / "2"
+    offsets.write_text(offsets.read_text().replace("spark.sql.shuffle.partitions", "spark.sql.shuffle.partition"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_lose_partition, r"state/0/1 is missing: operator 0 \(unknown\) has 2 partitions"),
+        (_lose_number_of_partitions, r"offsets/2 is damaged: its conf has no number 'spark\.sql\.shuffle\.partitions'"),
+    ],
+)
+def test_a_missing_last_partition_of_spark_3_is_an_error(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    with tarfile.open(GOLDEN / "3.5.tar.gz") as archive:
+        members = [one for one in archive.getmembers() if one.name.split("/")[0] == "windows-hdfs"]
+        archive.extractall(tmp_path, members, filter="data")
+    damage(tmp_path / "windows-hdfs")
+    with pytest.raises(ForeignFormatError, match=message):
+        SparkCheckpoint(spark, tmp_path / "windows-hdfs").table()
 
 
 @pytest.fixture(scope="module")
