@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.pandas import types as spark_arrow_types
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType, TimestampType
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import (
@@ -131,7 +131,7 @@ class SparkOperator:
         states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` for a join,
             and ``default`` for all other operators.
         time_mode: The time mode of a ``transformWithState``, None for other operators.
-        partitions: The number of its partitions. State without key columns is in one of them.
+        partitions: The number of its partitions. State without keys is in one of them.
     """
 
     id: int
@@ -513,8 +513,9 @@ class SparkCheckpoint:
         except (PySparkException, Py4JError) as error:
             where = self._files.location(f"state/{operator.id}")
             raise self._unreadable(f"{where} ({operator.name})", error) from error
-        # Spark reads the partitions that there are. State without key columns is in one partition.
-        count = operator.partitions if _columns(frame.schema, "key") else 1
+        # Spark reads the partitions that there are. State without keys is in one partition: the key of a limit is null.
+        key_type: Any = frame.schema["key"].dataType
+        count = operator.partitions if any(not isinstance(one.dataType, NullType) for one in key_type) else 1
         present = set(numbered_directories(self._files, f"state/{operator.id}"))
         missing = next((number for number in range(count) if number not in present), None)
         if missing is not None:

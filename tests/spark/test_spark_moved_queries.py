@@ -413,6 +413,17 @@ def test_an_operator_without_metadata_is_not_lost(
     assert list(SparkCheckpoint(spark, damaged).entries(lambda row: True)) == [("a", True)]
 
 
+def test_the_state_of_a_limit_is_in_one_partition(spark: SparkSession, tmp_path: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path)
+    query.add([("a", 1_000), ("b", 2_000)])
+    query.run(query.stream().limit(5))
+    checkpoint = SparkCheckpoint(spark, query.checkpoint)
+    assert checkpoint.operator().partitions > 1
+    assert [row.value.value for row in checkpoint.rows(checkpoint.table())] == [2]
+
+
 def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
