@@ -456,7 +456,7 @@ def _left_to_converters(
     matches: Sequence[FieldMatch[RecordField]],
     steps: Sequence[tuple[int, RecordConverter]],
 ) -> list[CompatibilityIssue]:
-    """Leaves rejected fields to the converters; a removed field is lost unless a converter reads it."""
+    """Leaves rejected and added fields to the converters; a removed field is lost unless a converter reads it."""
     read = {name for _, step in steps if isinstance(step, ReadingConverter) for name in step.fields}
     names = {f".{part.name}": part.name for part in old.fields}
     names |= {
@@ -474,6 +474,8 @@ def _left_to_converters(
             left_to = ", except to the converter that reads them" if is_lost else ": left to the converters"
             reason = f"{issue.reason}{left_to}"
             issue = evolve(issue, compatibility=FieldCompatibility.MIGRATE, reason=reason, fix="")
+        elif issue.rule == "field-added" and len(list(split_path(issue.path))) == 1:
+            issue = evolve(issue, reason=f"{issue.reason}, unless a converter returns it")
         left.append(issue)
     return left
 

@@ -103,6 +103,23 @@ def test_a_version_without_a_converter_is_left_to_the_rules() -> None:
     assert rules(compatibility)[".minutes"] == "field-added-without-default"
 
 
+def test_the_report_says_that_a_converter_may_return_an_added_field() -> None:
+    old, new = second(), third(converters={2: lambda values: {**split_route(values), "flights": 7}})
+    reasons = {issue.path: issue.reason for issue in compatibility_of(old, new).issues}
+    assert reasons[".flights"] == "default 1, unless a converter returns it"
+    assert migrated(old, new, old.record_class(1.5, "x-y", "z")).flights == 7
+
+
+def test_the_report_does_not_say_so_of_a_field_of_a_nested_record() -> None:
+    def outer(version: int, **fields: Any) -> ts.AttrsSerializer[Any]:
+        inner = attrs.make_class("Inner", {name: attrs.field(type=int, **how) for name, how in fields.items()})
+        record = attrs.make_class("Outer", {"inner": attrs.field(type=inner)})
+        return ts.AttrsSerializer(record, schema_version=version, converters={1: dict} if version > 1 else {})
+
+    issues = compatibility_of(outer(1, a={}), outer(2, a={}, b={"default": 0})).issues
+    assert {issue.path: issue.reason for issue in issues}[".inner.b"] == "default 0"
+
+
 def test_the_class_may_declare_version_and_converters_itself() -> None:
     class Delay(NamedTuple):
         minutes: float
