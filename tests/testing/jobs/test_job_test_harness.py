@@ -31,6 +31,8 @@ from statebackend import (
     ValueStateDescriptor,
     WatermarkStrategy,
     WindowContext,
+    count,
+    sum_,
 )
 from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -394,6 +396,23 @@ def test_invalid_calls_are_rejected_and_change_nothing() -> None:
         with pytest.raises(IllegalTransitionError, match="has ended"):
             source.send(("a", 1))
         assert harness.taken() == [EmittedWatermark("out", MAX_TIMESTAMP), EmittedWatermark("side", MAX_TIMESTAMP)]
+
+
+def test_aggregates_without_windows_emit_at_a_snapshot_and_at_the_end(tmp_path: Path) -> None:
+    def build(job: HarnessJob) -> None:
+        rows = job.source("in", RECORD).key_by("k")
+        job.output("out", rows.aggregate(n=count(), total=sum_("v"), uid="totals"))
+
+    with JobTestHarness(build) as harness:
+        source = harness.source("in")
+        source.send_all([("a", 1), ("a", 2)])
+        harness.advance_processing_time(1_000)
+        assert harness.taken() == []
+        harness.snapshot(tmp_path / "snapshot")
+        assert [tuple(row) for row in harness.taken_records("out")] == [("a", 2, 3)]
+        source.send(("a", 4))
+        source.end()
+        assert [tuple(row) for row in harness.taken_records("out")] == [("a", 3, 7)]
 
 
 def test_times_may_be_datetimes() -> None:
