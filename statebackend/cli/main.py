@@ -70,23 +70,31 @@ def main(arguments: Sequence[str] | None = None, *, app: typer.Typer | None = No
     except _UsageError as error:
         print(f"error: {_usage_message(error)}; see {_command_of(error)} --help", file=sys.stderr)
         return MISUSED
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt) as error:
+        # `typer` takes any EOFError for the end of its input, also one about truncated state.
+        if isinstance(error.__cause__, EOFError):
+            return _failed(error.__cause__)
         status = INTERRUPTED
     except MemoryError:
         print(f"error: {_OUT_OF_MEMORY}", file=sys.stderr)
         return NOT_READABLE
     except Exception as error:
-        from statebackend.cli.printing import indented_lines
-        from statebackend.streaming.errors import expected_message
-
-        message = expected_message(error)
-        if message is None:
-            raise
-        print(f"error: {indented_lines(message)}", file=sys.stderr)
-        return NOT_READABLE
+        return _failed(error)
     if status == INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """Print an error that a user can expect, and return the status. Raises any other error."""
+    from statebackend.cli.printing import indented_lines
+    from statebackend.streaming.errors import expected_message
+
+    message = expected_message(error)
+    if message is None:
+        raise error
+    print(f"error: {indented_lines(message)}", file=sys.stderr)
+    return NOT_READABLE
 
 
 def _application(given: Sequence[str]) -> typer.Typer:

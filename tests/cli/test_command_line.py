@@ -17,6 +17,7 @@ import pytest
 import typer
 from inspected_job import NOW_MS, SALES, run_job
 
+from snapshots.errors import EndOfDataError
 from statebackend import Savepoint, StateEntry, ValueStateDescriptor
 from statebackend.cli import terminal as spooled_answers_module
 from statebackend.cli.main import main
@@ -397,6 +398,17 @@ def test_a_failed_write_is_reported_and_is_no_success(tmp_path: Path, flush: boo
 def test_output_to_a_closed_stream_is_accepted() -> None:
     with lenient_stream(None) as stream:
         printer_for(stream).line("nobody reads this")
+
+
+def test_truncated_state_is_not_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def read() -> None:
+        raise EndOfDataError("the data is truncated")
+
+    assert main([], app=app) == NOT_READABLE
+    assert capsys.readouterr().err.strip() == "error: the data is truncated"
 
 
 def test_a_command_without_enough_memory_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

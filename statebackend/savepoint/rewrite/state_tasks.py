@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import define, evolve, field, frozen
 
+from snapshots.errors import EndOfDataError, MalformedDataError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.savepoint.entry_schema import EntrySchema
@@ -107,14 +108,20 @@ class StoredState:
 
     def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
         """Yield the transformed rows. Raises errors of reading, steps and serializers."""
-        for batch in self._narrow_rows(schema):
-            entries = EntryBatch(self.schema, batch, {})
-            for place, step in enumerate(self.steps):
-                before, entries = len(entries), step.apply(entries)
-                if step.change_number is not None and place >= self.uncounted_steps:
-                    self.left_out[step.change_number] += before - len(entries)
-            if len(entries):
-                yield entries.written(schema, placement)
+        try:
+            for batch in self._narrow_rows(schema):
+                entries = EntryBatch(self.schema, batch, {})
+                for place, step in enumerate(self.steps):
+                    before, entries = len(entries), step.apply(entries)
+                    if step.change_number is not None and place >= self.uncounted_steps:
+                        self.left_out[step.change_number] += before - len(entries)
+                if len(entries):
+                    yield entries.written(schema, placement)
+        except (EndOfDataError, MalformedDataError) as error:
+            files = ", ".join(self.file_system.location(file.path) for file in self.handle.files)
+            raise StateRestoreError(
+                f"state {self.state_name!r}: an entry cannot be read from {files}: {error}"
+            ) from error
 
     def _narrow_rows(self, schema: EntrySchema) -> Iterator[pa.RecordBatch]:
         rows = (batch.select(list(self.schema.row_columns)) for batch in self._batches())

@@ -159,6 +159,20 @@ def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
     assert [file.name for file in target.iterdir()] == ["file"]
 
 
+def test_a_key_that_ends_before_its_value_is_an_error_with_state_and_file(
+    plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, target = tmp_path / "damaged", tmp_path / "imported"
+    shutil.copytree(GOLDEN / "hashmap-canonical" / "savepoint", damaged)
+    file = damaged / "b92923ea-83b4-4cf0-a1dc-8f7d62b51988"
+    data = bytearray(file.read_bytes())
+    data[18638] ^= 0xFF
+    file.write_bytes(data)
+    assert main(["import", str(damaged), str(target), "--plan", plan]) == 3
+    assert f"error: state 'list': an entry cannot be read from {file}: a number of" in capsys.readouterr().err
+    assert not target.exists() or not list(target.iterdir())
+
+
 def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) -> None:
     killing, target = tmp_path / "killing.py", tmp_path / "imported"
     # Other operators are complete when this function kills the process.
