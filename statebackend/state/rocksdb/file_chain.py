@@ -8,6 +8,16 @@ its files replace everything up to that number. So a snapshot refers only to fil
 and a failed or cancelled one changes nothing. Snapshots may complete in any order. The files of the latest one count,
 because those of an earlier one may be deleted with it.
 
+A snapshot that writes a base reads no pending file. So the changes that its barrier writes out go only into the
+database, and are *skipped* in the chain. After that the chain does not contain the whole state, and ``needs_base`` is
+set until a base that contains the skipped changes is complete:
+
+* Only changes between `begin_base` and the next `freeze` are skipped. The scan of that snapshot's base shows them.
+* If the snapshot fails, ``needs_base`` stays, and the next snapshot writes a base.
+* A snapshot that completes clears ``needs_base`` only if nothing was skipped after it was frozen. An older one that
+  completes after a newer one changes nothing.
+* A restore never uses a chain of before. It starts from the files of a completed snapshot, which are the whole state.
+
 Only the backend's thread uses a chain. A pending file stays on disk while a snapshot that froze it is running.
 
 The digest of a subtask's content identifies the result of an epoch. Each row has a 64-bit hash. The digest is the sum
@@ -95,6 +105,7 @@ class FileChain:
     """The files of one state, in the store and pending. Used by the thread of the backend only.
 
     ``needs_base`` means that the files do not contain the whole state, so the next snapshot must write all of it.
+    ``skips_changes`` means that the changes until the next `freeze` must not be appended.
     ``is_exact`` means that they hold every row of the database; a base may leave out expired rows.
     """
 
@@ -102,8 +113,10 @@ class FileChain:
     pending: list[PendingFile] = field(factory=list)
     needs_base: bool = False
     is_exact: bool = True
+    skips_changes: bool = False
     _last_number: int = 0
     _latest_order: int = -1
+    _skipped_order: int = -1
 
     def append(self, path: str) -> None:
         """Add a local file of changes; the chain then owns it."""
@@ -127,8 +140,14 @@ class FileChain:
         for file in merged:
             os.unlink(file.path)
 
+    def begin_base(self) -> None:
+        """Skip the changes until the next `freeze`, because that snapshot writes a base."""
+        self.needs_base = self.skips_changes = True
+
     def freeze(self, order: int) -> FrozenChain:
         """Freeze the current files for a snapshot; ``order`` grows from snapshot to snapshot."""
+        if self.skips_changes:
+            self.skips_changes, self._skipped_order = False, order
         for file in self.pending:
             file.frozen_by += 1
         files = tuple(self.stored), tuple(self.pending)
@@ -145,7 +164,8 @@ class FileChain:
         """Set the files of a completed snapshot; ``stored`` have the content of the frozen files."""
         if frozen.order > self._latest_order:
             self._latest_order = frozen.order
-            self.stored, self.needs_base, self.is_exact = list(stored), False, is_exact
+            self.stored, self.is_exact = list(stored), is_exact
+            self.needs_base = self.skips_changes or self._skipped_order > frozen.order
             # The removed files are frozen; they are deleted when they are thawed.
             self.pending = [file for file in self.pending if file.number > frozen.through]
         self.thaw(frozen)

@@ -275,22 +275,28 @@ class LocalDatabase:
         return written.entry_count
 
     def ingest_changes(self, table: RocksDBTable, keys: list[bytes], values: list[bytes | None]) -> None:
-        """Add changes, at least one and in key order, to the state and to the next snapshot."""
-        increment = self._written(keys, values, marks_of(keys, values))
+        """Add changes, at least one and in key order, to the state and to the next snapshot.
+
+        If the next snapshot writes a base, no file is kept for it.
+        """
+        files, increment = table.files, None
+        if not files.skips_changes:
+            increment = self._written(keys, values, marks_of(keys, values))
         self._changed_rows += len(keys)
         if self._read_only is not None and self._read_only.keep(table.name, keys, values):
             self.version += 1
-            table.files.append(increment.path)
-        elif None not in values:
+        elif increment is not None and None not in values:
             self._change()
-            self._ingest_file(table.ingest, table.files, increment)
+            self._ingest_file(table.ingest, files, increment)
+            increment = None
         else:
             # Marks are only for the increment. In the database they would never be overwritten or deleted.
             changes = self._written(keys, values, ())
             self._change()
             table.ingest(changes.path)
-            table.files.append(increment.path)
-        self._merge_pending(table.files)
+        if increment is not None:
+            files.append(increment.path)
+        self._merge_pending(files)
 
     def _written(self, keys: list[bytes], values: list[bytes | None], marks: Sequence[bytes]) -> SstWriter:
         writer = SstWriter(self.directory.new_file(".sst"))

@@ -2,7 +2,8 @@
 
 Nothing is written through the memtable. At the barrier the write-back cache is sorted into one file per changed state.
 That file is ingested into the local database *and* uploaded as the increment of the checkpoint. Its cost depends on the
-number of changed keys, not on the size of the state.
+number of changed keys, not on the size of the state. A state that is written whole needs no increment
+(`statebackend.state.rocksdb.file_chain`).
 
 A migration rewrites all entries of a state, in key order, into one new file and a new column family, and drops the old
 one last. If it is interrupted, the local database has no version, and the next attempt starts from the untouched
@@ -333,7 +334,10 @@ class RocksDBStateStore(StateStore):
     def freeze(self, checkpoint_id: int, state_id: str) -> RocksDBSnapshotTask:
         self.check_open()
         self._settle()
+        max_ratio = max_increment_ratio(self.key_groups)
         for table in self.tables.values():
+            if table.files.needs_base or StateFiles(table.files.stored).increments_exceed(max_ratio):
+                table.files.begin_base()
             table.write_out()
         self._order += 1
         stem = f"{checkpoint_id:012d}-{state_id}"
@@ -375,8 +379,7 @@ class RocksDBStateStore(StateStore):
     def _frozen(self, table: RocksDBTable) -> FrozenRocksDBTable:
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
-        needs_new_base = files.is_mostly_deleted or files.increments_exceed(max_increment_ratio(self.key_groups))
-        whole = table.scan() if files.needs_base or needs_new_base else None
+        whole = table.scan() if files.needs_base or files.is_mostly_deleted else None
         return FrozenRocksDBTable(
             table.schema.meta_now(), frozen, whole, table.schema.snapshot_filter(), table.files.is_exact
         )

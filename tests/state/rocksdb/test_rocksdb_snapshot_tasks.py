@@ -13,6 +13,7 @@ from statebackend.state.errors import StateBackendError
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBError, SstWriter
 from statebackend.state.rocksdb.file_chain import FileChain
+from statebackend.state.rocksdb.local_database import LocalDatabase
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_files import MERGED_AT_ONCE
 from statebackend.state.ttl_config import StateTtlConfig, TtlStateVisibility
@@ -165,6 +166,53 @@ def test_a_base_is_written_again_if_the_running_one_is_cancelled(harness):
     lower = [key for key in KEYS if key % 10 < 5]
     again = harness.open(ROCKSDB, snapshot.handle, subtask=0, parallelism=2)
     assert contents(harness, again) == filled(lower, 0)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_changes_of_a_base_that_failed_are_in_the_next_one(harness, in_flight, monkeypatch):
+    monkeypatch.setattr("statebackend.state.state_files.MIN_MERGE_BYTES", 0)
+    backend = harness.open(ROCKSDB)
+    increment = LocalDatabase._written
+    marked = []
+
+    def noted(self, keys, values, marks):
+        marked.append(len(marks))
+        return increment(self, keys, values, marks)
+
+    monkeypatch.setattr(LocalDatabase, "_written", noted)
+    fill(harness, backend, KEYS, 0)
+    snapshots = [harness.snapshot(backend)]
+    while not snapshots[1:] or paths_of(snapshots[-2]) & paths_of(snapshots[-1]):
+        fill(harness, backend, KEYS, len(snapshots))
+        snapshots.append(harness.snapshot(backend))
+    epoch = len(snapshots)
+    while True:
+        fill(harness, backend, KEYS, epoch)
+        older = prepare(harness, backend)
+        epoch += 1
+        if all(table.whole is not None for table in older.frozen_state.tables):
+            break
+        run_in_thread(older)
+    marked.clear()
+    for key in (0, 1):
+        harness.at(backend, key)
+        for descriptor in (VALUE, LIST, MAP):
+            backend.get_state(descriptor).clear()
+    failed = prepare(harness, backend)
+    # The deletions are in the database, and no increment repeats them.
+    assert marked
+    assert not any(marked)
+    if in_flight:
+        run_in_thread(older)
+    else:
+        assert older.cancel()
+    assert failed.cancel()
+    last = harness.snapshot(backend)
+    assert restored(harness, last) == filled([key for key in KEYS if key > 1], *range(epoch))
+    # Increments continue after it.
+    fill(harness, backend, KEYS[5:6], epoch)
+    following = harness.snapshot(backend)
+    assert paths_of(last) < paths_of(following)
 
 
 def test_a_migration_does_not_affect_a_running_snapshot(harness):
