@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from snapshots.errors import printable
 from statebackend.streaming.metrics import METRICS, Metric, MetricType, values_of
 from statebackend.streaming.observing.job_events import JobListener, JobStarted, JobTerminated, ObservedJob
 
@@ -90,5 +91,5 @@ def _family(metric: Metric) -> Any:
 
 
 def _label(name: str) -> str:
-    # A lone surrogate cannot be encoded as UTF-8.
-    return name[:LABEL_CHARACTERS].encode("utf-8", "backslashreplace").decode("utf-8")
+    # Control and bidirectional characters would reach terminals and dashboards, and a lone surrogate is no UTF-8.
+    return printable(name[:LABEL_CHARACTERS])[:LABEL_CHARACTERS]

@@ -30,6 +30,9 @@ def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
+SHOWN_HOSTILE = HOSTILE.replace("\n", "\\n")
+
+
 def samples(text: str) -> dict[tuple[str, ...], float]:
     """By name and label values, without the id of the job."""
     found = {}
@@ -109,12 +112,12 @@ def test_two_jobs_of_a_process_are_distinct_and_leave_when_they_end(
     _, [one, other] = two_jobs
     reported = scraped(registry)
     assert reported["statebackend_job_epochs_total", "one"] == 1
-    assert reported["statebackend_job_epochs_total", HOSTILE] == 2
-    assert reported["statebackend_operator_records_skew_ratio", HOSTILE, HOSTILE] == 1.0
+    assert reported["statebackend_job_epochs_total", SHOWN_HOSTILE] == 2
+    assert reported["statebackend_operator_records_skew_ratio", SHOWN_HOSTILE, SHOWN_HOSTILE] == 1.0
     one.terminated(None)
     reported = scraped(registry)
     assert ("statebackend_job_epochs_total", "one") not in reported
-    assert reported["statebackend_job_epochs_total", HOSTILE] == 2
+    assert reported["statebackend_job_epochs_total", SHOWN_HOSTILE] == 2
     other.terminated(ValueError("failed"))
     assert scraped(registry) == {}
     assert list(registry.collect()) == []
@@ -150,6 +153,20 @@ def test_an_unencodable_name_is_escaped_and_a_long_one_is_shortened(registry: Co
     [(_, name)] = [labels for labels in scraped(registry) if labels[0] == "statebackend_job_epochs_total"]
     assert name.startswith("\\ud800xxx")
     assert len(name) < 220
+
+
+def test_control_and_bidirectional_characters_of_names_are_escaped_in_labels(registry: CollectorRegistry) -> None:
+    name = "a\x1b[2J\u202eb\r\n\x9b\u2028"
+    escaped = r"a\x1b[2J\u202eb\r\n\x9b\u2028"
+    run = attrs.evolve(RUN, job_name=name)
+    recorder = JobRecorder(run, LiveMetrics, JobListeners((PrometheusMetrics(registry),)), keeps_subtasks_open=True)
+    recorder.started()
+    recorder.epoch_completed(0, [acknowledged(0, 0, uid=name)], CheckpointCost(duration_s=1.0))
+    text = generate_latest(registry).decode()
+    assert all(line.isprintable() for line in text.split("\n"))
+    reported = samples(text)
+    assert reported["statebackend_job_epochs_total", escaped] == 1
+    assert ("statebackend_operator_records_skew_ratio", escaped, escaped) in reported
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
