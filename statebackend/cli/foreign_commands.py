@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -155,11 +155,7 @@ class _Import:
         comparison = _comparison(job, self.restored)
         if not comparison.outcome.is_accepted(self.allow_loss):
             return comparison
-        for uid in comparison.dropped_operators:
-            self.plan.remove_operator(uid)
-        for uid, report in comparison.reports.items():
-            for name in dict.fromkeys((*report.unregistered, *report.unregistered_operator_state)):
-                self.plan.remove_state(uid, name)
+        _leave_out(self.plan, comparison)
         if _has_schemas_of_job(comparison):
             self.plan.change_max_parallelism(job.max_parallelism)
             return self.write(new)
@@ -173,6 +169,17 @@ class _Import:
         comparison = _comparison(job, imported)
         if not comparison.outcome.is_accepted(self.allow_loss):
             return comparison
+        removals = _leave_out(Plan(), comparison)
+        if removals.changes:
+            # A migration keeps all other state.
+            kept = f"{self.scratch_directory}/kept"
+            writer = SavepointWriter.copy_of_restored(imported, kept, scratch_directory=self.scratch_directory)
+            imported = find_state(writer.write(removals, self.progress).uri)
+            written = evolve(
+                written,
+                rows=_rows_without(written.rows, comparison),
+                operator_state_rows=_rows_without(written.operator_state_rows, comparison),
+            )
         writer = SavepointWriter.copy_of_restored(imported, new, scratch_directory=self.scratch_directory)
         migrated = writer.write(migration_plan(job, imported), self.progress)
         return evolve(written, uri=migrated.uri, files=migrated.files, size_bytes=migrated.size_bytes)
@@ -181,6 +188,30 @@ class _Import:
 def _comparison(job: DescribedJob, restored: RestoredState) -> Comparison:
     # The keys get the key groups of the job.
     return CompatibilityChecker(evolve(job, max_parallelism=restored.max_parallelism), restored).compare()
+
+
+def _leave_out(plan: Plan, comparison: Comparison) -> Plan:
+    """Remove the state that the job does not have."""
+    for uid in comparison.dropped_operators:
+        plan.remove_operator(uid)
+    for uid, report in comparison.reports.items():
+        for name in dict.fromkeys((*report.unregistered, *report.unregistered_operator_state)):
+            plan.remove_state(uid, name)
+    return plan
+
+
+def _rows_without(rows: Mapping[str, Mapping[str, int]], comparison: Comparison) -> Mapping[str, Mapping[str, int]]:
+    """Return the numbers of rows of the state that the job has."""
+    reports = comparison.reports
+    return {
+        uid: {
+            name: count
+            for name, count in of_state.items()
+            if uid not in reports or name not in (*reports[uid].unregistered, *reports[uid].unregistered_operator_state)
+        }
+        for uid, of_state in rows.items()
+        if uid not in comparison.dropped_operators
+    }
 
 
 def _has_schemas_of_job(comparison: Comparison) -> bool:

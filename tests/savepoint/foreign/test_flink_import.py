@@ -159,6 +159,24 @@ def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
     assert [file.name for file in target.iterdir()] == ["file"]
 
 
+def test_an_import_with_a_plan_leaves_out_what_the_job_does_not_have(
+    plan: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in JOB.splitlines() if "self.list =" not in line]
+    (tmp_path / "smaller_job.py").write_text("\n".join(lines).replace("list(self.list.get())", "[]"))
+    monkeypatch.chdir(tmp_path)
+    source, target = str(GOLDEN / "hashmap-canonical" / "savepoint"), tmp_path / "imported"
+    options = ["--plan", plan, "--job", "smaller_job:build", "--allow-loss", "--json"]
+    assert main(["import", source, str(target), *options]) == 0
+    [(uid, operator)] = json.loads(capsys.readouterr().out)["operators"].items()
+    assert uid == "golden-longkey"
+    assert {"lk-count", "lk-map"} <= set(operator["rows"])
+    assert "lk-list" not in operator["rows"]
+    assert {name for _, name in Savepoint.open(target).states} <= set(operator["rows"])
+    # A start rejects state that the job does not have.
+    sys.modules["smaller_job"].build().execute(from_savepoint=target)
+
+
 def test_a_key_that_ends_before_its_value_is_an_error_with_state_and_file(
     plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
