@@ -255,7 +255,7 @@ def _roll_back_on_spark(
         "status": "planned" if dry_run else "recorded",
         "checkpoint_id": target.checkpoint_id,
         "abandoned": list(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
-        "processed_again": f"the records after {after}, up to {before}",
+        "processed_again": f"the records after {after}, up to {before}" if after != before else "no records",
         "set_aside": [],
         "next": f"start the job with execute(roll_back_to={target.checkpoint_id}), which lets its sinks revert what "
         f"they have published, and sets the later epochs aside",
