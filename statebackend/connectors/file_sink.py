@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import functools
 import io
 import json
 import os
@@ -103,12 +104,14 @@ class FileSink(Sink):
             )
         with (
             reported(f"{self}: the rows of {epoch} cannot be written", "Check the path and its permissions"),
-            self._files.writing(staging_of(epoch)) as directory,
+            contextlib.ExitStack() as stack,
         ):
+            # Nobody removes the directory of an epoch without files, so create it with the first file.
+            directory = functools.cache(lambda: stack.enter_context(self._files.writing(staging_of(epoch))))
             files = self._written(epoch, directory, rows)
         return EpochMark(epoch.epoch_id, epoch.attempt_id, files).encode() if files else b""
 
-    def _written(self, epoch: SinkEpoch, directory: str, rows: pa.RecordBatchReader) -> list[FileHandle]:
+    def _written(self, epoch: SinkEpoch, directory: Callable[[], str], rows: pa.RecordBatchReader) -> list[FileHandle]:
         """Write a file per partition."""
         open_files: dict[str, tuple[str, str, Any]] = {}
         staged: list[FileHandle] = []
@@ -117,7 +120,7 @@ class FileSink(Sink):
         def opened(partition: str) -> Any:
             # Each attempt of a task writes other names. Only the files of the successful attempt are committed.
             name = f"part-{uuid.uuid4().hex}.{self._format}"
-            local_path = os.path.join(directory, f".tmp-{name}")
+            local_path = os.path.join(directory(), f".tmp-{name}")
             writer = _WRITERS[self._format](local_path, schema, self._compression)
             open_files[partition] = local_path, f"{partition}{name}", writer
             return writer

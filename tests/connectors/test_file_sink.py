@@ -117,6 +117,18 @@ def test_a_start_rejects_later_epochs_before_anything_is_staged(tmp_path: Path) 
         FileSink(tmp_path, "csv").recover(SinkLineage("out", "job"), 0)
 
 
+@pytest.mark.parametrize("options", [{"file_format": "csv"}, {"file_format": "json"}, {"partition_by": ["k"]}])
+def test_epochs_without_rows_leave_no_directories(tmp_path: Path, options: Any) -> None:
+    rows = pa.table({"k": ["a"], "n": [1]})
+    for epoch_id, batch in enumerate([rows[:0], rows, rows[:0]]):
+        sink, epoch = FileSink(tmp_path, **options), SinkEpoch(SinkLineage("out", "job"), epoch_id, "run")
+        staged = [one for one in (sink.stage(epoch, index, batch.to_reader()) for index in range(2)) if one]
+        if staged:
+            sink.commit(epoch, staged)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "_staging"] == ["epoch=000000000001"]
+    assert list((tmp_path / "_staging").iterdir()) == []
+
+
 def test_partition_columns_are_directories_with_escaped_values(tmp_path: Path) -> None:
     values = {
         "day": [dt.date(2024, 5, 1)] * 3 + [None],
