@@ -174,6 +174,8 @@ class InFlightShares:
 def restore_checkpoint(network: Network, shares: InFlightShares, restored: RestoredState, *, has_time: bool) -> None:
     """Put the in-flight elements of a checkpoint, for operators that the job has, into the channels.
 
+    Without ``has_time`` these are only records, because event time starts again.
+
     Raises what `channels_of_checkpoint` and `restore_channels` raise.
     """
     known = [one for one in restored.metadata.operators if one.uid in shares.operators]
@@ -181,7 +183,13 @@ def restore_checkpoint(network: Network, shares: InFlightShares, restored: Resto
     if any(one.input_channels is not None or one.output_channels is not None for one in states):
         forms = forms_of_operators({uid: one.row_schemas for uid, one in shares.operators.items()})
         former = channels_of_checkpoint(known, restored.file_system, forms)
+        if not has_time:
+            former = evolve(former, in_flight={way: _records(one) for way, one in former.in_flight.items()})
         restore_channels(network, shares, former, known, has_time=has_time)
+
+
+def _records(elements: Sequence[InFlight]) -> Sequence[InFlight]:
+    return [one for one in elements if isinstance(one, RecordBatch)]
 
 
 def restore_channels(

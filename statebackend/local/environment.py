@@ -23,13 +23,12 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from migration import EvolutionRules
-from snapshots.loggers import logger_of
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, FailurePolicy
 from statebackend.checkpoint.errors import InvariantViolationError
@@ -79,18 +78,16 @@ from statebackend.streaming.runtime.settings import (
     unfit_type,
     warn_of_blocked_timers,
 )
-from statebackend.streaming.runtime.source_offsets import SOURCE_FORMAT
 from statebackend.streaming.runtime.starting_point import (
     StartingPoint,
     check_no_roll_back,
+    check_restored_progress,
     roll_back_target,
     starting_point,
 )
 from statebackend.streaming.stream_environment import StartOptions, StreamEnvironment
 from statebackend.streaming.stream_graph import DataFrameNode, ReplayableSource, SourceNode
 from statebackend.streaming.time.timestamps import Duration, duration_ms
-
-_log = logger_of(__name__)
 
 
 class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
@@ -246,6 +243,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         *,
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
+        restore_source_progress: bool | Mapping[str, bool] = True,
         roll_back_to: int | Literal["previous"] | None = None,
         drain: bool = False,
     ) -> LocalJob:
@@ -261,6 +259,9 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             name: The name of the job.
             from_savepoint: The path of a savepoint.
             allow_non_restored_state: State that no operator registers is allowed.
+            restore_source_progress: Whether to continue at the source positions of the savepoint; a dict decides by
+                uid, such as ``{"flights": False}``. Only replayable sources have positions. Those of most sources of
+                Spark cannot be continued here, which is rejected.
             roll_back_to: The id of an older checkpoint, or ``"previous"``. The elements of later epochs must be given
                 again.
             drain: Advance event time to its end after the last element, so that all event-time timers fire. For jobs
@@ -275,6 +276,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             name=name,
             from_savepoint=from_savepoint,
             allow_non_restored_state=allow_non_restored_state,
+            restore_source_progress=restore_source_progress,
             roll_back_to=roll_back_to,
         )
         uids = zip(job.graph.source_uids, job.graph.sources, strict=True)
@@ -339,6 +341,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
     def _runnable(self, **options: Any) -> LocalProgram:
         """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
         job = self._prepare(**options)
+        check_restored_progress(job.graph.source_uids, job.options.restore_source_progress)
         if any(isinstance(node, DataFrameNode) for node in job.graph.nodes):
             raise JobDefinitionError(
                 "transform_dataframe() takes a function of a DataFrame, which only the Spark runtime can run; use "
@@ -400,8 +403,6 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
-            if not point.is_own:
-                _warn_of_sources_read_again(job.name, point, self._split_sources)
             with LocalRun(job, directory, store, point, start.compatibility) as run:
                 yield run
 
@@ -410,8 +411,14 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         check_written_by(None, Engine.LOCAL, records.driver_files)
         newest = _checkpoint_to_continue(records, options.roll_back_to)
         check_written_by(newest, Engine.LOCAL, records.driver_files)
-        # The source progress of a Spark savepoint has no meaning for elements.
-        return starting_point(records.file_system, newest, options.from_savepoint, options.restore_source_progress)
+        return starting_point(
+            records.file_system,
+            newest,
+            options.from_savepoint,
+            options.restore_source_progress,
+            self._split_sources,
+            self._graph.job().source_uids,
+        )
 
 
 def checkpoint_settings(
@@ -498,21 +505,6 @@ def _roll_back(
     store.recover(roll_back_to=checkpoint_id)
     if read_roll_back(driver_files) is not None:
         end_roll_back(driver_files)
-
-
-def _warn_of_sources_read_again(job_name: str, point: StartingPoint, uids: Collection[str]) -> None:
-    """Warn of replayable sources whose position in the savepoint is one that only Spark understands."""
-    positions = None if point.state is None else point.state.metadata.source_positions
-    for one in (positions and positions.sources) or ():
-        if one.uid in uids and one.name != SOURCE_FORMAT:
-            _log.warning(
-                "job %r: source %r is read from its beginning: the savepoint has the position of Spark's source %s, "
-                "which the local runtime cannot continue. Records that are in the state are processed again; give the "
-                "source only new ones",
-                job_name,
-                one.uid,
-                one.name,
-            )
 
 
 def _records_of(source: ElementSource | ReplayedSource, where: str) -> Sequence[Any]:

@@ -84,7 +84,9 @@ class LocalRun:
         self.has_stopped = False
         """Whether it has stopped with a checkpoint; its sources read nothing more."""
         self.positions = {
-            uid: SplitPositions(uid, node.source.source, restored, directory.file_system)
+            uid: SplitPositions(
+                uid, node.source.source, None if uid in point.restarted_sources else restored, directory.file_system
+            )
             for uid, node in zip(program.graph.source_uids, program.graph.sources, strict=True)
             if isinstance(node.source, ReplayedSource)
         }
@@ -337,7 +339,8 @@ class LocalRun:
             self._sinks.commit_again(point.own_checkpoint)
         self._sinks.recover(self.restored_id, self.parts.directory.identity.job_id, point.restored_from)
         if point.state is not None:
-            event_time, watermarks = program.event_time, point.state.metadata.watermarks
+            watermarks = None if point.restarts_every_source else point.state.metadata.watermarks
+            event_time = program.event_time
             if event_time is not None and watermarks is not None:
                 restore_network(self.network, event_time.watermark_nodes(), watermarks)
             shares = InFlightShares(program.prepared.operators, program.parallelism, self._operators.learn_keys)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from attrs import evolve
 from pyspark.sql import DataFrame, SparkSession
 
 from migration import EvolutionRules
@@ -75,7 +74,7 @@ from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
 from statebackend.state.state_backend import StateBackend
-from statebackend.streaming.compatibility_check import DescribedJob, SchemaReports
+from statebackend.streaming.compatibility_check import SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
 from statebackend.streaming.observing.job_events import LoggedProgress
@@ -407,13 +406,6 @@ class SparkStreamEnvironment(StreamEnvironment[Pipeline]):
                 f"other one first"
             )
 
-    def _described(self, program: Pipeline, point: StartingPoint) -> DescribedJob:
-        described, state, origin = super()._described(program, point), point.state, point.origin
-        if state is not None and origin is not None and not point.is_own and not origin.with_source_progress:
-            # The start drops the positions of a local job's sources.
-            return evolve(described, sources=state.positioned_sources)
-        return described
-
     def _start(
         self,
         name: str,
@@ -474,7 +466,7 @@ class SparkStreamEnvironment(StreamEnvironment[Pipeline]):
         try:
             # Emit `started` first, so that no listener sees only `terminated`.
             driver.recorder.started()
-            if latest is None and point.origin is not None and not point.origin.with_source_progress:
+            if point.restarts_every_source:
                 driver.forget_source_progress()
             # A former leader must not remove what the new one has staged.
             leadership.check()

@@ -36,7 +36,7 @@ from statebackend.streaming.operators.aggregate import aggregates_of
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.runtime.job_start import LockedStart, locked_start, read_starting_point
 from statebackend.streaming.runtime.settings import check_whole_numbers, is_instance_of
-from statebackend.streaming.runtime.starting_point import StartingPoint
+from statebackend.streaming.runtime.starting_point import StartingPoint, check_restored_progress
 from statebackend.streaming.stream_graph import JobGraph, OperatorNode, StreamGraph
 from typeserializers.containers.lists import ListSerializer
 
@@ -65,7 +65,7 @@ class StartOptions:
     from_savepoint: str | os.PathLike[str] | None = None
     allow_non_restored_state: bool = False
     roll_back_to: int | str | None = None
-    restore_source_progress: bool | Mapping[str, bool] = False
+    restore_source_progress: bool | Mapping[str, bool] = True
 
 
 class StreamEnvironment(ABC, Generic[P]):
@@ -135,7 +135,11 @@ class StreamEnvironment(ABC, Generic[P]):
         return self._described(self._prepare(), StartingPoint())
 
     def check(
-        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
+        self,
+        *,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool = False,
+        restore_source_progress: bool | Mapping[str, bool] = True,
     ) -> Mapping[str, SchemaReport]:
         """Return the compatibility results of a start by operator uid, without starting or changing anything.
 
@@ -143,7 +147,12 @@ class StreamEnvironment(ABC, Generic[P]):
         the savepoint. Raises as `execute`, except for incompatible state, which is in the results.
         """
         program = self._prepare()
-        options = StartOptions(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
+        check_restored_progress(program.graph.source_uids, restore_source_progress)
+        options = StartOptions(
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            restore_source_progress=restore_source_progress,
+        )
         point = read_starting_point(
             self.job_dir, self._services, lambda records: self._starting_point(records, options)
         )
@@ -159,7 +168,10 @@ class StreamEnvironment(ABC, Generic[P]):
 
     def _described(self, program: P, point: StartingPoint) -> DescribedJob:
         """The job as it starts from a starting point."""
-        sources = [uid for uid in program.graph.source_uids if uid in self._split_sources]
+        sources: Sequence[str] = [uid for uid in program.graph.source_uids if uid in self._split_sources]
+        if point.restarts_every_source and point.state is not None:
+            # The start drops the positions of a local job's sources.
+            sources = point.state.positioned_sources
         return DescribedJob(program.operators, self.max_parallelism, self.rules.compatibilities, sources)
 
     def _locked_start(

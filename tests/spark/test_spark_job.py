@@ -49,6 +49,7 @@ from statebackend.checkpoint import (
     MissingFileError,
     SavepointError,
 )
+from statebackend.connectors import JsonLinesSource
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.private_directory import PrivateDirectoryError
 from typeserializers import AttrsSerializer
@@ -438,10 +439,34 @@ def test_a_savepoint_of_another_runtime_is_rejected_until_its_missing_source_pro
     execute = {"from_savepoint": word_count.directory / "savepoint"}
     with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
         word_count.run(memory_sink(), execute=execute)
+    checked = word_count.environment()
+    checked.from_dataframe(word_count.stream()).key_by("word").process(
+        CountWords(), uid="words", schema="word string, times bigint, total bigint"
+    ).sink_to(memory_sink())
+    with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
+        checked.check(**execute)
+    assert checked.check(**execute, restore_source_progress=False)["words"].is_compatible
     assert not (word_count.directory / "job").exists()
     sink = memory_sink()
-    word_count.run(sink, execute={**execute, "restore_source_progress": False})
+    job = word_count.run(sink, execute={**execute, "restore_source_progress": False})
     assert ("a", 4, 21) in rows_of(sink)
+
+    # And back: files that Spark has read are read again only on request.
+    job.savepoint(word_count.directory / "from spark")
+    back = {"from_savepoint": word_count.directory / "from spark"}
+    rows: list[Any] = []
+
+    def run_locally(**options: Any) -> None:
+        environment = LocalStreamEnvironment(max_parallelism=16)
+        files = JsonLinesSource(word_count.source, "word string, number bigint", pattern="*.json")
+        words = environment.from_source(files, "word string, number bigint", uid="source").key_by("word")
+        words.process(CountWords(), uid="words", schema="word string, times bigint, total bigint").sink_to(rows)
+        environment.execute("local", **back, **options)
+
+    with pytest.raises(JobRestoreError, match=r"the source 'source': .* positions of 'source' \(FileSource\["):
+        run_locally()
+    run_locally(restore_source_progress=False)
+    assert ("a", 7, 32) in rows
 
 
 @pytest.mark.extended

@@ -27,6 +27,7 @@ from snapshots.errors import format_value
 from statebackend.checkpoint.metadata import ReadSource
 from statebackend.spark.sources.progress import Schema
 from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.runtime.starting_point import check_restored_progress
 from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
@@ -77,19 +78,7 @@ def check_sources_named(
                 f"allow_dropped_sources has {format_value(uid, 80)}, which is a source of the job; remove the uid, or "
                 f"the source"
             )
-    if isinstance(restore_source_progress, bool):
-        return
-    if not isinstance(restore_source_progress, Mapping):
-        raise JobDefinitionError(
-            f"restore_source_progress is {format_value(restore_source_progress, 80)}; it takes True, False, or a dict "
-            f"by uid such as {{'flights': False}}"
-        )
-    for uid, is_restored in restore_source_progress.items():
-        if uid not in uids or not isinstance(is_restored, bool):
-            raise JobDefinitionError(
-                f"restore_source_progress has {format_value(uid, 80)}: {format_value(is_restored, 80)}; it takes True "
-                f"or False for a source of the job, which has {', '.join(map(repr, uids))}"
-            )
+    check_restored_progress(uids, restore_source_progress)
 
 
 def _streaming_leaves(frame: DataFrame) -> list[Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve, field, frozen
@@ -39,6 +39,7 @@ __all__ = [
     "is_json_object",
     "offset_of_splits",
     "positions_backend",
+    "sources_with_offsets",
     "with_source_positions",
 ]
 
@@ -178,15 +179,25 @@ def positions_backend(
 
 def offset_of_splits(metadata_positions: SourcePositions | None, uid: str) -> SplitOffset:
     """Return the positions of a source by split, from Spark's offsets; empty without them."""
-    if metadata_positions is None or metadata_positions.sources is None:
+    if metadata_positions is None:
         return SplitOffset()
-    sources = metadata_positions.sources
-    logs = [str(place) if one.log is None else one.log for place, one in enumerate(sources)]
-    lines = OffsetLines.of(metadata_positions.offsets).by_log(logs)
-    for source, line in zip(sources, lines, strict=False):
+    for source, line in _lines_of(metadata_positions):
         if source.uid == uid and source.name == SOURCE_FORMAT and is_json_object(line):
             return SplitOffset.of_json(json.loads(line))
     return SplitOffset()
+
+
+def sources_with_offsets(positions: SourcePositions) -> Sequence[ReadSource]:
+    """Return Spark's sources that have read something."""
+    return [source for source, line in _lines_of(positions) if line != NO_OFFSET]
+
+
+def _lines_of(positions: SourcePositions) -> Iterable[tuple[ReadSource, str]]:
+    """Each source with its offset, which is empty if the offsets are damaged."""
+    sources = positions.sources or ()
+    logs = [str(place) if one.log is None else one.log for place, one in enumerate(sources)]
+    lines = OffsetLines.of(positions.offsets).by_log(logs)
+    return zip(sources, [*lines, *("" for _ in sources)], strict=False)
 
 
 def are_of_splits(positions: SourcePositions | None) -> bool:

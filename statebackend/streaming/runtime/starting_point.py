@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from snapshots.errors import cut, format_value
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import endpoint_of, without_secrets
@@ -27,11 +29,22 @@ from statebackend.checkpoint.store.job_directory import ORIGIN_FILE_NAME, JobOri
 from statebackend.checkpoint.store.job_files import NO_SOURCE_LOG, read_roll_back
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
-from statebackend.streaming.runtime.source_offsets import are_of_splits, with_source_positions
+from statebackend.streaming.runtime.source_offsets import (
+    SOURCE_FORMAT,
+    are_of_splits,
+    sources_with_offsets,
+    with_source_positions,
+)
 
-__all__ = ["StartingPoint", "check_has_every_epoch", "roll_back_target", "starting_point"]
+__all__ = [
+    "StartingPoint",
+    "check_has_every_epoch",
+    "check_restored_progress",
+    "roll_back_target",
+    "starting_point",
+]
 
 
 @frozen
@@ -64,6 +77,16 @@ class StartingPoint:
         return self.state.metadata if self.state is not None and self.is_own else None
 
     @property
+    def restarted_sources(self) -> Collection[str]:
+        """The uids of the sources that do not continue at their positions in the savepoint."""
+        return () if self.is_own or self.origin is None else self.origin.restarted_sources
+
+    @property
+    def restarts_every_source(self) -> bool:
+        """Whether all sources are read from their beginning, and event time starts again."""
+        return not self.is_own and self.origin is not None and not self.origin.with_source_progress
+
+    @property
     def restored_from(self) -> SavepointIdentity | None:
         """The identity of the savepoint that the job started from, as stored in its checkpoints."""
         own = self.own_checkpoint
@@ -78,6 +101,7 @@ def starting_point(
     from_savepoint: str | os.PathLike[str] | None,
     restore_source_progress: bool | Mapping[str, bool],
     split_sources: Collection[str] = (),
+    local_sources: Collection[str] | None = None,
 ) -> StartingPoint:
     """Return the state that a start in a job directory restores. Changes nothing.
 
@@ -87,16 +111,19 @@ def starting_point(
         from_savepoint: The savepoint that the user passed, if any.
         restore_source_progress: Whether the sources continue at the positions of the savepoint. In a mapping by uid,
             sources that are missing continue.
-        split_sources: The uids of sources on Spark that continue at positions of the local runtime.
+        split_sources: The uids of the sources that are read by their splits: they continue on the other runtime.
+        local_sources: The uids of all sources of a job of the local runtime; None on Spark.
 
     Raises:
-        JobRestoreError: The directory started from another savepoint, or its savepoint is missing.
+        JobRestoreError: The directory started from another savepoint, its savepoint is missing, or a source would
+            start over although it should continue.
         CheckpointError: `read_savepoint` cannot read the savepoint.
     """
     recorded = read_origin(file_system)
-    given = (
-        None if from_savepoint is None else with_source_positions(_restored(os.fspath(from_savepoint)), split_sources)
-    )
+    if local_sources is not None and recorded is not None and not recorded.restarted_sources:
+        # Version 0.1 of the local runtime stored False, and continued nevertheless. Later ones name the sources.
+        recorded = evolve(recorded, with_source_progress=True)
+    given = None if from_savepoint is None else _restored(os.fspath(from_savepoint))
     if newest is not None:
         if given is not None:
             _check_same_savepoint(newest, given, recorded, file_system)
@@ -105,12 +132,17 @@ def starting_point(
         return StartingPoint()
     savepoint = given
     if given is None and recorded is not None:
-        savepoint = with_source_positions(_recorded_savepoint(recorded, file_system), split_sources)
+        savepoint = _recorded_savepoint(recorded, file_system)
     assert savepoint is not None
-    with_progress, restarted = _requested_progress(restore_source_progress)
+    with_progress, restarted = _requested_progress(restore_source_progress, local_sources or ())
     if given is None and recorded is not None:
         # A start that does not name the savepoint again keeps the stored source positions.
         with_progress, restarted = with_progress and recorded.with_source_progress, recorded.restarted_sources
+    if local_sources is None:
+        savepoint = with_source_positions(savepoint, split_sources)
+        _check_has_progress(savepoint, with_progress)
+    else:
+        _check_continued(savepoint, local_sources, split_sources, restarted)
     origin = _origin_of(savepoint, with_progress, restarted)
     if recorded is None:
         return StartingPoint(savepoint, origin=origin, is_new_origin=True)
@@ -204,21 +236,86 @@ def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) 
         ) from error
 
 
-def _requested_progress(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
+def check_restored_progress(uids: Collection[str], restore_source_progress: bool | Mapping[str, bool]) -> None:
+    """Raise `JobDefinitionError` for an invalid ``restore_source_progress``; ``uids`` are the job's sources."""
+    if isinstance(restore_source_progress, bool):
+        return
+    if not isinstance(restore_source_progress, Mapping):
+        raise JobDefinitionError(
+            f"restore_source_progress is {format_value(restore_source_progress, 80)}; it takes True, False, or a dict "
+            f"by uid such as {{'flights': False}}"
+        )
+    for uid, is_restored in restore_source_progress.items():
+        if uid not in uids or not isinstance(is_restored, bool):
+            raise JobDefinitionError(
+                f"restore_source_progress has {format_value(uid, 80)}: {format_value(is_restored, 80)}; it takes True "
+                f"or False for a source of the job, which has {', '.join(map(repr, uids))}"
+            )
+
+
+def _requested_progress(
+    restore_source_progress: bool | Mapping[str, bool], every_source: Collection[str]
+) -> tuple[bool, tuple[str, ...]]:
     """Whether the source progress is restored, and the uids of the sources that restart."""
     if isinstance(restore_source_progress, bool):
-        return restore_source_progress, ()
+        return restore_source_progress, () if restore_source_progress else tuple(sorted(every_source))
     return True, tuple(sorted(uid for uid, is_restored in restore_source_progress.items() if not is_restored))
+
+
+_FROM_THE_BEGINNING: Final = (
+    "Pass restore_source_progress=False to take its state and read the source from the beginning; event time then "
+    "starts again, and no record is late because of the time before"
+)
+
+
+def _check_has_progress(savepoint: RestoredState, with_source_progress: bool) -> None:
+    metadata = savepoint.metadata
+    if with_source_progress and not metadata.source_progress_files and not are_of_splits(metadata.source_positions):
+        raise JobRestoreError(
+            f"the savepoint {savepoint.where} contains no source progress: it was not taken of a job on Spark. "
+            f"{_FROM_THE_BEGINNING}"
+        )
+
+
+def _check_continued(
+    savepoint: RestoredState, uids: Collection[str], replayable: Collection[str], restarted: Collection[str]
+) -> None:
+    """Raise `JobRestoreError` if a replayable source of a local job would read again what Spark has read.
+
+    ``uids`` are all sources of the job; ``restarted`` may read again.
+    """
+    positions = savepoint.metadata.source_positions
+    if positions is None:
+        return
+    read = sources_with_offsets(positions)
+    foreign = [one for one in read if one.name != SOURCE_FORMAT or one.uid not in uids]
+    # With another uid, a source looks like a new one.
+    is_unclear = positions.sources is None or any(one.uid not in uids for one in read)
+    known = {one.uid for one in positions.sources or ()}
+    unreadable = {one.uid for one in foreign}
+    again = {uid for uid in replayable if uid in unreadable or (is_unclear and uid not in known)} - set(restarted)
+    if not again:
+        return
+    spark = "does not name the sources of its positions"
+    if foreign:
+        spark = "has positions of " + cut(", ".join(f"{one.uid!r} ({one.name})" for one in foreign), 500)
+    advice = _FROM_THE_BEGINNING
+    if len(again) < len(uids):
+        named = dict.fromkeys(sorted(again.union(restarted)), False)
+        advice = (
+            f"Pass restore_source_progress={named} to read these sources from the beginning while the others "
+            f"continue; records before the watermark of their operator are then late. With "
+            f"restore_source_progress=False, all sources and event time start again"
+        )
+    raise JobRestoreError(
+        f"the savepoint {savepoint.where} contains no position at which the local runtime can continue the source "
+        f"{', '.join(map(repr, sorted(again)))}: it was taken of a job on Spark, and {spark}. Records that are in the "
+        f"state would be processed again. {advice}"
+    )
 
 
 def _origin_of(savepoint: RestoredState, with_source_progress: bool, restarted: tuple[str, ...] = ()) -> JobOrigin:
     metadata = savepoint.metadata
-    if with_source_progress and not metadata.source_progress_files and not are_of_splits(metadata.source_positions):
-        raise JobRestoreError(
-            f"the savepoint {savepoint.file_system.location('')} contains no source progress: it was not "
-            f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
-            f"the beginning; event time then starts again, and no record is late because of the time before"
-        )
     return JobOrigin(
         savepoint_uri=savepoint.file_system.uri,
         savepoint_job_id=metadata.job_id,
