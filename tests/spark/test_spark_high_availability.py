@@ -68,7 +68,7 @@ class Driver:
         """End the driver in any state."""
         self.process.kill()
         self.process.wait(timeout=GIVE_UP_S)
-        self.hold.let_go()
+        self.hold.release()
         self.events.close()
 
 
@@ -94,11 +94,11 @@ def test_with_standby_drivers_a_paused_driver_completes_nothing_and_a_killed_one
         its_node = zookeeper_server.leading_node(LEADERS)
         killed.process.send_signal(signal.SIGKILL)
         [last] = [driver for driver in others if driver is not killed]
-        last.hold.let_go()
+        last.hold.release()
         assert killed.end() == -signal.SIGKILL
         zookeeper_server.remove_node(its_node)
         assert last.end() == 0, last.log.read_text(errors="replace")[-4000:]
-        paused.hold.let_go()
+        paused.hold.release()
         paused.process.send_signal(signal.SIGCONT)
         logged = ""
         assert paused.end() == 3, paused.log.read_text(errors="replace")[-4000:]
