@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -190,25 +190,29 @@ def _comparison(job: DescribedJob, restored: RestoredState) -> Comparison:
     return CompatibilityChecker(evolve(job, max_parallelism=restored.max_parallelism), restored).compare()
 
 
+def _not_in_job(comparison: Comparison) -> Mapping[str, Collection[str]]:
+    """Return the states that the job does not have, by the uids of operators that it has."""
+    return {
+        uid: dict.fromkeys((*report.unregistered, *report.unregistered_operator_state))
+        for uid, report in comparison.reports.items()
+    }
+
+
 def _leave_out(plan: Plan, comparison: Comparison) -> Plan:
     """Remove the state that the job does not have."""
     for uid in comparison.dropped_operators:
         plan.remove_operator(uid)
-    for uid, report in comparison.reports.items():
-        for name in dict.fromkeys((*report.unregistered, *report.unregistered_operator_state)):
+    for uid, names in _not_in_job(comparison).items():
+        for name in names:
             plan.remove_state(uid, name)
     return plan
 
 
 def _rows_without(rows: Mapping[str, Mapping[str, int]], comparison: Comparison) -> Mapping[str, Mapping[str, int]]:
     """Return the numbers of rows of the state that the job has."""
-    reports = comparison.reports
+    left_out = _not_in_job(comparison)
     return {
-        uid: {
-            name: count
-            for name, count in of_state.items()
-            if uid not in reports or name not in (*reports[uid].unregistered, *reports[uid].unregistered_operator_state)
-        }
+        uid: {name: count for name, count in of_state.items() if name not in left_out.get(uid, ())}
         for uid, of_state in rows.items()
         if uid not in comparison.dropped_operators
     }

@@ -460,9 +460,11 @@ class SparkCheckpoint:
         except (PySparkException, Py4JError) as error:
             raise self._unreadable("the metadata of its operators", error) from error
         known = {row.operatorId for row in found}
-        for number in numbered_directories(self._files, "state"):
-            if number not in known:
-                yield self._operator_of_old_spark(number)
+        unknown = [number for number in numbered_directories(self._files, "state") if number not in known]
+        if unknown:
+            partitions = self._partitions_of_query()
+            for number in unknown:
+                yield self._operator_of_old_spark(number, partitions)
         for number in sorted(known):
             rows = [row for row in found if row.operatorId == number]
             partitions = rows[0].numPartitions
@@ -476,10 +478,9 @@ class SparkCheckpoint:
             names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
             yield SparkOperator(number, rows[0].operatorName, names, partitions, _TIME_MODES[properties["timeMode"]])
 
-    def _operator_of_old_spark(self, number: int) -> SparkOperator:
+    def _operator_of_old_spark(self, number: int, partitions: int) -> SparkOperator:
         """Return an operator of Spark 3.5, which writes the schema of its state, but no metadata of the operator."""
         stores = self._files.list_directories(f"state/{number}/0")
-        partitions = self._partitions_of_query()
         if any(name.startswith(f"{side}-key") for name in stores for side in _SIDES):
             return SparkOperator(number, _JOIN, _SIDES, partitions)
         schema = f"state/{number}/0/_metadata/schema"
@@ -493,8 +494,8 @@ class SparkCheckpoint:
     def _partitions_of_query(self) -> int:
         """Return the number of partitions that Spark keeps for all batches of a query."""
         name = f"offsets/{self.batch_id}"
-        partitions = self._json(name, 1, "conf")
-        found = partitions.get(_PARTITIONS) if isinstance(partitions, dict) else None
+        settings = self._json(name, 1, "conf")
+        found = settings.get(_PARTITIONS) if isinstance(settings, dict) else None
         if not isinstance(found, str) or not _NUMBER.fullmatch(found):
             raise ForeignFormatError(
                 f"{self._files.location(name)} is damaged: its conf has no number {_PARTITIONS!r}. Restore it from a "

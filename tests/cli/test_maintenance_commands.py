@@ -214,10 +214,10 @@ def test_on_spark_a_roll_back_is_started_and_other_starts_are_rejected(
     assert answer(capsys, "roll-back", job, "2", "--dry-run")["processed_again"] == "no records"
     assert answer(capsys, "roll-back", job, "1", "--dry-run")["status"] == "planned"
     assert files_of(job) - {"driver.lock"} == before - {"driver.lock"}
-    begun = answer(capsys, "roll-back", job, "1")
-    assert (begun["status"], begun["abandoned"]) == ("recorded", [2, 3])
-    assert begun["processed_again"] == 'the records after {"logOffset":1}, up to {"logOffset":2}'
-    assert "execute(roll_back_to=1)" in begun["next"]
+    recorded = answer(capsys, "roll-back", job, "1")
+    assert (recorded["status"], recorded["abandoned"]) == ("recorded", [2, 3])
+    assert recorded["processed_again"] == 'the records after {"logOffset":1}, up to {"logOffset":2}'
+    assert "execute(roll_back_to=1)" in recorded["next"]
     noted = read_roll_back(file_system)
     assert noted is not None
     assert (noted.checkpoint_id, noted.newest_id) == (1, 3)
