@@ -26,7 +26,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -242,8 +242,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs the slowest files first, so that short files fill the end of all processes.
 
     A test that uses a Spark session or a ZooKeeper server gets the marker ``spark``. So `-m "not spark"` starts no JVM.
+    The parameters of a test after the number in its marker ``extended_after`` get the marker ``extended``.
     """
+    parameters: Counter[str] = Counter()
     for item in items:
+        limit = item.get_closest_marker("extended_after")
+        if limit is not None:
+            name = item.nodeid.partition("[")[0]
+            parameters[name] += 1
+            if parameters[name] > limit.args[0]:
+                item.add_marker("extended")
         if {"spark", "zookeeper_server"}.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
     with_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}

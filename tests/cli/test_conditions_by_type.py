@@ -268,6 +268,7 @@ def test_a_state_without_namespaces_rejects_a_namespace_filter(
     assert "--namespace 'eu': the entries have no 'namespace'" in capsys.readouterr().err
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize(
     ("state", "condition", "count"),
     [

@@ -395,6 +395,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 def test_a_lock_is_equal_in_every_process(directory: Path) -> None:
     default = "words: frozenset[str] = frozenset({'a', 'bb', 'ccc', 'dddd', 'eeeee'})"
     (directory / "sales.py").write_text(SCRIPT.replace("sales: int = 0", default))

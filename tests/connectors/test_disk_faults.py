@@ -217,6 +217,7 @@ class Count(KeyedProcessFunction[str, Any, Any]):
 BREAKS_AT, LAST = 30, 90
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize(("fault", "fix", "new_sink", "backend"), TARGETS_BY_BACKEND)
 def test_a_running_job_fails_and_its_next_run_loses_and_doubles_nothing(
     place: Path,
@@ -323,6 +324,7 @@ def test_a_spark_job_fails_and_its_next_run_loses_and_doubles_nothing(
     assert rows_in(new_sink(target), target) == [(f"k{k}", n) for k in range(3) for n in range(1, 4)]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_spark_job_whose_directory_breaks_continues_from_its_last_checkpoint(spark: Any, place: Path) -> None:
     word_count, target = WordCount(spark, place), place / "target"

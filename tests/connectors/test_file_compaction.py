@@ -150,6 +150,7 @@ def test_a_compaction_killed_between_any_two_steps_is_finished_by_the_next(
     pytest.fail("the compaction never came to its end")
 
 
+@pytest.mark.extended_after(1)
 @ALSO_WITH_A_SERVER
 def test_epochs_continue_and_are_compacted_again(new_target: Callable[[], Any]) -> None:
     target = new_target()
@@ -166,6 +167,7 @@ def test_epochs_continue_and_are_compacted_again(new_target: Callable[[], Any]) 
         sink.roll_back(JOB, 4)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
 def test_many_compactions_leave_few_files_and_rewrite_each_row_a_few_times(tmp_path: Path, file_format: Any) -> None:
     sink = FileSink(tmp_path, file_format, partition_by=["k"])
@@ -339,6 +341,7 @@ def test_a_damaged_file_is_not_compacted_away(tmp_path: Path, file_format: Any) 
     assert not CheckpointFileSystem.from_uri(tmp_path).list_files("_staging")
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize(("other", "is_second"), [("compact", False), ("roll_back", False), ("compact", True)])
 def test_another_process_may_finish_a_compaction_between_any_two_steps(
     new_target: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, other: str, is_second: bool

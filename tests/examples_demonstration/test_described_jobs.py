@@ -46,6 +46,7 @@ def test_the_flights_on_spark_have_the_lock_of_their_description(
     assert lock_bytes(job) == lock_bytes(described())
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
 @pytest.mark.parametrize(("version", "described"), [(1, described_weather.version_1), (2, described_weather.version_2)])
 def test_the_weather_on_spark_has_the_lock_of_its_description(

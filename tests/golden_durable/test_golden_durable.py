@@ -111,6 +111,7 @@ def test_no_golden_file_has_changed() -> None:
     }
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize(("parallelism", "version"), RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_continues_from_its_newest_checkpoint(
@@ -123,6 +124,7 @@ def test_a_job_continues_from_its_newest_checkpoint(
     Job(job_dir, backend, parallelism, version, ALIVE_MS).check_keyed(CHECKPOINTS[2])
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize("checkpoint_id", [0, 1])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_rolls_back_to_each_retained_checkpoint(tmp_path: Path, backend: str, checkpoint_id: int) -> None:
@@ -131,6 +133,7 @@ def test_a_job_rolls_back_to_each_retained_checkpoint(tmp_path: Path, backend: s
     job.check(CHECKPOINTS[checkpoint_id], checkpoint_id + 1)
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("written_by", BACKENDS)
@@ -142,6 +145,7 @@ def test_a_job_starts_from_a_savepoint_of_either_backend(
     job.check(saved(expected.WITHOUT_EPOCH_0), 3)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("name", ["job-heap", "job-rocksdb"])
 @pytest.mark.parametrize(
     ("now_ms", "lasting"),
@@ -154,6 +158,7 @@ def test_state_with_a_time_to_live_expires_by_its_stored_time(
     job.check_lasting(lasting)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
 def test_a_job_that_started_from_a_savepoint_continues(tmp_path: Path, parallelism: int, version: int) -> None:
     job_dir = copied(tmp_path, "begun-rocksdb")
@@ -231,6 +236,7 @@ def check_timers(
         assert timers.everything_in(backends, version) == harbours(metadata.checkpoint_id, version)
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize(("parallelism", "version"), RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_namespaces_and_queues_of_the_newest_checkpoint_are_restored(
@@ -249,6 +255,7 @@ def test_namespaces_and_queues_of_each_retained_checkpoint_are_restored(
         check_timers(tmp_path, directory.file_system, store.get(checkpoint_id), backend, 3, 1)
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("written_by", BACKENDS)

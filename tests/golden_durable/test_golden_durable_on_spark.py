@@ -61,6 +61,7 @@ def found_by(spark: SparkSession, directory: Path, version: int, **execute: Any)
     return {row.word: json.loads(row.found) for row in sink.rows}
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
 @pytest.mark.parametrize(("written_as", "version"), [("v1", 1), ("v1", 2)])
 def test_a_job_on_spark_starts_from_a_savepoint_and_continues_at_its_source_position(

@@ -252,6 +252,7 @@ OTHER_ROW = ("b", datetime.date(2026, 1, 2), None, None, NOON + datetime.timedel
 SOME_EVENTS: list[Any] = [[ROW, OTHER_ROW], ("steps", 2), ("checkpoint",), [OTHER_ROW, ROW, ROW], ("steps", 20)]
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("program", PROGRAMS)
 @settings(max_examples=examples(12))
 @example(("k",), "heap", [*SOME_EVENTS, ("restart", 3), *SOME_EVENTS], 1, 0)

@@ -94,6 +94,7 @@ def read_twice_counted(job_dir: Path, source: UntilOutput, results: list[Any], p
     return environment.execute("job")
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: str, mode: str) -> None:

@@ -63,6 +63,7 @@ def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]
     return sorted(tuple(row) for row in rows)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_job_continues_where_it_ended(uri, faulty_store, backend) -> None:
     # Listings return nothing, and the job must not need them.

@@ -58,6 +58,7 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_failed_job_continues_after_its_position_and_emits_each_record_once(

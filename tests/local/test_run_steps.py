@@ -205,6 +205,7 @@ def test_records_processed_before_a_delayed_write_are_not_in_the_snapshot(tmp_pa
     assert sorted(again) == [("a", 3), ("b", 1)]
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_run_that_dies_between_any_two_writes_continues_from_a_complete_checkpoint(
     tmp_path: Path, backend: str

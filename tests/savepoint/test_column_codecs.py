@@ -92,6 +92,7 @@ def same(left: Any, right: Any) -> bool:
     return repr(left.to_pylist()) == repr(right.to_pylist()) and left.type == right.type
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
 def test_both_paths_have_the_same_bytes(name: str, data: st.DataObject) -> None:

@@ -67,6 +67,7 @@ def entries(path: Path, state: str, **options: Any) -> list[StateEntry]:
     return list(Savepoint.open(path).read("per shop", state, **options))
 
 
+@pytest.mark.extended_after(1)
 def test_entries_of_every_kind_equal_the_stored_ones(stored: Path) -> None:
     amounts = amounts_by_shop()
     totals = {entry.key: (entry.value.sales, entry.value.turnover) for entry in entries(stored, "totals")}
@@ -130,6 +131,7 @@ def test_schemas_show_the_width_of_numbers_and_the_fields_of_records(stored: Pat
     assert ("per shop", "amounts") in opened.states
 
 
+@pytest.mark.extended_after(1)
 def test_statistics_count_the_readable_entries(stored: Path) -> None:
     opened = Savepoint.open(stored)
     for state in opened.operators["per shop"].states:

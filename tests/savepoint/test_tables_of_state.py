@@ -42,6 +42,7 @@ def row_of(entry: StateEntry) -> dict[str, Any]:
     return {"key_group": entry.key_group, **values, "last_access_ms": plain_value(entry.last_access_ms)}
 
 
+@pytest.mark.extended_after(1)
 def test_every_state_has_the_same_entries_in_a_table_as_one_by_one(opened: Savepoint) -> None:
     for operator, state in opened.states:
         entries = opened.read(operator, state)

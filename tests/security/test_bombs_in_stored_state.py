@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from effort import extended_after
 from forged_savepoints import ENTRIES, ForgedMetadata, savepoint_of_shops
 
 from statebackend import Savepoint
@@ -268,7 +267,8 @@ def test_a_valid_savepoint_is_read_by_every_command(good: Path) -> None:
     assert {name: status for name, (status, _) in ends.items() if status} == {}
 
 
-@pytest.mark.parametrize(("forge", "rejecting"), extended_after(3, BOMBS), ids=[forge.__name__ for forge, _ in BOMBS])
+@pytest.mark.extended_after(3)
+@pytest.mark.parametrize(("forge", "rejecting"), BOMBS, ids=[forge.__name__ for forge, _ in BOMBS])
 def test_a_bomb_is_rejected_within_the_limits(good: Path, forge: Callable[[Path], None], rejecting: list[str]) -> None:
     forged = savepoint_of_shops(good.parent / "forged")
     forge(forged)

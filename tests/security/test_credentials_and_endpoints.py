@@ -69,6 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.extended_after(8)
 @pytest.mark.parametrize("uri", URIS)
 def test_no_error_log_or_file_shows_credentials(
     made: Path, tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

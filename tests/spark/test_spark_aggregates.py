@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import run_chain, write_batches
-from effort import extended_after
 
 from statebackend import (
     DataStream,
@@ -108,7 +107,8 @@ def read(spark: SparkSession, directory: Path) -> DataFrame:
     return spark.read.schema(SCHEMA).json(str(directory / "source"))
 
 
-@pytest.mark.parametrize("backend", extended_after(1, ["rocksdb", "heap"]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 def test_results_names_and_types_equal_those_of_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     from statebackend.spark import ParquetSink
 

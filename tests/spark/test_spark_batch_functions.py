@@ -76,6 +76,7 @@ def last_rows(sink: Any) -> dict[str, Any]:
     return {word: rest for word, *rest in rows_of(sink)}
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.usefixtures("_by_value")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_changes_form_between_runs(spark: SparkSession, tmp_path: Path, backend: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from effort import extended_after
 from spark_job_fixture import WordCount, pickled_by_value
 
 from statebackend.checkpoint import CheckpointError
@@ -61,22 +60,20 @@ def of_another_batch(content: bytes) -> bytes:
     return content.replace(b'"batchId":2', b'"batchId":1')
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize(
     ("name", "damage", "repair"),
-    extended_after(
-        3,
-        [
-            (f"offsets/{NEWEST}", emptied, NEWEST - 1),
-            (f"commits/{NEWEST}", cut_off, NEWEST),
-            (f"sources/0/{NEWEST}", without_lines, NEWEST - 1),
-            (f"offsets/{NEWEST}", without_its_end, NEWEST - 1),
-            (f"offsets/{NEWEST - 1}", cut_off, NEWEST - 2),
-            (f"commits/{NEWEST}", emptied, NEWEST),
-            (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
-            (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
-            (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
-        ],
-    ),
+    [
+        (f"offsets/{NEWEST}", emptied, NEWEST - 1),
+        (f"commits/{NEWEST}", cut_off, NEWEST),
+        (f"sources/0/{NEWEST}", without_lines, NEWEST - 1),
+        (f"offsets/{NEWEST}", without_its_end, NEWEST - 1),
+        (f"offsets/{NEWEST - 1}", cut_off, NEWEST - 2),
+        (f"commits/{NEWEST}", emptied, NEWEST),
+        (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
+        (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
+        (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
+    ],
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     word_count: WordCount, name: str, damage: Callable[[bytes], bytes], repair: int
@@ -105,7 +102,8 @@ def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
     assert shown(word_count) == word_count.expected()
 
 
-@pytest.mark.parametrize("name", extended_after(1, [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("name", [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"])
 def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(word_count: WordCount, name: str) -> None:
     from statebackend.spark import ParquetSink
 

@@ -204,6 +204,7 @@ def programs() -> Any:
     return module
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("mode", ["rocksdb", "event-time-changelog", "ttl-format-2"])
 def test_processors_are_imported(
     spark: SparkSession, checkpoints: Path, tmp_path: Path, programs: Any, mode: str
@@ -289,6 +290,7 @@ def fields(record: Any) -> tuple[Any, ...]:
     return attrs.astuple(record)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("kind", ["windows", "sessions"])
 def test_windows_are_imported_with_their_timers(
     spark: SparkSession, checkpoints: Path, tmp_path: Path, kind: str

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from effort import extended_after
 from emitted_objects import OBJECT, collecting, emitting_objects
 from spark_job_fixture import (
     BACKENDS,
@@ -87,6 +86,7 @@ def word_count_of_three(spark: SparkSession, tmp_path: Path, _by_value: None) ->
     return place
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_state_is_kept_across_epochs_and_runs(word_count_of_three: WordCount, backend: str) -> None:
     first = memory_sink()
@@ -132,7 +132,8 @@ def test_a_driver_that_dies_around_the_checkpoint_loses_and_duplicates_nothing(
     assert not list((word_count_of_three.directory / "out" / "_staging").iterdir())
 
 
-@pytest.mark.parametrize(("old", "new"), extended_after(1, [("rocksdb", "heap"), ("heap", "rocksdb")]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize(("old", "new"), [("rocksdb", "heap"), ("heap", "rocksdb")])
 def test_a_savepoint_starts_a_new_job_with_another_schema_backend_and_parallelism(
     word_count: WordCount, old: str, new: str
 ) -> None:
@@ -222,8 +223,9 @@ def test_a_source_log_that_does_not_match_the_state_is_rejected_with_both_ids(
         word_count_of_three.run(memory_sink())
 
 
-@pytest.mark.parametrize("is_only_one", extended_after(1, [True, False]))
-@pytest.mark.parametrize("with_directory", extended_after(1, [True, False]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("is_only_one", [True, False])
+@pytest.mark.parametrize("with_directory", [True, False])
 def test_a_deleted_metadata_file_is_named_before_anything_changes(
     word_count_of_three: WordCount, is_only_one: bool, with_directory: bool
 ) -> None:
@@ -616,7 +618,8 @@ class CountWordsPerSubtaskIncompatible(CountWords):
         context.operator_state.get_list_state(SplitListStateDescriptor("limits", int))
 
 
-@pytest.mark.parametrize("moment", extended_after(1, ["stage", "commit"]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("moment", ["stage", "commit"])
 def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three: WordCount, moment: str) -> None:
     from statebackend.spark import ParquetSink
 

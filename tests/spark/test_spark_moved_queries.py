@@ -220,6 +220,7 @@ class Total(KeyedProcessFunction[str, Any, Any]):
         yield {"k": context.current_key, "t": self.count.value()}
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("provider", [HDFS, ROCKSDB])
 def test_a_count_of_all_records_continues_under_a_constant_key(
     spark: SparkSession, tmp_path: Path, provider: str
@@ -257,6 +258,7 @@ def test_a_count_of_all_records_continues_under_a_constant_key(
     assert sorted(rows_of(sink)) == [("all", 4), ("all", 5), ("all", 6)]
 
 
+@pytest.mark.extended
 def test_windows_of_all_records_continue_under_a_constant_key(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -289,6 +291,7 @@ def test_windows_of_all_records_continue_under_a_constant_key(spark: SparkSessio
     assert sorted(of_half + [row[1:] for row in rows_of(sink)]) == sorted(query.rows)
 
 
+@pytest.mark.extended
 def test_both_sides_of_a_join_are_tables(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from effort import extended_after
 from spark_job_fixture import CountWords, WordCount, crashing_once, memory_sink, pickled_by_value, rows_of
 
 from statebackend import EpochError, JobDefinitionError, JobRestoreError
@@ -125,7 +124,8 @@ def shown(word_count: WordCount) -> list[tuple[Any, ...]]:
     return sorted((row.word, row.times, row.total) for row in rows)
 
 
-@pytest.mark.parametrize("backend", extended_after(1, ["rocksdb", "heap"]))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 def test_a_job_rolls_back_to_an_older_checkpoint_and_processes_the_later_input_again(
     word_count: WordCount, backend: str
 ) -> None:
@@ -234,6 +234,7 @@ def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_
     assert "for-each-epoch cannot hide its output" in str(job.roll_back_report)
 
 
+@pytest.mark.extended
 def test_another_source_is_rejected_before_anything_changes(word_count: WordCount) -> None:
     word_count.run(memory_sink()).savepoint(word_count.directory / "savepoint")
     job = word_count.directory / "job"

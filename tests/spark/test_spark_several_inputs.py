@@ -120,6 +120,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types(spark: 
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.extended
 def test_rows_are_sorted_broadcast_first_then_by_input_and_as_configured_in_any_direction(
     spark: SparkSession,
 ) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import run_chain
-from effort import extended_after
 
 from statebackend import JobDefinitionError, KeyedProcessFunction
 from statebackend.streaming.data_stream import DataStream
@@ -66,8 +65,9 @@ def run(spark: SparkSession, directory: Path) -> list[Any]:
     return sink.rows
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.usefixtures("zone_of_session")
-@pytest.mark.parametrize(("zone", "offset"), extended_after(2, ZONES))
+@pytest.mark.parametrize(("zone", "offset"), ZONES)
 def test_a_job_runs_in_every_zone_that_spark_accepts(
     spark: SparkSession, tmp_path: Path, zone: str, offset: datetime.timedelta
 ) -> None:

@@ -55,6 +55,7 @@ def test_the_first_page_lists_all_jobs_and_savepoints_of_a_directory(directory: 
     assert sum(link.startswith("/job") for link in first.links) == len(PLACES)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_link_of_a_place_leads_to_a_page(page: ServedPage, place: str) -> None:
     job = page.get(f"/job?at={quote(f'0.{place}')}")
@@ -99,6 +100,7 @@ def test_a_text_that_is_no_key_is_reported(page: ServedPage) -> None:
     assert "the key has one column" in page.get(address("heap job", "totals", key="a") + "&key=b", status=409).text
 
 
+@pytest.mark.extended_after(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("state", "limit"),

@@ -194,6 +194,7 @@ class TestConditionalWrites:
         bucket.delete("job/pointer")
         assert fs.conditional.write("pointer", b"y", version) is None
 
+    @pytest.mark.extended_after(3)
     @pytest.mark.parametrize("is_new", [True, False])
     @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP, Fault.CUT, Fault.ERROR_500, Fault.ERROR_503])
     def test_a_write_with_a_lost_answer_is_recognised_as_its_own(self, fs, bucket, faulty_store, fault, is_new) -> None:

@@ -118,6 +118,7 @@ def test_a_listing_with_deleted_objects_does_no_harm(uri, bucket) -> None:
     first.close()
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP, Fault.ERROR_503])
 def test_a_checkpoint_whose_answer_was_lost_once_is_complete(uri, faulty_store, fault) -> None:
     first = led(uri)
@@ -130,6 +131,7 @@ def test_a_checkpoint_whose_answer_was_lost_once_is_complete(uri, faulty_store, 
     first.close()
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP])
 def test_a_checkpoint_in_doubt_is_uncertain_and_nothing_of_it_is_deleted(uri, faulty_store, fault) -> None:
     first = led(uri)
@@ -322,6 +324,7 @@ def test_a_missing_record_is_not_taken_for_a_job_without_checkpoints(uri, bucket
     assert "job/shared/a" in bucket.keys
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: data.replace(b'"revision"', b'"reversion"')])
 def test_a_damaged_record_is_rejected_and_nothing_is_deleted(uri, bucket, damage) -> None:
     first = led(uri)
@@ -390,6 +393,7 @@ def test_a_record_that_breaks_an_invariant_is_rejected(changes) -> None:
         CompletedRecord.from_bytes(checksummed_json({**content, **changes}, 1), "here")
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("place", [None, "another log"])
 def test_missing_driver_files_of_the_job_are_rejected(uri, tmp_path, place) -> None:
     services = evolve(SERVICES, driver_directory=str(tmp_path / "log"))

@@ -139,6 +139,7 @@ def test_every_record_counts_as_the_mode_promises(shape: Shape, parallelisms: Se
     check(play(shape, parallelisms, seed)[0])
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("mode", ["unaligned", "unaligned after 2", "unaligned at once"])
 def test_records_are_in_flight_where_barriers_overtake(mode: str) -> None:
     counts = [play(Shape(mode=MODES[mode], capacity=3, second="input"), [2, 3], seed)[1] for seed in range(60)]

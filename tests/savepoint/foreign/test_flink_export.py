@@ -29,6 +29,7 @@ def plan(savepoint):
 """
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_import_and_an_export_return_the_same_content(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], own_registrations: None

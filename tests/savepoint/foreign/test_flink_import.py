@@ -67,6 +67,7 @@ def plan(tmp_path: pathlib.Path, own_registrations: None) -> str:
     return str(tmp_path / "plan.py")
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_timer_and_element_is_imported(
     name: str, plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]

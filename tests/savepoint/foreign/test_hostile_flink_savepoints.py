@@ -109,6 +109,7 @@ def is_rejected(file: pathlib.Path, data: bytes, uids: tuple[str, ...]) -> bool:
     return False
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize(("savepoint", "name", "uids"), FILES)
 def test_flipped_bytes_raise_errors_of_the_library(
     savepoint: str, name: str, uids: tuple[str, ...], tmp_path: pathlib.Path

@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
-from effort import extended_after
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,8 +74,9 @@ def column_of(serializer: Any, values: Sequence[Any]) -> pa.Array:
     return ColumnForms().of(serializer).array(values)
 
 
-@pytest.mark.parametrize("of_key", extended_after(2, KEYS))
+@pytest.mark.extended_after(20)
 @pytest.mark.parametrize("of_state", STATES)
+@pytest.mark.parametrize("of_key", KEYS)
 @given(data=st.data())
 def test_columns_are_stored_as_the_same_rows_as_single_entries(of_key: str, of_state: str, data: st.DataObject) -> None:
     columns, keys = KEYS[of_key]
@@ -98,6 +98,7 @@ def test_columns_are_stored_as_the_same_rows_as_single_entries(of_key: str, of_s
     assert rows_of(schema, columns, pa.table(table)) == rows_of(schema, columns, entries)
 
 
+@pytest.mark.extended_after(5)
 @pytest.mark.parametrize("of_key", KEYS)
 @pytest.mark.parametrize("namespace", [None, WINDOW])
 @given(data=st.data())

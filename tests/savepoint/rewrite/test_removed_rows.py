@@ -45,6 +45,7 @@ def is_beyond_four(key: int) -> bool:
     return key > 4
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(("max_parallelism", "processes"), [(8, 1), (16, 1), (16, 2)])
 def test_removed_rows_are_reported_by_state(stored: Path, max_parallelism: int, processes: int) -> None:
     plan = Plan().keep_keys("one", is_beyond_four).change_max_parallelism(max_parallelism)

@@ -45,6 +45,7 @@ def written(source: Path, target: Path, plan: Plan, **options: Any) -> Path:
     return target
 
 
+@pytest.mark.extended_after(1)
 def test_an_empty_plan_copies_everything(stored: Path, stored_contents: Any, tmp_path: Path) -> None:
     copy = written(stored, tmp_path / "copy", Plan())
     assert contents(copy) == stored_contents
@@ -75,6 +76,7 @@ def test_removed_and_renamed_states_leave_the_files_of_others_unchanged(savepoin
     assert all(file.checksum in known for file in Savepoint.open(copy).metadata.files)
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize("max_parallelism", [1, 7, 32768])
 def test_other_key_groups_change_nothing_else(
     stored: Path, stored_contents: Any, tmp_path: Path, max_parallelism: int
@@ -86,6 +88,7 @@ def test_other_key_groups_change_nothing_else(
     assert [entry.value for entry in opened.read("per shop", "largest", key="shop 7")] == [81]
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("parallelism", [1, 5])
 def test_another_split_changes_nothing_else(
     stored: Path, stored_contents: Any, tmp_path: Path, parallelism: int
@@ -96,6 +99,7 @@ def test_another_split_changes_nothing_else(
     assert Savepoint.open(copy).operators["per shop"].parallelism == parallelism
 
 
+@pytest.mark.extended_after(1)
 def test_a_customer_is_removed_from_every_state_of_every_kind(stored: Path, tmp_path: Path) -> None:
     own = {sale["amount"] for sale in SALES if sale["shop"] == "shop 7"}
     plan = Plan().keep_keys("per shop", lambda shop: shop != "shop 7")
@@ -118,6 +122,7 @@ def test_a_marker_is_found_in_compressed_columns(savepoint: Path, marker: Any) -
         require_absent(Savepoint.open(savepoint), marker=marker)
 
 
+@pytest.mark.extended_after(1)
 def test_keys_are_converted_with_their_timers_and_times(stored: Path, tmp_path: Path) -> None:
     plan = Plan().change_keys("per shop", lambda shop: int(shop.removeprefix("shop ")), "bigint")
     copy = written(stored, tmp_path / "copy", plan)
@@ -205,6 +210,7 @@ def test_values_are_converted_to_another_type(stored: Path, tmp_path: Path) -> N
     assert (entry.value, entry.last_access_ms) == ("81", NOW_MS)
 
 
+@pytest.mark.extended_after(1)
 def test_an_operator_is_split_by_its_keys_and_merged_again(stored: Path, stored_contents: Any, tmp_path: Path) -> None:
     route: Any = lambda shop: "short" if len(shop) == 6 else "long"  # noqa: E731
     plan = Plan().split_operator("per shop", ["short", "long"], route, operator_state="short")

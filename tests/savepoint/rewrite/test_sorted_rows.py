@@ -59,6 +59,7 @@ def rows() -> list[Row]:
     ]
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("most", [1, 7, 256])
 def test_few_of_many_inputs_are_open_at_once(rows: list[Row], most: int, tmp_path: Path) -> None:
     runs = []

@@ -330,6 +330,7 @@ def compacting_and_deleting_early(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(key)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
 @pytest.mark.parametrize("commit_is_there", [True, False])
 def test_a_restored_file_stream_continues_with_exactly_the_next_files(

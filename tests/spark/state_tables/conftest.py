@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from effort import extended_after
 from inspected_job import run_job
 
 
-@pytest.fixture(scope="package", params=extended_after(2, ["rocksdb", "savepoint", "heap"]))
+@pytest.fixture(scope="package", params=["rocksdb", "savepoint", pytest.param("heap", marks=pytest.mark.extended)])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job directory of one backend, or a savepoint."""
     directory = tmp_path_factory.mktemp("state")

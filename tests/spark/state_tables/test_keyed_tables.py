@@ -43,6 +43,7 @@ def test_rows_are_the_entries(stored: Path, state: str) -> None:
     assert sorted_rows(rows_of(stored, state=state)) == sorted_rows(as_rows(stored, state))
 
 
+@pytest.mark.extended_after(6)
 @pytest.mark.parametrize("state", STATES)
 def test_each_single_column_equals_that_of_the_whole_table(stored: Path, state: str) -> None:
     whole = rows_of(stored, state=state)
@@ -52,6 +53,7 @@ def test_each_single_column_equals_that_of_the_whole_table(stored: Path, state: 
     assert rows_of(stored, state=state, columns=backwards) == whole
 
 
+@pytest.mark.extended_after(8)
 @pytest.mark.parametrize("state", ["totals", "amounts", "by amount"])
 @pytest.mark.parametrize(
     ("condition", "keys"),

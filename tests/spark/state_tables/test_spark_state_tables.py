@@ -36,6 +36,7 @@ def table(session: SparkSession, path: Path, **options: Any) -> DataFrame:
     return session.read.format("statebackend").options(**options).load(str(path))
 
 
+@pytest.mark.extended_after(1)
 def test_state_of_every_kind_is_a_table_with_types(session: SparkSession, stored: Path) -> None:
     entries = {row.state: row.entries for row in table(session, stored, kind="metadata").collect()}
     totals = table(session, stored, state="totals")
@@ -54,6 +55,7 @@ def test_state_of_every_kind_is_a_table_with_types(session: SparkSession, stored
     ]
 
 
+@pytest.mark.extended_after(1)
 def test_a_query_that_names_keys_reads_and_finds_them(session: SparkSession, stored: Path) -> None:
     by_amount = table(session, stored, state="by amount")
     found = by_amount.where("key IN ('shop 3', 'no shop') AND user_key > 30")
@@ -66,6 +68,7 @@ def test_a_query_that_names_keys_reads_and_finds_them(session: SparkSession, sto
     assert by_amount.where("key_group < 0").collect() == []
 
 
+@pytest.mark.extended
 def test_a_state_joins_another_and_a_schema_can_omit_columns(session: SparkSession, savepoint: Path) -> None:
     table(session, savepoint, state="totals").createOrReplaceTempView("totals")
     table(session, savepoint, state="largest").createOrReplaceTempView("largest")

@@ -65,6 +65,7 @@ def names_in(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize("state", STATES)
 def test_state_passes_through_a_frame_unchanged(stored: Path, tmp_path: Path, state: str) -> None:
     partitions = frame_of(stored, state)

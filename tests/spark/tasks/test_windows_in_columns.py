@@ -119,6 +119,7 @@ def arrow_batch(rows: list[Record]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, groups, time], names=names)
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("lateness", ["0 ms", "30 minutes"])
 @pytest.mark.parametrize("key_type", KEY_TYPES)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

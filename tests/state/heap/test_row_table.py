@@ -97,6 +97,7 @@ class Subtask(HeapSubtask):
             self.results.append(list(restored.export_state("value")))
 
 
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("form", FORMS)
 @given(steps=STEPS)
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))

@@ -29,6 +29,7 @@ PARTS = {
 }
 
 
+@pytest.mark.extended_after(5)
 @pytest.mark.parametrize("namespace", [None, *PARTS])
 @pytest.mark.parametrize("key", list(PARTS))
 @settings(max_examples=examples(60))

@@ -27,6 +27,7 @@ UPDATES = st.lists(
 )
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("ttl", [None, StateTtlConfig(1_000)], ids=["without TTL", "with TTL"])
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @settings(max_examples=examples(40))

@@ -19,7 +19,6 @@ import uuid
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
-from effort import extended_after
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.checkpoint.errors import StorageError
@@ -257,6 +256,7 @@ class Trial:
         assert not os.path.exists(local) or set(os.listdir(local)) <= {"VERSION", "db", "lock"}
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(
     ("state_backend", "seed"),
     [(HeapStateBackend(), 1), (HeapStateBackend(), 2), (RocksDBStateBackend(cache_entries=5), 3)],
@@ -324,7 +324,8 @@ class Turns:
             self.reader.join()
 
 
-@pytest.mark.parametrize("seed", extended_after(1, range(6)))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("seed", range(6))
 def test_a_writer_may_interrupt_any_dict_look_up(harness, monkeypatch, seed):
     turns = Turns(random.Random(-seed))
     for name in ("__hash__", "__eq__"):

@@ -7,7 +7,6 @@ import random
 import tempfile
 
 import pytest
-from effort import extended_after
 from hypothesis import given
 from hypothesis import strategies as st
 from local_epochs import ROCKSDB
@@ -122,12 +121,14 @@ def check_epochs(epochs, max_rows):
     return read_only
 
 
+@pytest.mark.extended
 @given(EPOCHS, st.sampled_from([0, 1, 4, 256]))
 def test_any_epochs_return_the_same_from_the_disk_and_from_the_handles(epochs, max_rows):
     check_epochs(epochs, max_rows)
 
 
-@pytest.mark.parametrize("seed", extended_after(1, range(4)))
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("seed", range(4))
 def test_many_mostly_read_only_epochs_return_the_same(seed):
     """The random epochs of the other test rarely stay read-only: one scan opens the database for writing."""
     choice = random.Random(seed).choice

@@ -125,6 +125,7 @@ class Subject:
         self.answers.append(repr(access(state)))
 
 
+@pytest.mark.extended
 @given(st.lists(operations(), min_size=5, max_size=40))
 @settings(max_examples=examples(60))
 def test_every_cache_size_returns_the_same_results(sequence):

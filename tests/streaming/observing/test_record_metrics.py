@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import event_time_model
 import pytest
 from chain_runner import write_batches
-from effort import extended_after
 from event_time_model import SCHEMA, SIZE, SUMS, Record, Summed, bounded, model
 from spark_job_fixture import memory_sink, pickled_by_value
 
@@ -73,8 +72,9 @@ def test_records_are_counted_by_operator_output_and_sink(reads_late: bool) -> No
     check(environment.execute().metrics(), len(sinks[0]), reads_late=reads_late)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
-@pytest.mark.parametrize("reads_late", extended_after(1, [True, False]))
+@pytest.mark.parametrize("reads_late", [True, False])
 def test_records_are_counted_by_operator_output_and_sink_on_spark(
     spark: SparkSession, tmp_path: Path, reads_late: bool
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_job_directory_continues_operator_state(tmp_path: Path) -> None:
     assert joined(shares(job, tmp_path, "savepoint", Collect)) == NUMBERS
 
 
+@pytest.mark.extended_after(5)
 @pytest.mark.parametrize("old_backend", BACKENDS)
 @pytest.mark.parametrize("new_backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from effort import extended_after
 from json_source import add_file
 
 from statebackend import (
@@ -144,9 +143,10 @@ def _by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(module)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
 @pytest.mark.usefixtures("_by_value")
-@pytest.mark.parametrize("backend", extended_after(1, BACKENDS))
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_metrics_of_a_job_on_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     from statebackend.spark import NoopSink, SparkStreamEnvironment
 

@@ -178,6 +178,7 @@ def test_every_record_cleans_up_if_configured(tmp_path: Path, backend: str) -> N
     assert job.savepoint(tmp_path / "savepoint").rows == {"sparse": {"seen": 0}}
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.spark
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp_path: Path, backend: str) -> None:

@@ -301,6 +301,7 @@ def class_of_a_main_script(decorator: Any) -> Any:
     return decorator(namespace["Local"])
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(
     "decorator", [attrs.frozen, dataclasses.dataclass(frozen=True), dataclasses.dataclass(frozen=True, slots=True)]
 )

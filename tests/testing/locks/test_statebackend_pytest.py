@@ -82,6 +82,7 @@ def test_an_unchanged_job_passes(program: Program) -> None:
     program.tested().assert_outcomes(passed=1)
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(
     ("before", "after", "reported"),
     [

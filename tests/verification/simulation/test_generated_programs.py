@@ -22,6 +22,7 @@ GRAPHS = 260
 UPGRADES = 40
 
 
+@pytest.mark.extended_after(3)
 @pytest.mark.parametrize("part", range(10))
 def test_graphs_emit_the_output_of_their_model(part: int) -> None:
     count = GRAPHS // 10
@@ -31,6 +32,7 @@ def test_graphs_emit_the_output_of_their_model(part: int) -> None:
     assert not failures, f"python -m verification.simulation --of graphs --replay {min(failures)} shortens the first"
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("part", range(2))
 def test_chains_of_versions_keep_the_values_of_their_model(part: int) -> None:
     count = UPGRADES // 2

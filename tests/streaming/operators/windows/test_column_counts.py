@@ -135,6 +135,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("contents", [COUNT, AGGREGATES], ids=["count", "aggregates"])
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
@@ -210,6 +211,7 @@ def wide_batch(records: list[Any], key_group: Any, schema: Any = WIDE_SCHEMA, zo
     return batch
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(st.lists(st.tuples(st.lists(WIDE_RECORDS, max_size=2), st.integers(-20, 40)), max_size=4))
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
@@ -240,6 +242,7 @@ def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_k
     assert of_objects.entries() == of_columns.entries() == of_single_keys.entries()
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(
     epochs=st.lists(st.lists(st.tuples(st.booleans(), WIDE_RECORDS), max_size=3), max_size=4),
@@ -312,6 +315,7 @@ EVERY_AGGREGATE = {
 }
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(
     st.sets(st.sampled_from(sorted(EVERY_AGGREGATE)), min_size=1, max_size=4),
