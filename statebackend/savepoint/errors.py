@@ -1,16 +1,20 @@
-"""Errors of reading, exporting and rewriting savepoints, and of schema lockfiles."""
+"""Errors of reading, importing, exporting and rewriting savepoints, and of schema lockfiles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from snapshots.errors import format_value
+from snapshots.data_views import DataInputView
+from snapshots.errors import StateFormatError, format_value
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
 
 __all__ = [
     "ColumnValueError",
     "EntryError",
     "ExportExistsError",
+    "ForeignFormatError",
     "InvalidKeyError",
     "PlanError",
     "RemainsError",
@@ -19,7 +23,9 @@ __all__ = [
     "UnknownKeyError",
     "UnknownOperatorError",
     "UnknownStateError",
+    "UnsupportedForeignStateError",
     "failed_function",
+    "naming_position",
 ]
 
 
@@ -67,9 +73,26 @@ class RemainsError(SavepointError):
     """A savepoint still contains data that should have been removed."""
 
 
+class ForeignFormatError(SavepointError):
+    """A file of another engine is damaged or of an unknown version. The message names the file and the offset."""
+
+
+class UnsupportedForeignStateError(SavepointError):
+    """The savepoint is valid, but has unsupported state. The message describes what to do."""
+
+
 def failed_function(state_name: str, key: Any, error: Exception) -> PlanError:
     """Return the error for a function of the plan that raised ``error`` for an entry of this key."""
     return PlanError(
         f"state {state_name!r}, key {format_value(key)}: a function of the plan failed with {type(error).__name__}: "
         f"{error}. Nothing was written"
     )
+
+
+@contextmanager
+def naming_position(location: str, source: DataInputView, start: int = 0) -> Iterator[None]:
+    """Raise errors of the view as `ForeignFormatError` with the file and the offset. ``start`` is the view's offset."""
+    try:
+        yield
+    except StateFormatError as error:
+        raise ForeignFormatError(f"{location}, byte {start + source.position}: {error}") from error

@@ -37,7 +37,7 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
 from statebackend.checkpoint.store.job_files import read_stored_in
 from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
-from statebackend.savepoint.foreign.errors import UnsupportedForeignStateError
+from statebackend.savepoint.errors import UnsupportedForeignStateError
 from statebackend.savepoint.foreign.flink_files import is_flink_metadata, open_flink_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 

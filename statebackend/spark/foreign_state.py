@@ -38,8 +38,7 @@ from statebackend.checkpoint.metadata import (
     SourcePositions,
     WatermarkState,
 )
-from statebackend.savepoint.errors import PlanError
-from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.errors import ForeignFormatError, PlanError, UnsupportedForeignStateError
 from statebackend.savepoint.foreign.spark_files import (
     check_state_files,
     numbered_directories,

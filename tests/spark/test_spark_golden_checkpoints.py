@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 from statebackend import EventTimeSessionWindows, ListStateDescriptor, TumblingEventTimeWindows, ValueStateDescriptor
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.operators.window_state import CONTENTS_NAME

@@ -25,8 +25,7 @@ from statebackend import (
     TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
-from statebackend.savepoint.errors import PlanError
-from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.errors import ForeignFormatError, PlanError, UnsupportedForeignStateError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.errors import JobRestoreError

@@ -48,7 +48,7 @@ from statebackend.checkpoint.state_handles import (
     OperatorState,
     SubtaskState,
 )
-from statebackend.savepoint.foreign.errors import ForeignFormatError, naming_position
+from statebackend.savepoint.errors import ForeignFormatError, naming_position
 from statebackend.savepoint.foreign.flink_headers import (
     KeyedHeader,
     OperatorHeader,

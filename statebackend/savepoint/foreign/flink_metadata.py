@@ -36,7 +36,7 @@ from attrs import frozen
 from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
 from statebackend.checkpoint.state_handles import MAX_MAX_PARALLELISM
-from statebackend.savepoint.foreign.errors import (
+from statebackend.savepoint.errors import (
     ForeignFormatError,
     UnsupportedForeignStateError,
     naming_position,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import rocksdict
 
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 
 __all__ = ["FlinkDatabase", "is_needed"]
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.errors import ForeignFormatError, UnsupportedForeignStateError
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
 __all__ = ["check_state_files", "numbered_directories", "operators_without_metadata", "readable_copy"]

@@ -26,7 +26,7 @@ import xxhash
 
 from snapshots.data_views import DataInputView
 from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.snappy_frames import uncompressed_size
 
 __all__ = ["RECORD_FILE", "check_records"]

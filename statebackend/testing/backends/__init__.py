@@ -37,7 +37,6 @@ _ASSERTING_MODULES = (
     "union_contract",
     "value_state_contract",
     "state_backend_contract",
-    "all_kinds",
     "harness",
     "gated_stores",
     "ttl_cases",

@@ -14,9 +14,10 @@ from statebackend.checkpoint.errors import StorageError
 from statebackend.state.errors import StateBackendClosedError
 from statebackend.state.keyed_state_backend import KeyedStateBackend
 from statebackend.state.snapshot_task import SnapshotTaskError, SnapshotTaskState
-from statebackend.testing.backends.all_kinds import KEYS
 from statebackend.testing.backends.gated_stores import PATIENCE_S, GatedFileSystem, GatedStoreContract, await_waiting
 from statebackend.testing.backends.harness import BackendHarness, contents, fill, filled
+
+KEYS = range(20)
 
 
 class InterruptedSnapshotContract(GatedStoreContract):

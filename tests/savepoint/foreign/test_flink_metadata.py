@@ -8,7 +8,7 @@ import pytest
 
 from snapshots.data_views import DataOutputView
 from statebackend.checkpoint.errors import SavepointError
-from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.errors import ForeignFormatError, UnsupportedForeignStateError
 from statebackend.savepoint.foreign.flink_metadata import MAGIC, operator_id_of, read_flink_metadata
 
 

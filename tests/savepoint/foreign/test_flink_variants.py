@@ -19,7 +19,7 @@ from golden_savepoints import GOLDEN
 
 from snapshots.errors import UnresolvableSerializerError
 from statebackend.checkpoint.errors import MissingFileError
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.snappy_frames import crc32c, python_crc32c
 from statebackend.savepoint.savepoint import Savepoint
 

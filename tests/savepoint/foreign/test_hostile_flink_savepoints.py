@@ -23,7 +23,7 @@ from golden_savepoints import GOLDEN
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.flink_headers import read_keyed_header
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.savepoint import Savepoint

@@ -17,7 +17,7 @@ import xxhash
 
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.spark_files import check_state_files, operators_without_metadata, readable_copy
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
