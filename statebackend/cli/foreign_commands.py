@@ -92,7 +92,7 @@ def import_(
         _import_from_spark(path, new, plan, as_json)
         return
     described = None if job is None else load_job(job)
-    check_savepoint_directory(new)
+    check_savepoint_directory(new, may_clear=True)
     found = find_state(path, moved=moved_directories(moved))
     if not isinstance(found.file_system, FlinkFiles):
         raise PlanError(
@@ -126,7 +126,7 @@ def import_(
 
 def _import_from_spark(path: str, new: str, plan: str, as_json: bool) -> None:
     """Write the state that the plan adds. Spark reads its own checkpoint."""
-    check_savepoint_directory(new)
+    check_savepoint_directory(new, may_clear=True)
     with contextlib.redirect_stdout(sys.stderr), show_progress() as progress:
         module = load_plan(plan)
         checkpoint = spark_checkpoint(path)

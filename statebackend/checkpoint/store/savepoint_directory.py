@@ -10,18 +10,37 @@ can be copied, moved and archived as a whole. While it is being written, it has 
 
 So a directory with `_metadata` is complete, and one without it can only be deleted.
 
+`reserved_directory` is for writers that are one process, such as an import. Such a writer locks `_in_progress`, in
+which it lists the files that it can write. If it is killed, the kernel releases the lock, and the next writer deletes
+the listed files. It changes nothing if there are other files. A store without locks is not cleaned.
+
 Source positions (`source_progress`) are files below `source-progress/`, because the log of a file source grows with
 every file that it reads.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import posixpath
+import re
+import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from statebackend.checkpoint.errors import MissingFileError, SavepointError, SavepointExistsError, StorageError
+from statebackend.checkpoint.errors import (
+    MissingFileError,
+    SavepointError,
+    SavepointExistsError,
+    StorageError,
+    UnsafePathError,
+)
+from statebackend.checkpoint.fs.file_lock import FileLock
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX
 from statebackend.checkpoint.fs.store_uri import is_uri
 from statebackend.checkpoint.invariants import require
 from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, CheckpointKind, CheckpointMetadata
@@ -43,16 +62,28 @@ __all__ = [
     "not_a_savepoint",
     "read_savepoint",
     "release_savepoint_directory",
+    "reserved_directory",
     "write_savepoint",
     "write_source_progress",
 ]
 
-_IN_PROGRESS = "_in_progress"
-_IN_PROGRESS_TEXT = "A savepoint is being written here. Without _metadata it is incomplete. Written by {writer}.\n"
+_IN_PROGRESS: Final = "_in_progress"
+_WARNING: Final = "A savepoint is being written here. Without _metadata it is incomplete. Written by "
+_LIST: Final = "The next writer may delete these files of it (* is 32 hexadecimal digits):\n"
+_MARKER = re.compile(
+    rb"%b[0-9a-f]{32}\.\n%b(?P<files>(?:[^\n]+\n)*)[^\n]*" % (re.escape(_WARNING.encode()), re.escape(_LIST.encode()))
+)
+"""The last line may be incomplete, and is then ignored."""
+_RANDOM = re.compile("[0-9a-f]{32}")
+_NO_LOCKS: Final = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
-def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+def check_savepoint_directory(uri: str | os.PathLike[str], *, may_clear: bool = False) -> CheckpointFileSystem:
     """Check the target of a savepoint before long work starts. Changes nothing.
+
+    Args:
+        uri: The directory.
+        may_clear: Whether it may have what a killed writer has left, which `reserved_directory` deletes.
 
     Raises:
         SavepointExistsError: The directory exists and is not empty.
@@ -60,7 +91,10 @@ def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSyst
     """
     fs = CheckpointFileSystem.from_uri(uri)
     present = _present(fs)
-    if present:
+    if may_clear and _IN_PROGRESS in present and METADATA_FILE_NAME not in present:
+        with _locked_marker(fs) as lock:
+            _leftovers(fs, lock)
+    elif not all(_is_unfinished_marker(fs, path) for path in present):
         raise SavepointExistsError(_rejection(fs, present))
     _check_nobody_removes(fs, fs.local_path() or os.fspath(uri))
     return fs
@@ -72,13 +106,158 @@ def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSys
     Of several concurrent callers, one succeeds.
     """
     fs = check_savepoint_directory(uri)
-    if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
+    if not _create_marker(fs, ""):
         raise SavepointExistsError(_rejection(fs, (_IN_PROGRESS,)))
+    return fs
+
+
+@contextlib.contextmanager
+def reserved_directory(uri: str | os.PathLike[str], files: Iterable[str]) -> Iterator[CheckpointFileSystem]:
+    """Reserve a directory for a savepoint that only this process writes; delete what a killed writer has left.
+
+    If an error occurs before the savepoint is complete, the directory is emptied. Of several concurrent callers, one
+    succeeds.
+
+    Args:
+        uri: The directory: absent, empty, or left by a writer that was killed.
+        files: The paths of all files that the caller can write, except `_metadata`. ``*`` is 32 hexadecimal digits.
+
+    Raises:
+        SavepointExistsError: The directory has other files, or another process writes there.
+        SavepointError: See `check_savepoint_directory`.
+    """
+    fs = check_savepoint_directory(uri, may_clear=True)
+    lines = "".join(f"{path}\n" for path in files)
+    is_new = _create_marker(fs, _LIST + lines)
+    with _locked_marker(fs, is_new) as lock:
+        if lock is not None:
+            _clear(fs, lock, is_new, lines)
+        try:
+            yield fs
+        except BaseException:
+            abandon_savepoint_directory(fs)
+            raise
+
+
+def _clear(fs: CheckpointFileSystem, lock: FileLock, is_new: bool, lines: str) -> None:
+    """Delete the files of a killed writer, and list those of this one."""
+    try:
+        # Also for a new marker: another writer may have used it, and been killed, before this one locked it.
+        left = _leftovers(fs, lock)
+    except SavepointExistsError:
+        if is_new:
+            fs.delete(_IN_PROGRESS)
+        raise
+    for path in left:
+        fs.delete(path)
+    if not is_new:
+        found = _listed_in(lock)
+        assert found is not None
+        os.ftruncate(lock.descriptor, found.end("files"))
+        os.pwrite(lock.descriptor, lines.encode(), found.end("files"))
+        os.fsync(lock.descriptor)
+
+
+def _create_marker(fs: CheckpointFileSystem, files: str) -> bool:
+    """Create the marker. Returns False if it exists. Raises `SavepointExistsError` if there is a savepoint."""
+    is_new = fs.create_file(_IN_PROGRESS, f"{_WARNING}{uuid.uuid4().hex}.\n{files}".encode())
     if fs.exists(METADATA_FILE_NAME):
         # Another process has written one there since the check.
-        fs.delete(_IN_PROGRESS)
+        if is_new:
+            fs.delete(_IN_PROGRESS)
         raise SavepointExistsError(_rejection(fs, (METADATA_FILE_NAME,)))
-    return fs
+    return is_new
+
+
+@contextlib.contextmanager
+def _locked_marker(fs: CheckpointFileSystem, is_new: bool = False) -> Iterator[FileLock | None]:
+    """Lock the marker. Yields None for one that this process has just created in a store without locks.
+
+    Raises:
+        SavepointExistsError: Another process has the lock, or it is unknown whether one writes there.
+    """
+    try:
+        lock = _lock_of(fs)
+    except OSError as error:
+        if not is_new or error.errno not in _NO_LOCKS:
+            is_locked = error.errno == errno.EWOULDBLOCK
+            raise SavepointExistsError(_rejection(fs, (_IN_PROGRESS,), is_locked)) from error
+        lock = None
+    try:
+        yield lock
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _lock_of(fs: CheckpointFileSystem) -> FileLock:
+    path = fs.local_path(_IN_PROGRESS)
+    if path is None:
+        raise OSError(errno.ENOTSUP, "the store has no locks")
+    # Without O_NONBLOCK, opening a named pipe could wait for another process.
+    lock = FileLock(
+        os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB
+    )
+    try:
+        status = os.fstat(lock.descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a file", path)
+        if not os.path.samestat(status, os.lstat(path)):
+            # Its writer completed, or was rejected, before the lock was taken.
+            raise OSError(errno.EWOULDBLOCK, "another process has just used it", path)
+    except OSError:
+        lock.release()
+        raise
+    return lock
+
+
+def _leftovers(fs: CheckpointFileSystem, lock: FileLock | None) -> list[str]:
+    """Return the files of a killed writer, without the marker. The caller has the lock of the marker.
+
+    Raises:
+        SavepointExistsError: There is a file that the writer did not list, or `_metadata`.
+        StorageError: There is a symbolic link in place of a directory.
+    """
+    present = _present(fs)
+    found = None if lock is None else _listed_in(lock)
+    if found is None or METADATA_FILE_NAME in present:
+        raise SavepointExistsError(_rejection(fs, present))
+    listed = set(found["files"].decode("utf-8", "replace").split("\n")[:-1])
+    directories = set(map(posixpath.dirname, listed)) - {""}
+    try:
+        for directory in directories:
+            # Listings leave out links to directories. This raises `StorageError` for one.
+            fs.local_path(directory)
+    except UnsafePathError as error:
+        # No writer lists such a file.
+        raise SavepointExistsError(_rejection(fs, present)) from error
+    listed |= {posixpath.join(directory, f"{TEMPORARY_PREFIX}*") for directory in ("", *directories)}
+    left = [path for path in present if path != _IN_PROGRESS and not _is_unfinished_marker(fs, path)]
+    for path in left:
+        # A link or pipe is no file of a writer.
+        if listed.isdisjoint((path, _RANDOM.sub("*", path))) or not fs.exists(path):
+            raise SavepointExistsError(
+                f"{fs.uri} has the remains of a writer that was killed, and {path!r}, which it did not write. Nothing "
+                f"was changed; remove {path!r}, or give a directory that is empty or does not exist yet."
+            )
+    return left
+
+
+def _listed_in(lock: FileLock) -> re.Match[bytes] | None:
+    """Return the group ``files`` of a marker; None if it lists none, as those of writers with several processes."""
+    return _MARKER.fullmatch(os.pread(lock.descriptor, os.fstat(lock.descriptor).st_size, 0))
+
+
+def _is_unfinished_marker(fs: CheckpointFileSystem, path: str) -> bool:
+    """Whether a file is what a writer leaves that is killed while it creates the marker."""
+    if _RANDOM.sub("*", path) != f"{TEMPORARY_PREFIX}*":
+        return False
+    try:
+        with fs.open_input(path) as source:
+            start = source.read(len(_WARNING))
+    except MissingFileError:
+        return False
+    return _WARNING.encode().startswith(start)
 
 
 def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
@@ -98,6 +277,9 @@ def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
 
 def release_savepoint_directory(fs: CheckpointFileSystem) -> None:
     """End the reservation of a directory whose savepoint is complete."""
+    for path in _present(fs):
+        if _is_unfinished_marker(fs, path):
+            fs.delete(path)
     fs.delete(_IN_PROGRESS)
 
 
@@ -226,10 +408,12 @@ def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
     return (*listed, *unlisted)
 
 
-def _rejection(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:
+def _rejection(fs: CheckpointFileSystem, present: Sequence[str], is_locked: bool = False) -> str:
     instead = "give a directory that is empty or does not exist yet"
     if METADATA_FILE_NAME in present:
         what = "already is a checkpoint or savepoint"
+    elif is_locked:
+        what = "holds a savepoint that another process is writing"
     elif _IN_PROGRESS in present:
         what = "holds a savepoint that is being written or was not finished"
         instead = f"if it is no longer being written, remove it, or {instead}"

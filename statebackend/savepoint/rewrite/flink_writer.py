@@ -26,7 +26,7 @@ from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.store.savepoint_directory import release_savepoint_directory
+from statebackend.checkpoint.store.savepoint_directory import release_savepoint_directory, reserved_directory
 from statebackend.savepoint.column_codecs import write_column
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
@@ -35,7 +35,6 @@ from statebackend.savepoint.foreign.flink_rows import step_of
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft, StateDraft
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
-from statebackend.savepoint.rewrite.savepoint_writer import reserved_directory
 from statebackend.savepoint.rewrite.sorted_rows import Run, fewer_runs, merged_runs
 from statebackend.savepoint.rewrite.staged_entries import scratch_space
 from statebackend.savepoint.rewrite.state_tasks import CollectTask, ProgressLabel, StoredState, all_runs
@@ -168,7 +167,7 @@ def write_flink_savepoint(
         SavepointExistsError: The target is not empty.
         StorageError: The target cannot be written.
     """
-    with reserved_directory(uri) as target, scratch_space(scratch_directory) as scratch:
+    with reserved_directory(uri, ["flink-*"]) as target, scratch_space(scratch_directory) as scratch:
         export = _Export(source, target, scratch, progress)
         data = export.metadata()
         target.write_file("_metadata", data)

@@ -11,7 +11,8 @@ the key groups of Statebackend.
 1. All changes apply to drafts. If any is invalid, nothing is written, and the error lists all problems.
 2. Tasks read, transform and sort entries in scratch space: in this process, or in spawned processes (`TaskRunner`).
    For processes, tasks are pickled, so functions must be importable. They report progress when a task ends.
-3. The files are moved to the target and the metadata is written last. On an error the target is emptied.
+3. The files are moved to the target and the metadata is written last. On an error the target is emptied. What a killed
+   writer has left at the target is deleted by the next one.
 
 `carried_metadata` adapts watermarks and timers to new uids. Each part of a split operator gets the watermarks of the
 old operator. A merged operator keeps a watermark only if it is the same in all its origins. Otherwise it starts with
@@ -28,16 +29,15 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any, Final
 
 from attrs import evolve, frozen
 
 from snapshots.errors import StateFormatError, format_value
 from statebackend.checkpoint.errors import CheckpointError
-from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.metadata import (
+    SOURCE_PROGRESS_DIRECTORY,
     CheckpointKind,
     CheckpointMetadata,
     InputChannel,
@@ -51,9 +51,8 @@ from statebackend.checkpoint.metadata import (
 from statebackend.checkpoint.state_handles import FileHandle, OperatorState
 from statebackend.checkpoint.store.savepoint_directory import (
     SavedSourceProgress,
-    abandon_savepoint_directory,
     check_savepoint_directory,
-    create_savepoint_directory,
+    reserved_directory,
     write_savepoint,
     write_source_progress,
 )
@@ -82,7 +81,6 @@ __all__ = [
     "TaskRunner",
     "WrittenSavepoint",
     "carried_metadata",
-    "reserved_directory",
 ]
 
 
@@ -358,7 +356,7 @@ class SavepointWriter:
             StorageError: The target cannot be written.
         """
         started_s = time.monotonic()
-        check_savepoint_directory(self._uri)
+        check_savepoint_directory(self._uri, may_clear=True)
         drafts = self._drafts(plan)
         base = self._base_metadata(drafts)
         with scratch_space(self._scratch_directory) as scratch:
@@ -459,14 +457,15 @@ class SavepointWriter:
         scratch: str,
         started_s: float,
     ) -> WrittenSavepoint:
-        with reserved_directory(self._uri) as target:
-            progress: tuple[FileHandle, ...] = ()
-            if self._foreign is not None and "source_progress" not in drafts.dropped:
-                progress = write_source_progress(target, self._foreign.source_files)
-            if self._source is not None and "source_progress" not in drafts.dropped:
-                progress = write_source_progress(
-                    target, SavedSourceProgress(self._source.file_system, self._source.metadata)
-                )
+        source_files: Mapping[str, bytes] = {}
+        if self._foreign is not None and "source_progress" not in drafts.dropped:
+            source_files = self._foreign.source_files
+        if self._source is not None and "source_progress" not in drafts.dropped:
+            source_files = SavedSourceProgress(self._source.file_system, self._source.metadata)
+        paths = [file.path for operator in operators for file in operator.files]
+        paths += [f"{SOURCE_PROGRESS_DIRECTORY}/{name}" for name in source_files]
+        with reserved_directory(self._uri, dict.fromkeys(paths)) as target:
+            progress = write_source_progress(target, source_files)
             files: dict[str, FileHandle] = {}
             for operator in operators:
                 for file in operator.files:
@@ -509,14 +508,3 @@ def _without_effect(drafts: Drafts, operators: Sequence[NewOperator]) -> dict[in
         number for one in operators for counts in one.left_out.values() for number, count in counts.items() if count
     }
     return {number: change for number, change in drafts.keeping.items() if number not in with_effect}
-
-
-@contextmanager
-def reserved_directory(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
-    """Reserve the target. If an error occurs before the savepoint is complete, the target is emptied."""
-    target = create_savepoint_directory(uri)
-    try:
-        yield target
-    except BaseException:
-        abandon_savepoint_directory(target)
-        raise

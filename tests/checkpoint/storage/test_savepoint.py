@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +26,12 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint.fs.local_storage import LocalStorage
 from statebackend.checkpoint.store import savepoint_directory
 from statebackend.checkpoint.store.checkpoint_directories import write_metadata
-from statebackend.checkpoint.store.savepoint_directory import abandon_savepoint_directory, create_savepoint_directory
+from statebackend.checkpoint.store.savepoint_directory import (
+    abandon_savepoint_directory,
+    check_savepoint_directory,
+    create_savepoint_directory,
+    reserved_directory,
+)
 
 
 def savepoint_of(*files):
@@ -240,3 +248,164 @@ def test_a_savepoint_needs_no_read_permission_above_its_directory(tmp_path, monk
 
     monkeypatch.setattr(CheckpointFileSystem, "exists", reject)
     assert create_savepoint_directory(tmp_path / "mine").list_files() == ("_in_progress",)
+
+
+class TestKilledWriters:
+    """Directories that a killed writer has left. A copy of the directory of a writer is what a kill leaves."""
+
+    FILES = ("operators/a/part-0", "operators/a/part-1", "flink-*", "source-progress/offsets/1")
+    LEFT = ("operators/a/part-0", "operators/a/.tmp-" + "0" * 32, "flink-" + "a" * 32, ".tmp-" + "b" * 32)
+
+    @pytest.fixture
+    def left(self, tmp_path):
+        with reserved_directory(tmp_path / "first", self.FILES) as fs:
+            for path in self.LEFT:
+                fs.write_file(path, b"rows")
+            shutil.copytree(tmp_path / "first", tmp_path / "left")
+            write_savepoint(fs, savepoint_of())
+        return tmp_path / "left"
+
+    def test_the_next_writer_deletes_the_files_and_completes(self, left) -> None:
+        check_savepoint_directory(left, may_clear=True)
+        with reserved_directory(left, ["data/part-0"]) as fs:
+            assert fs.list_files(include_temporary=True) == ("_in_progress",)
+            file = fs.write_file("data/part-0", b"rows")
+            # It is killed, too, and the third writer finds its file.
+            shutil.copytree(left, left.parent / "again")
+            write_savepoint(fs, savepoint_of(file))
+        assert read_savepoint(left)[1] == savepoint_of(file)
+        with reserved_directory(left.parent / "again", ["other"]) as fs:
+            assert fs.list_files(include_temporary=True) == ("_in_progress",)
+
+    @pytest.mark.parametrize("path", ["notes.txt", "operators/a/part-2", "operators/b/part-0", ".tmp-1", "flink-1"])
+    def test_a_file_of_others_is_named_and_nothing_is_changed(self, left, path) -> None:
+        (left / path).parent.mkdir(exist_ok=True)
+        (left / path).write_bytes(b"precious")
+        before = sorted(left.rglob("*"))
+        for attempt in (check_savepoint_directory, lambda uri, may_clear: reserved_directory(uri, []).__enter__()):
+            with pytest.raises(SavepointExistsError, match=f"'{path}', which it did not write. Nothing was changed"):
+                attempt(left, may_clear=True)
+        assert sorted(left.rglob("*")) == before
+        assert (left / path).read_bytes() == b"precious"
+
+    @pytest.mark.parametrize("replaced", ["operators", "operators/a", "operators/a/part-0"])
+    def test_no_link_is_followed_or_removed(self, left, replaced) -> None:
+        shutil.move(left / replaced, left.parent / "theirs")
+        (left / replaced).symlink_to(left.parent / "theirs")
+        with (
+            pytest.raises((SavepointExistsError, StorageError), match=r"which it did not write|symbolic link"),
+            reserved_directory(left, self.FILES),
+        ):
+            pass
+        assert (left / replaced).is_symlink()
+        assert (left.parent / "theirs").exists()
+        assert (left / "operators" / "a" / "part-0").read_bytes() == b"rows"
+
+    @pytest.mark.parametrize("path", ["../precious", "{outside}", "operators/../../precious"])
+    def test_a_marker_that_lists_files_outside_deletes_none(self, left, path) -> None:
+        outside = left.parent / "precious"
+        outside.write_bytes(b"precious")
+        with (left / "_in_progress").open("a") as marker:
+            marker.write(path.format(outside=outside) + "\n")
+        with pytest.raises(SavepointExistsError, match="remove it, or give"):
+            check_savepoint_directory(left, may_clear=True)
+        assert outside.read_bytes() == b"precious"
+        assert (left / "operators" / "a" / "part-0").exists()
+
+    def test_a_marker_that_is_a_link_is_not_followed(self, left) -> None:
+        shutil.move(left / "_in_progress", left.parent / "theirs")
+        (left / "_in_progress").symlink_to(left.parent / "theirs")
+        with pytest.raises(StorageError, match="symbolic link"), reserved_directory(left, self.FILES):
+            pass
+        assert (left / "operators" / "a" / "part-0").exists()
+
+    def test_an_incomplete_last_line_is_ignored(self, left) -> None:
+        with (left / "_in_progress").open("a") as marker:
+            marker.write("notes.t")
+        (left / "notes.t").write_bytes(b"precious")
+        with pytest.raises(SavepointExistsError, match=r"'notes\.t', which it did not write"):
+            check_savepoint_directory(left, may_clear=True)
+        (left / "notes.t").unlink()
+        with reserved_directory(left, ["data"]) as fs:
+            assert (left / "_in_progress").read_text().endswith("source-progress/offsets/1\ndata\n")
+            assert fs.list_files() == ("_in_progress",)
+
+    def test_the_files_of_a_writer_with_several_processes_are_left(self, tmp_path) -> None:
+        fs = create_savepoint_directory(tmp_path)
+        fs.write_file("operators/a/part-0", b"rows")
+        with pytest.raises(SavepointExistsError, match="being written or was not finished"):
+            check_savepoint_directory(tmp_path, may_clear=True)
+        assert fs.list_files() == ("_in_progress", "operators/a/part-0")
+
+    def test_other_writers_do_not_clear(self, left) -> None:
+        with pytest.raises(SavepointExistsError, match="being written or was not finished"):
+            create_savepoint_directory(left)
+        assert (left / "operators" / "a" / "part-0").exists()
+
+    def test_a_second_writer_is_rejected_while_the_first_one_writes(self, tmp_path) -> None:
+        with reserved_directory(tmp_path, ["data"]) as fs:
+            file = fs.write_file("data", b"rows")
+            for _ in range(2):
+                with pytest.raises(SavepointExistsError, match=r"another process is writing\. Nothing was changed"):
+                    reserved_directory(tmp_path, ["data"]).__enter__()
+            write_savepoint(fs, savepoint_of(file))
+        assert read_savepoint(tmp_path)[1] == savepoint_of(file)
+
+    def test_one_of_many_concurrent_writers_clears_the_directory(self, left) -> None:
+        writers, turns = 6, 10
+        for turn in range(turns):
+            place = left.parent / f"place-{turn}"
+            if turn % 2:
+                shutil.copytree(left, place)
+            begin, end = threading.Barrier(writers), threading.Barrier(writers)
+
+            def write(number, place=place, begin=begin, end=end) -> bool:
+                begin.wait()
+                try:
+                    with reserved_directory(place, [f"data-{number}"]) as fs:
+                        end.wait()
+                        write_savepoint(fs, savepoint_of(fs.write_file(f"data-{number}", b"rows")))
+                except SavepointExistsError:
+                    end.wait()
+                    return False
+                return True
+
+            with ThreadPoolExecutor(writers) as threads:
+                written = list(threads.map(write, range(writers)))
+            assert sum(written) == 1
+            fs, _ = read_savepoint(place)
+            assert fs.list_files(include_temporary=True) == ("_metadata", f"data-{written.index(True)}")
+
+    def test_a_failed_writer_empties_the_directory(self, left) -> None:
+        def fail() -> None:
+            with reserved_directory(left, ["data"]) as fs:
+                fs.write_file("data", b"rows")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert list(left.iterdir()) == []
+
+    def test_a_file_that_appears_during_the_reservation_is_left(self, tmp_path, monkeypatch) -> None:
+        create = LocalStorage.create
+
+        def late(storage: LocalStorage, path: str, data: bytes) -> bool:
+            storage.put("notes.txt", b"precious")
+            return create(storage, path, data)
+
+        monkeypatch.setattr(LocalStorage, "create", late)
+        with pytest.raises(SavepointExistsError, match=r"'notes.txt', which"), reserved_directory(tmp_path, ["data"]):
+            pass
+        assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+    def test_a_disk_without_locks_is_written_and_not_cleared(self, left, monkeypatch) -> None:
+        def unsupported(descriptor: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", unsupported)
+        with reserved_directory(left.parent / "new", ["data"]) as fs:
+            write_savepoint(fs, savepoint_of(fs.write_file("data", b"rows")))
+        assert read_savepoint(left.parent / "new")[1].files
+        with pytest.raises(SavepointExistsError, match="remove it, or give"), reserved_directory(left, ["data"]):
+            pass
+        assert (left / "operators" / "a" / "part-0").exists()

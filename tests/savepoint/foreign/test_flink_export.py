@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import attrs
 import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
 
 from statebackend import ValueStateDescriptor
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
 from statebackend.cli.main import main
 from statebackend.savepoint.errors import PlanError
@@ -49,6 +51,29 @@ def test_an_import_and_an_export_return_the_same_content(
         for state in old.operators[uid].states:
             # The rows are in Flink's key groups, in the order of their keys.
             assert list(map(str, new.read(uid, state))) == list(map(str, old.read(uid, state)))
+
+
+def test_a_repeated_export_clears_what_a_killed_one_has_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, own_registrations: None
+) -> None:
+    original, ours, left = (str(path) for path in (GOLDEN / NAMES[0] / "savepoint", tmp_path / "ours", tmp_path / "l"))
+    (tmp_path / "plan.py").write_text(PLAN)
+    assert main(["import", original, ours, "--plan", str(tmp_path / "plan.py")]) == 0
+    write = CheckpointFileSystem.write_file
+
+    def copied(fs: CheckpointFileSystem, path: str, data: bytes) -> object:
+        # A kill before the metadata leaves these files, and releases the lock.
+        shutil.copytree(tmp_path / "whole", left)
+        return write(fs, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFileSystem, "write_file", copied)
+        assert main(["export-flink", ours, str(tmp_path / "whole")]) == 0
+    files = len(list((tmp_path / "whole").iterdir()))
+    assert len(list(pathlib.Path(left).glob("flink-*"))) == files - 1
+    assert main(["export-flink", ours, left]) == 0
+    assert len(list(pathlib.Path(left).iterdir())) == files
+    assert found_in(Savepoint.open(left), expected_of(NAMES[0])) == wanted_of(expected_of(NAMES[0]))
 
 
 def test_types_without_flink_equivalent_are_listed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

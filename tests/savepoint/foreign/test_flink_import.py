@@ -29,6 +29,17 @@ def plan(savepoint):
     return Plan()
 """
 
+KILLED_AT_A_LINK = """
+def killing(*arguments, **options):
+    global CALLS
+    CALLS -= 1
+    if CALLS == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return link(*arguments, **options)
+
+os.link = killing
+"""
+
 JOB = """
 from statebackend import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.local import LocalStreamEnvironment
@@ -203,6 +214,30 @@ def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) 
     assert not target.exists()
     assert main(["import", source, str(target), "--plan", plan]) == 0
     assert Savepoint.open(target).states
+
+
+@pytest.mark.parametrize("calls", [1, 4, 9])
+def test_a_repeated_import_clears_what_a_killed_one_has_written(calls: int, plan: str, tmp_path: pathlib.Path) -> None:
+    killing, target = tmp_path / "killing.py", tmp_path / "imported"
+    killing.write_text(f"import os, signal\nCALLS, link = {calls}, os.link" + KILLED_AT_A_LINK + PLAN)
+    source = str(GOLDEN / "hashmap-canonical" / "savepoint")
+    command = [sys.executable, "-m", "statebackend", "import", source, str(target), "--plan"]
+    assert subprocess.run([*command, str(killing)], capture_output=True).returncode == -signal.SIGKILL
+    # The first link is the marker itself, under its temporary name.
+    assert [path.name for path in target.glob("_*")] == ["_in_progress"] * (calls > 1)
+    assert len([path for path in target.rglob("*") if path.is_file()]) >= max(1, calls - 1)
+    (target / "notes.txt").touch()
+    assert main([*command[3:], plan]) == 3
+    (target / "notes.txt").unlink()
+    assert main([*command[3:], plan]) == 0
+    assert main(["import", source, str(tmp_path / "whole"), "--plan", plan]) == 0
+    expected = Savepoint.open(tmp_path / "whole")
+    imported = Savepoint.open(target)
+    assert {one: list(map(str, imported.read(*one))) for one in imported.states} == {
+        one: list(map(str, expected.read(*one))) for one in expected.states
+    }
+    files = [path for path in target.rglob("*") if path.is_file()]
+    assert len(files) == len([path for path in (tmp_path / "whole").rglob("*") if path.is_file()])
 
 
 def test_only_state_of_flink_is_imported(plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
