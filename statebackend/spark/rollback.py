@@ -32,6 +32,7 @@ from statebackend.spark.sources.progress import (
     check_log_is_whole,
     newest_planned_batch,
     read_offsets,
+    read_source_order,
 )
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.job_sinks import JobSinks
@@ -202,10 +203,15 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
 
 
 def format_offsets(spark_directory: str, batch_id: int | None) -> str:
-    """The offsets of a batch without Spark's own configuration; for a damaged file, the reason."""
+    """The offset of each source after a batch, with the uid of the source; for a damaged file, the reason."""
     if batch_id is None:
         return "nothing"
     found = OffsetLines.of(read_offsets(spark_directory, batch_id))
     if found.damage is not None:
         return f"unknown offsets (offsets/{batch_id} of Spark's log is damaged: {found.damage})"
-    return cut(", ".join(found.lines), 1000)
+    order = read_source_order(CheckpointFileSystem.from_uri(spark_directory))
+    if order is None:
+        return cut(", ".join(found.lines), 1000)
+    offsets = found.by_log([source.log or "" for source in order.sources])
+    named = (f"{source.uid or source.name}: {offset}" for source, offset in zip(order.sources, offsets, strict=False))
+    return cut(", ".join(named), 1000)

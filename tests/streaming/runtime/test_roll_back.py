@@ -17,11 +17,11 @@ from statebackend.checkpoint import (
     DirectoryCheckpointStore,
     StorageError,
 )
-from statebackend.checkpoint.metadata import SourcePositions
+from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers
 from statebackend.checkpoint.store.job_files import read_roll_back
 from statebackend.spark.rollback import RollbackReport, planned_roll_back, roll_back
-from statebackend.spark.sources.progress import SourceProgressError
+from statebackend.spark.sources.progress import SourceProgressError, source_order
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
@@ -120,6 +120,17 @@ def test_the_log_is_truncated_and_kept_aside(job: Job, to: int | str, target: in
     names = [Path(path).name for path in report.set_aside]
     assert names == [*(f"chk-{number:012d}-1" for number in report.abandoned), "spark-1", "_set_aside"]
     check_no_roll_back(job.fs)
+
+
+def test_the_offsets_of_the_report_have_the_uids_of_their_sources(job: Job) -> None:
+    order = source_order([ReadSource(name="FileSource[/in]", uid="flights", log="0"), ReadSource(name="rate")])
+    job.fs.write_file("spark/source-order.json", order)
+    for batch in range(NEWEST + 1):
+        job.fs.write_file(f"spark/offsets/{batch}", f'v1\n{{}}\n{{"logOffset":{batch}}}\n{batch}'.encode())
+    report = job.roll_back(2)
+    assert report.offsets_after == 'flights: {"logOffset":2}, rate: 2'
+    assert report.offsets_before == f'flights: {{"logOffset":{NEWEST}}}, rate: {NEWEST}'
+    assert f"the source continues after {report.offsets_after}" in str(report)
 
 
 def test_the_log_is_truncated_after_the_batch_of_the_checkpoint_and_not_after_its_id(tmp_path: Path) -> None:
