@@ -185,7 +185,7 @@ class Section:
 
 def paragraph(content: str) -> Html:
     """Return a paragraph of text."""
-    return element("p", text(content), {"class": "said"})
+    return element("p", text(content), {"class": "message"})
 
 
 def figure(caption: str, plot: Html) -> Html:

@@ -179,8 +179,8 @@ def test_spooled_answers_come_back_unchanged(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_empty_result_is_reported_in_words(places: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     show = ("show", places[0], "per shop", "by amount", "--where", "user_key>1000", "--where", "value=x")
-    said = "state 'by amount' of operator 'per shop' has no entry that fits --where 'user_key>1000' --where 'value=x'"
-    assert lines(capsys, *show) == [said]
+    error = "state 'by amount' of operator 'per shop' has no entry that fits --where 'user_key>1000' --where 'value=x'"
+    assert lines(capsys, *show) == [error]
     assert answer(capsys, *show) == []
 
 

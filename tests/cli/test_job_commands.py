@@ -251,8 +251,8 @@ def test_an_empty_history_is_not_taken_for_a_compatible_one(capsys: pytest.Captu
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "1.lock").write_text("no file of a history has this name")
     for history in ("empty", "missing"):
-        said = failure(capsys, "check", "--history", str(tmp_path / history), "--job", "programs:as_it_was")
-        assert "there is no history of locks" in said
+        error = failure(capsys, "check", "--history", str(tmp_path / history), "--job", "programs:as_it_was")
+        assert "there is no history of locks" in error
 
 
 @pytest.mark.parametrize("option", ["--backend=heap", "--parallelism=2", "--checkpoint=5", "--zookeeper=host:1"])
@@ -304,7 +304,7 @@ def test_nothing_to_compare_with_is_a_usage_error(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "error"),
     [
         ("nowhere.job:build", "there is no module 'nowhere' in "),
         ("programs.more:build", "there is no module 'programs.more'"),
@@ -326,13 +326,13 @@ def test_nothing_to_compare_with_is_a_usage_error(capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_program_without_a_job_is_reported_in_one_line(
-    capsys: pytest.CaptureFixture[str], job: str, said: str
+    capsys: pytest.CaptureFixture[str], job: str, error: str
 ) -> None:
-    assert said in failure(capsys, "lock", "--job", job)
+    assert error in failure(capsys, "lock", "--job", job)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("import sys; sys.exit('usage: ...')", "importing broken ended the process"),
         ("raise ValueError('no settings')", "importing broken raised ValueError: no settings (broken.py, line 1"),
@@ -345,10 +345,10 @@ def test_a_program_without_a_job_is_reported_in_one_line(
     ],
 )
 def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
-    capsys: pytest.CaptureFixture[str], directory: Path, text: str, said: str
+    capsys: pytest.CaptureFixture[str], directory: Path, text: str, error: str
 ) -> None:
     (directory / "broken.py").write_text(text)
-    assert said in failure(capsys, "lock", "--job", "broken:build")
+    assert error in failure(capsys, "lock", "--job", "broken:build")
 
 
 def test_the_program_of_the_current_directory_has_precedence(

@@ -122,13 +122,13 @@ def test_other_places_are_reported_for_what_they_are(
     (tmp_path / "savepoint" / "_metadata").touch()
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
-    for place, said in (
+    for place, error in (
         ("savepoint", "is a savepoint, or one checkpoint: .*; pass the directory of the job"),
         ("photos", "is not a job directory: it has no file job.json"),
         ("nowhere", "does not exist; pass the directory of a job"),
     ):
         reported = answer(capsys, command[0], tmp_path / place, *command[1:], status=NOT_READABLE)
-        assert re.search(f"{place} {said}", reported), reported
+        assert re.search(f"{place} {error}", reported), reported
         assert "Use an empty or a new directory" not in reported
     assert not (tmp_path / "nowhere").exists()
 

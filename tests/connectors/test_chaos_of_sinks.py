@@ -30,9 +30,9 @@ def test_each_payment_has_the_sum_of_its_account() -> None:
 
 @pytest.mark.usefixtures("kafka_server", "postgres_server")
 def test_a_job_that_is_killed_twice_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    run_sinks(tmp_path, 3, 2, said.append)
-    assert [line.partition(":")[0] for line in said if "equal" in line] == [
+    reported_lines: list[str] = []
+    run_sinks(tmp_path, 3, 2, reported_lines.append)
+    assert [line.partition(":")[0] for line in reported_lines if "equal" in line] == [
         "Delta",
         "PostgreSQL, appended",
         "PostgreSQL, upserted",

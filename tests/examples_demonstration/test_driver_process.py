@@ -31,13 +31,18 @@ def test_a_driver_with_a_waiting_supervisor_does_not_wait(tmp_path: Path) -> Non
 
 
 def test_a_driver_reports_its_end_after_its_last_line_even_without_a_reader(tmp_path: Path) -> None:
-    said: list[str] = []
+    reported_lines: list[str] = []
     driver = DriverProcess(
-        MODULE, ["2"], said.append, job_dir=tmp_path / "job", log=tmp_path / "log", on_end=lambda: said.append("end")
+        MODULE,
+        ["2"],
+        reported_lines.append,
+        job_dir=tmp_path / "job",
+        log=tmp_path / "log",
+        on_end=lambda: reported_lines.append("end"),
     )
     driver.hang_up()
     driver.wait()
-    assert said == ["epoch 0", "epoch 1", "end"]
+    assert reported_lines == ["epoch 0", "epoch 1", "end"]
     assert driver.ends_within(0)
 
 

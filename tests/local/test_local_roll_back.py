@@ -46,7 +46,7 @@ def run(directory: Path, sinks: Sequence[Any], **options: Any) -> Any:
     return environment.execute("job", **options)
 
 
-def begun(directory: Path) -> bool:
+def started(directory: Path) -> bool:
     return (directory / "job" / ROLL_BACK_FILE_NAME).exists()
 
 
@@ -63,7 +63,7 @@ def test_output_of_later_epochs_is_rolled_back(directory: Path) -> None:
     run(directory, [sink], roll_back_to=0)
     assert sink.committed() == [("a", 1), ("a", 2)]
     assert len(sink.job_ids) == 1
-    assert not begun(directory)
+    assert not started(directory)
     run(directory, [sink])
     assert sink.committed() == [("a", 1), ("a", 2), ("a", 3)]
 
@@ -86,14 +86,14 @@ def test_a_crash_while_rolling_back_is_finished_before_any_other_start(
     sink = Hiding(directory / "out")
     run(directory, [sink], roll_back_to=again)
     assert sink.committed() == [("a", 1), ("a", 2)]
-    assert not begun(directory)
+    assert not started(directory)
 
 
 def test_a_sink_that_cannot_roll_back_leaves_the_job_unchanged(directory: Path) -> None:
     sink = Hiding(directory / "out", SinkError("an epoch is another job's"), hides_first=False)
     with pytest.raises(SinkError, match="another job's"):
         run(directory, [sink], roll_back_to=0)
-    assert not begun(directory)
+    assert not started(directory)
     run(directory, [sink])
     assert sink.committed() == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
 
@@ -116,6 +116,6 @@ def test_a_sink_that_fails_later_does_not_undo_the_start_of_the_roll_back(direct
         run(directory, [Hiding(directory / "out", StorageError("dead"))], roll_back_to=0)
     with pytest.raises(SinkError):
         run(directory, [Hiding(directory / "out", SinkError("not now"), hides_first=False)], roll_back_to=0)
-    assert begun(directory)
+    assert started(directory)
     with pytest.raises(JobRestoreError, match="start the job again with roll_back_to=0"):
         run(directory, [Hiding(directory / "out")])

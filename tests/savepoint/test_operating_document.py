@@ -48,7 +48,7 @@ def test_the_commands_of_the_pages_print_what_the_pages_show(
         sys.modules.pop("sales", None)
         importlib.invalidate_caches()
 
-    def said(console: str, *statuses: int) -> None:
+    def check_output(console: str, *statuses: int) -> None:
         reported, ended = [], []
         for line in console.splitlines():
             if line.startswith("$ statebackend "):
@@ -63,10 +63,10 @@ def test_the_commands_of_the_pages_print_what_the_pages_show(
     sales = [("north", 19.99), ("south", 5.5), ("north", 0.01)]
     importlib.import_module("sales").build(sales).execute("sales").savepoint(tmp_path / "savepoints" / "monday")
     is_now(deployed)
-    said(why, REJECTED)
-    said(stored, 0, 0)
+    check_output(why, REJECTED)
+    check_output(stored, 0, 0)
     is_now(fixed)
-    said(compatibilities, 0)
+    check_output(compatibilities, 0)
     exec(proof.replace("/savepoints", f"{tmp_path}/savepoints"), {})
-    said(values, 0)
-    said(lock, 0, 0)
+    check_output(values, 0)
+    check_output(lock, 0, 0)

@@ -119,12 +119,12 @@ def test_an_existing_file_is_replaced_only_on_request(place: str, tmp_path: Path
 
 def test_a_missing_directory_is_named_and_no_temporary_file_left(place: str, tmp_path: Path) -> None:
     entries = Savepoint.open(place).read("per shop", "totals")
-    for wrong, said in (
+    for wrong, error in (
         (tmp_path / "missing" / "totals.json", f"there is no directory to write totals.json in: '{tmp_path}/missing'"),
         (tmp_path, "the path is a directory"),
         (Path(os.devnull), "the path is not a regular file"),
     ):
-        with pytest.raises(OSError, match=re.escape(said)) as raised:
+        with pytest.raises(OSError, match=re.escape(error)) as raised:
             export_state(entries, "json", wrong, overwrite=True)
         assert ".part" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []

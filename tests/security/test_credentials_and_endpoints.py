@@ -154,7 +154,7 @@ def origin_of(savepoint: Savepoint, uri: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Path:
+def started_job(tmp_path: Path) -> Path:
     """The directory of a job that started from a savepoint and has no checkpoint yet."""
     run_job(tmp_path / "first", "a").savepoint(tmp_path / "savepoint")
     with pytest.raises(Exception, match="fails in its first epoch"):
@@ -187,37 +187,37 @@ def check(job: Path) -> None:
     ],
 )
 def test_no_request_is_sent_to_a_store_that_only_the_job_directory_names(
-    begun: Path, place: str, use: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    started_job: Path, place: str, use: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with listener() as (address, received):
-        change_checksummed_json(begun / "origin.json", savepoint_uri=place.format(address=address))
+        change_checksummed_json(started_job / "origin.json", savepoint_uri=place.format(address=address))
         with pytest.raises(JobRestoreError, match="Pass from_savepoint=") as caught:
-            use(begun)
+            use(started_job)
         assert not received
     check_no_secret("".join(traceback.format_exception(caught.value)))
 
 
 def test_a_savepoint_in_a_store_is_used_once_the_program_names_it_again(
-    tmp_path: Path, begun: Path, bucket: object
+    tmp_path: Path, started_job: Path, bucket: object
 ) -> None:
     uri = bucket.uri("savepoint")  # type: ignore[attr-defined]
     run_job(tmp_path / "first").savepoint(uri)
-    write_checksummed_json(begun / "origin.json", origin_of(Savepoint.open(uri), uri))
+    write_checksummed_json(started_job / "origin.json", origin_of(Savepoint.open(uri), uri))
     with pytest.raises(JobRestoreError, match="does not name that store, so no request is sent there"):
-        run_job(begun, "a")
-    job = run_job(begun, "a", from_savepoint=uri)
+        run_job(started_job, "a")
+    job = run_job(started_job, "a", from_savepoint=uri)
     assert job is not None
-    [entry] = Savepoint.open(begun).read("count", "count")
+    [entry] = Savepoint.open(started_job).read("count", "count")
     assert entry.value == 2
 
 
 def test_a_savepoint_on_a_disk_and_one_in_the_store_of_the_job_are_used_as_before(
-    tmp_path: Path, begun: Path, bucket: object
+    tmp_path: Path, started_job: Path, bucket: object
 ) -> None:
-    run_job(begun, "a")
-    [entry] = Savepoint.open(begun).read("count", "count")
+    run_job(started_job, "a")
+    [entry] = Savepoint.open(started_job).read("count", "count")
     assert entry.value == 2
     savepoint, job = bucket.uri("savepoint"), bucket.uri("job")  # type: ignore[attr-defined]
     run_job(tmp_path / "first").savepoint(savepoint)

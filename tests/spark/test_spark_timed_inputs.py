@@ -115,7 +115,7 @@ def test_a_job_with_timed_inputs_moves_to_spark_and_back_to_the_local_runtime(
     for way in ("local", "spark"):
         directory = tmp_path / way
         directory.mkdir()
-        begun, job = on_local(directory, 0, number)
+        started, job = on_local(directory, 0, number)
         paths["first"] = job.savepoint(directory / "first").path
         # From here on, numbers are stored as texts, by migration rules that only this job has.
         execute = {"from_savepoint": paths["first"]}
@@ -126,10 +126,10 @@ def test_a_job_with_timed_inputs_moves_to_spark_and_back_to_the_local_runtime(
         )
         paths["second"] = job.savepoint(directory / "second").path
         ended, _ = on_local(directory, 2, text, from_savepoint=paths["second"], drain=True)
-        expected.append((begun, middle, ended))
+        expected.append((started, middle, ended))
     assert expected[0] == expected[1]
-    begun, middle, ended = expected[1]
-    assert any("behind None" in what for _, what in begun["met"])
+    started, middle, ended = expected[1]
+    assert any("behind None" in what for _, what in started["met"])
     assert any(what.startswith("left 0 behind 1") for _, what in middle["met"]), "a text of before"
     assert all(one["counted"] and any(" at " in f" {what}" for _, what in one["ruled"]) for one in expected[1])
 

@@ -116,7 +116,7 @@ def test_every_named_file_exists(document: Path) -> None:
 
 @pytest.mark.parametrize("package", TREE)
 def test_every_package_has_a_row_in_the_architecture(package: str) -> None:
-    sentences = [said for named, said in ROW.findall(text_of(ARCHITECTURE)) if named == f"`{package}`"]
+    sentences = [sentence for named, sentence in ROW.findall(text_of(ARCHITECTURE)) if named == f"`{package}`"]
 
     assert len(sentences) == 1, f"{package} needs a row in one table of docs/architecture.md"
     assert len(sentences[0].split()) >= 5

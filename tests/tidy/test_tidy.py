@@ -166,8 +166,8 @@ def test_no_module_imports_itself_indirectly() -> None:
 
 @pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
 def test_a_package_has_a_docstring(package: str) -> None:
-    said = {module: ast.get_docstring(tree_of(module)) or "" for module in modules_of(package) if module in TREE}
-    too_little = {module: docstring for module, docstring in said.items() if len(docstring.split()) < 8}
+    docstrings = {module: ast.get_docstring(tree_of(module)) or "" for module in modules_of(package) if module in TREE}
+    too_little = {module: docstring for module, docstring in docstrings.items() if len(docstring.split()) < 8}
 
     assert too_little == {}, "the docstring of a package says what is in it"
 

@@ -196,8 +196,8 @@ def test_foreign_files_are_rejected(fs) -> None:
 def test_a_newer_format_is_reported_as_newer(fs) -> None:
     newer = FORMAT_VERSION + 1
     fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
-    said = f"bad/_metadata was written by a newer version of statebackend: its format has version {newer}, "
-    with pytest.raises(UnsupportedMetadataVersionError, match=said):
+    message = f"bad/_metadata was written by a newer version of statebackend: its format has version {newer}, "
+    with pytest.raises(UnsupportedMetadataVersionError, match=message):
         read_metadata(fs, "bad")
 
 

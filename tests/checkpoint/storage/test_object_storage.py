@@ -136,9 +136,9 @@ def test_an_aborted_upload_leaves_nothing(fs, bucket, faulty_store, tmp_path) ->
 
 def test_an_upload_of_a_killed_process_is_not_a_file(fs, bucket) -> None:
     client = bucket.server.client
-    begun = client.create_multipart_upload(Bucket=bucket.name, Key="job/shared/large")
+    started = client.create_multipart_upload(Bucket=bucket.name, Key="job/shared/large")
     client.upload_part(
-        Bucket=bucket.name, Key="job/shared/large", PartNumber=1, UploadId=begun["UploadId"], Body=b"x" * 100
+        Bucket=bucket.name, Key="job/shared/large", PartNumber=1, UploadId=started["UploadId"], Body=b"x" * 100
     )
     assert not fs.exists("shared/large")
     assert fs.list_files() == ()
@@ -321,11 +321,11 @@ def test_a_prefix_is_percent_decoded_once(bucket, name) -> None:
     assert CheckpointFileSystem.from_uri(fs.uri).list_files() == ("x", "y")
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "1e3", "", "inf", "1000000"])
-def test_a_timeout_that_is_not_a_number_of_seconds_is_rejected(bucket, said) -> None:
+@pytest.mark.parametrize("timeout", ["0", "-1", "1e3", "", "inf", "1000000"])
+def test_a_timeout_that_is_not_a_number_of_seconds_is_rejected(bucket, timeout) -> None:
     assert S3Location.from_uri(bucket.uri(gives_up=True)).request_timeout_s == 1.0
     with pytest.raises(StorageError, match="request_timeout_s takes seconds"):
-        S3Location.from_uri(f"s3://bucket/path?request_timeout_s={said}")
+        S3Location.from_uri(f"s3://bucket/path?request_timeout_s={timeout}")
 
 
 def test_a_handle_is_checked_as_on_a_disk(fs, bucket) -> None:

@@ -131,9 +131,9 @@ def test_a_roll_back_starts_and_ends_durably(fs: CheckpointFileSystem, monkeypat
 
     monkeypatch.setattr(LocalStorage, "put", noted_put)
     monkeypatch.setattr(LocalStorage, "delete", noted_delete)
-    begun = Rollback(checkpoint_id=3, newest_id=3, source_log="spark-1")
-    write_roll_back(fs, begun)
-    assert read_roll_back(fs) == begun
+    unfinished = Rollback(checkpoint_id=3, newest_id=3, source_log="spark-1")
+    write_roll_back(fs, unfinished)
+    assert read_roll_back(fs) == unfinished
     end_roll_back(fs)
     assert read_roll_back(fs) is None
     assert durable == [("put", ROLL_BACK_FILE_NAME, True), ("delete", ROLL_BACK_FILE_NAME, True)]

@@ -85,8 +85,8 @@ def test_a_marker_is_found_anywhere_in_a_file(tmp_path: Path, begin: int) -> Non
 )
 def test_a_marker_is_found_anywhere_in_the_metadata(tmp_path: Path, section: str, content: Any) -> None:
     savepoint = savepoint_of(tmp_path / "one", SubtaskState())
-    said = Savepoint(RestoredState(attrs.evolve(savepoint.metadata, **{section: content}), savepoint.file_system))
-    assert section.replace("_", " ") in places(said, "Ada")
+    changed = Savepoint(RestoredState(attrs.evolve(savepoint.metadata, **{section: content}), savepoint.file_system))
+    assert section.replace("_", " ") in places(changed, "Ada")
     assert places(savepoint, "Ada") == []
 
 

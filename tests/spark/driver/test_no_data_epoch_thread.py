@@ -46,7 +46,7 @@ class Place:
         timer_ms = self.timer_ms if epoch_id == 0 else None
         return [self.job.acknowledgement(epoch_id, index, processing_time_timer_ms=timer_ms) for index in (0, 1)]
 
-    def begun(self, **trigger: Any) -> NoDataEpochs:
+    def started(self, **trigger: Any) -> NoDataEpochs:
         return NoDataEpochs(mock.MagicMock(), self.job.driver, self.query, trigger)
 
     @property
@@ -67,7 +67,7 @@ def ended(no_data_epochs: NoDataEpochs) -> bool:
 
 
 def test_the_thread_starts_an_epoch_when_a_timer_is_due_and_no_other(place: Place) -> None:
-    no_data_epochs = place.begun()
+    no_data_epochs = place.started()
     place.job.now_ms = 2500
     place.job.run(0)
     assert place.committed.wait(DONE_WITHIN_S)
@@ -80,7 +80,7 @@ def test_timers_due_from_a_former_run_fire_without_a_batch(place: Place) -> None
     place.job.run(0)
     place.job.start()
     place.job.now_ms = 2500
-    no_data_epochs = place.begun()
+    no_data_epochs = place.started()
     assert place.committed.wait(DONE_WITHIN_S)
     assert ended(no_data_epochs)
     assert place.kinds == [False]
@@ -90,7 +90,7 @@ def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
     place.job.run(0)
     place.job.sink.fails_at["stage"] = ArithmeticError("as it must")
     place.job.now_ms = 2500
-    no_data_epochs = place.begun()
+    no_data_epochs = place.started()
     assert place.stopped.wait(DONE_WITHIN_S)
     assert ended(no_data_epochs)
     assert isinstance(place.job.driver.failure, ArithmeticError)
@@ -99,7 +99,7 @@ def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
 
 @pytest.mark.parametrize("trigger", ["availableNow", "once"])
 def test_with_bounded_triggers_due_timers_fire_after_the_query(place: Place, trigger: str) -> None:
-    no_data_epochs = place.begun(**{trigger: True})
+    no_data_epochs = place.started(**{trigger: True})
     assert no_data_epochs.thread is None
     place.job.now_ms = 2500
     place.job.run(0)
@@ -121,7 +121,7 @@ def test_with_bounded_triggers_due_timers_fire_after_the_query(place: Place, tri
 def test_nothing_fires_after_a_query_that_failed_or_was_stopped(
     place: Place, instead: Callable[[Place], object]
 ) -> None:
-    no_data_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.started(availableNow=True)
     place.job.now_ms = 2500
     place.job.run(0)
     instead(place)
@@ -142,7 +142,7 @@ def test_a_failed_source_is_reported_even_to_an_early_waiter(place: Place) -> No
 
     place.query.awaitTermination.side_effect = await_end
     place.job.run(0)
-    job = SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+    job = SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.started(once=True))
     with pytest.raises(EpochError, match=r"the streaming query failed: .*the source failed"):
         job.await_termination()
     is_watched.set()
@@ -154,7 +154,7 @@ def test_a_failed_source_is_reported_even_to_an_early_waiter(place: Place) -> No
 def running_job(place: Place) -> SparkJob:
     place.query.awaitTermination.side_effect = lambda timeout_s=None: place.stopped.wait(DONE_WITHIN_S)
     place.job.run(0)
-    return SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+    return SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.started(once=True))
 
 
 @pytest.mark.parametrize("is_stopped_with_it", [False, True])
@@ -187,7 +187,7 @@ def test_a_job_that_released_leadership_has_not_lost_it(place: Place, monkeypatc
 
 
 def test_due_timers_can_be_queried(place: Place) -> None:
-    no_data_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.started(availableNow=True)
     place.job.run(0)
     no_data_epochs.run_due()
     assert place.kinds == [True]
@@ -198,7 +198,7 @@ def test_due_timers_can_be_queried(place: Place) -> None:
 
 
 def test_a_drained_run_outlives_its_query_and_a_finished_one_cannot_be_drained(place: Place) -> None:
-    no_data_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.started(availableNow=True)
     place.job.run(0)
     no_data_epochs.announce_drain()
     no_data_epochs.query_ended()

@@ -91,7 +91,7 @@ def interruptible() -> Iterator[Interrupts]:
         signal.signal(signal.SIGINT, former)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def log_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Log records about the end of the query, except those of other threads."""
     return [one.getMessage() for one in caplog.records if one.name == query_end.__name__]
 
@@ -179,7 +179,7 @@ def test_the_first_interrupt_waits_for_the_epoch_and_a_second_one_does_not(
     query, protocol = Query(), Waits(3)
     with caplog.at_level(logging.WARNING):
         end_of(protocol, query).stop_at_interrupt(interruptible, 300)
-    first, second = said(caplog)
+    first, second = log_messages(caplog)
     assert first == "stopping: epoch 3 is running and ends first, for at most 300 s; Ctrl-C again aborts it"
     assert second.startswith("stopped: epoch 3 was aborted at a second interrupt")
     assert "\n" not in second
@@ -193,7 +193,7 @@ def test_an_interrupt_between_epochs_reports_what_is_complete(
     protocol.last_epoch_id = last
     with caplog.at_level(logging.WARNING):
         end_of(protocol, query).stop_at_interrupt(Interrupts(), 300)
-    assert said(caplog) == [f"stopped: {done}, and the same program continues from there"]
+    assert log_messages(caplog) == [f"stopped: {done}, and the same program continues from there"]
 
 
 def test_interrupts_are_left_alone_in_other_threads_and_where_they_are_ignored() -> None:

@@ -138,7 +138,7 @@ def test_a_uid_for_something_else_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "dropped", "said"),
+    ("progress", "dropped", "error"),
     [
         (True, "flights", "takes a list of uids of sources"),
         (True, ["a"], "'a', which is a source of the job"),
@@ -147,9 +147,9 @@ def test_a_uid_for_something_else_is_rejected() -> None:
         ({"a": None}, [], "'a': None; it takes True or False"),
     ],
 )
-def test_invalid_sources_are_rejected(progress: Any, dropped: Any, said: str) -> None:
+def test_invalid_sources_are_rejected(progress: Any, dropped: Any, error: str) -> None:
     check_sources_named(["a"], {"a": False}, ["b"])
-    with pytest.raises(JobDefinitionError, match=said):
+    with pytest.raises(JobDefinitionError, match=error):
         check_sources_named(["a"], progress, dropped)
 
 

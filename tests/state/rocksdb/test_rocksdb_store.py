@@ -53,13 +53,13 @@ def test_a_scan_shows_the_content_of_its_start(store, tmp_path):
     family = store.column_family("a")
     scan, dropped = family.scan(b""), family.scan_prefix(b"k")
     read = []
-    begun = [next(scan), next(dropped)]
+    started = [next(scan), next(dropped)]
     family.ingest(written_file(tmp_path / "second.sst", [(b"k05", None), (b"k06", b"new"), (b"k065", b"more")]))
     store.drop("a")
     reader = threading.Thread(target=lambda: read.extend([list(scan), list(dropped)]))
     reader.start()
     reader.join()
-    assert begun == [ENTRIES[0], ENTRIES[0]]
+    assert started == [ENTRIES[0], ENTRIES[0]]
     assert read == [ENTRIES[1:], ENTRIES[1:]]
 
 

@@ -104,12 +104,12 @@ def test_the_end_of_an_undamaged_column_family_is_no_error(tmp_path):
     assert [list(empty.scan(b"")), list(empty.scan_prefix(b"k"))] == [[], []]
     # During the scan, the last entry is deleted and others are added.
     scan = family.scan(MIDDLE)
-    begun = next(scan)
+    started = next(scan)
     writer = SstWriter(str(tmp_path / "more.sst"))
     writer.write([(b"k19999", None), (b"l", b"more")])
     writer.finish()
     family.ingest(writer.path)
-    assert [begun, *scan][-1][0] == b"k19999"
+    assert [started, *scan][-1][0] == b"k19999"
     store.close()
 
 

@@ -19,7 +19,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.context = SimpleNamespace(key="current", key_group=9, has_key=True)
-        self.begun: list[int] = []
+        self.started: list[int] = []
         self.visited: list[Any] = []
         self.error: Exception | None = None
         state: Any = SimpleNamespace(
@@ -34,7 +34,7 @@ class World:
         self.state.key_context.namespace = namespace
 
     def begin_pass(self) -> Iterator[Any]:
-        self.begun.append(self.clock.now_ms)
+        self.started.append(self.clock.now_ms)
         return iter([(group, f"key-{group}", f"namespace-{group}") for group in range(10)])
 
     def remove_expired(self) -> None:
@@ -56,10 +56,10 @@ def test_a_sweep_pauses_from_the_start_of_its_pass_for_a_quarter_of_the_ttl() ->
     assert world.at(0) == 2
     # However long a pass takes, the next one starts a quarter of the TTL after its start.
     assert world.at(100, calls=10) == 8
-    assert (world.begun, world.sweep.due_ms) == ([0], REST_MS)
+    assert (world.started, world.sweep.due_ms) == ([0], REST_MS)
     assert world.at(REST_MS - 1, calls=10) == 0
     assert world.at(REST_MS) == 2
-    assert world.begun == [0, REST_MS]
+    assert world.started == [0, REST_MS]
 
 
 def test_a_pass_continues_after_the_clock_goes_back_and_then_pauses_longer() -> None:
@@ -68,7 +68,7 @@ def test_a_pass_continues_after_the_clock_goes_back_and_then_pauses_longer() -> 
     assert world.at(REST_MS) == 2
     assert world.at(REST_MS - 200) == 2
     assert world.at(REST_MS - 200, calls=10) == 6
-    assert world.begun == [0, REST_MS]
+    assert world.started == [0, REST_MS]
     assert world.at(2 * REST_MS - 1, calls=10) == 0
     assert world.at(2 * REST_MS) == 2
 
@@ -77,7 +77,7 @@ def test_without_a_current_key_no_pass_starts() -> None:
     world = World()
     world.context.has_key = False
     assert world.at(0, calls=3) == 0
-    assert world.begun == []
+    assert world.started == []
 
 
 def test_key_and_namespace_are_restored_even_if_a_removal_fails() -> None:

@@ -76,4 +76,4 @@ def test_unknown_copies_are_not_compared() -> None:
     for mode in (OperatorStateMode.SPLIT, OperatorStateMode.UNION):
         elements = {"element": ENVELOPES["value"]}
         check(*((copy(part(digest, envelopes=elements), mode=mode),) for digest in ("a", "b")))
-    check(*((copy(part(digest), name=f"{RESERVED_PREFIX}begun"),) for digest in ("a", "b")))
+    check(*((copy(part(digest), name=f"{RESERVED_PREFIX}started"),) for digest in ("a", "b")))

@@ -118,8 +118,8 @@ def test_another_savepoint_than_that_of_the_directory_is_rejected_locally_too(tm
     with pytest.raises(JobRestoreError, match="which do not come from the savepoint"):
         run(tmp_path / "own", [{"key": "a"}], from_savepoint=tmp_path / "savepoint")
     assert files(tmp_path / "own") == before
-    assert run(tmp_path / "begun", [{"key": "a"}], from_savepoint=tmp_path / "savepoint")[1] == [("a", 2)]
-    assert run(tmp_path / "begun", [{"key": "a"}], from_savepoint=tmp_path / "savepoint")[1] == [("a", 3)]
+    assert run(tmp_path / "started", [{"key": "a"}], from_savepoint=tmp_path / "savepoint")[1] == [("a", 2)]
+    assert run(tmp_path / "started", [{"key": "a"}], from_savepoint=tmp_path / "savepoint")[1] == [("a", 3)]
 
 
 @pytest.mark.parametrize(("schema", "key"), [("key bigint", 7), (None, 7), ("key date, other string", None)])

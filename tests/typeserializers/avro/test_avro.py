@@ -180,7 +180,7 @@ A, B = ("a", "int"), ("b", "string")
     ("old", "new", "kind", "rule"),
     [
         (record(A), record(A), "AS_IS", {}),
-        (record(A), record(A, doc="said better"), "AS_IS", {}),
+        (record(A), record(A, doc="better words"), "AS_IS", {}),
         (record(A), record(A, ("b", "long", {"default": 7})), "AFTER_MIGRATION", {".b": "avro-field-added"}),
         (record(A), record(A, B), "INCOMPATIBLE", {".b": "avro-field-added-without-default"}),
         (record(A, B), record(A), "AFTER_MIGRATION", {".b": "avro-field-removed"}),

@@ -149,9 +149,9 @@ class JobRun:
         check_files(self.machine.disk, ROOT, metadata, must_be_synced=True)
         for operator in metadata.operators:
             for index in range(len(operator.subtasks)):
-                said = (self.run_id, metadata.checkpoint_id, TaskId(operator.uid, index))
+                acknowledgement = (self.run_id, metadata.checkpoint_id, TaskId(operator.uid, index))
                 require_that(
-                    said in self.history.acknowledged,
+                    acknowledgement in self.history.acknowledged,
                     f"a checkpoint completes only with every acknowledgement: {operator.uid}[{index}] has not "
                     f"acknowledged checkpoint {metadata.checkpoint_id}",
                 )

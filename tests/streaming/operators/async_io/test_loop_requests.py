@@ -124,17 +124,17 @@ def test_blocking_work_runs_in_threads(requests: LoopRequests) -> None:
 
 
 def test_cancelled_requests_are_reported_and_their_coroutines_have_ended(requests: LoopRequests) -> None:
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     async def waiting() -> Any:
         try:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     requests.start(0, waiting)
-    assert begun.wait(LONG_S)
+    assert started.wait(LONG_S)
     requests.cancel(0)
     requests.cancel(5)
     assert isinstance(next_of(requests).error, asyncio.CancelledError)
@@ -166,10 +166,10 @@ def test_closing_ends_all_requests_and_accepts_no_more() -> None:
 
 def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     requests = LoopRequests(answer_s=LONG_S, end_s=0)
-    begun, released = threading.Event(), asyncio.Event()
+    started, released = threading.Event(), asyncio.Event()
 
     async def stubborn() -> Any:
-        begun.set()
+        started.set()
         while not released.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await released.wait()
@@ -177,7 +177,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(caplog: pytest.
 
     loop = worker_loop()
     requests.start(0, stubborn)
-    assert begun.wait(LONG_S)
+    assert started.wait(LONG_S)
     requests.close()
     loop.run(giving())
     # Other threads and the garbage collector may log other messages meanwhile.
@@ -198,14 +198,14 @@ def test_a_blocked_loop_is_abandoned_and_the_next_operator_gets_another(
 ) -> None:
     own = WorkerLoop()
     requests = LoopRequests(own, answer_s=0)
-    begun, released = threading.Event(), threading.Event()
+    started, released = threading.Event(), threading.Event()
 
     async def blocking() -> Any:
-        begun.set()
+        started.set()
         released.wait(LONG_S)
 
     requests.start(0, blocking)
-    assert begun.wait(LONG_S)
+    assert started.wait(LONG_S)
     assert requests.outcomes(0.001) == []
     requests.close()
     assert "a coroutine blocks the event loop" in caplog.text

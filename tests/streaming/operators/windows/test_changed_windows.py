@@ -50,7 +50,6 @@ def kept(run: WindowRun) -> int:
     return sum(map(len, changed._changed._windows.values()))
 
 
-@pytest.mark.extended_after(1)
 @BACKENDS
 @settings(max_examples=examples(25))
 @given(

@@ -135,7 +135,6 @@ class Columns:
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("contents", [COUNT, AGGREGATES], ids=["count", "aggregates"])
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
@@ -211,7 +210,6 @@ def wide_batch(records: list[Any], key_group: Any, schema: Any = WIDE_SCHEMA, zo
     return batch
 
 
-@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(st.lists(st.tuples(st.lists(WIDE_RECORDS, max_size=2), st.integers(-20, 40)), max_size=4))
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
@@ -242,7 +240,6 @@ def test_accumulators_in_columns_have_the_bytes_and_results_of_those_of_single_k
     assert of_objects.entries() == of_columns.entries() == of_single_keys.entries()
 
 
-@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(
     epochs=st.lists(st.lists(st.tuples(st.booleans(), WIDE_RECORDS), max_size=3), max_size=4),
@@ -300,7 +297,8 @@ EVERY_TYPE = {
     "h": ("smallint", st.integers(-(1 << 15), (1 << 15) - 1)),
     "i": ("int", st.integers(-(1 << 31), (1 << 31) - 1)),
     "m": ("decimal(10,2)", st.decimals(-99999999, 99999999, places=2)),
-    "w": ("decimal(37,4)", st.decimals(-(10**32), 10**32, places=4)),
+    # The average of larger values does not fit its type.
+    "w": ("decimal(37,4)", st.decimals(-(10**28), 10**28, places=4)),
     "day": ("date", st.dates()),
     "at": ("timestamp", st.datetimes(timezones=st.just(timezone.utc)).map(lambda one: one.replace(fold=0))),
     "ok": ("boolean", st.booleans()),
@@ -315,7 +313,6 @@ EVERY_AGGREGATE = {
 }
 
 
-@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(
     st.sets(st.sampled_from(sorted(EVERY_AGGREGATE)), min_size=1, max_size=4),
