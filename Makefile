@@ -1,6 +1,6 @@
 # make          prepare the environment
 # make demo     run the jobs of examples/flights and examples/weather
-# make check    the quick round of a contributor: lint, and the tests that need no JVM
+# make check    the quick round of a contributor: lint, and the tests of quick files that need no JVM
 # make test     run the tests that are not extended, on two processes   (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make test-all run every test
 # make test-flink  read savepoints of the real Flink, and restore exported ones in it; needs a JDK and downloads Flink's jars
@@ -83,7 +83,7 @@ chaos-sinks: environment build/connectors/.installed
 	@$(WITH_BROKER) $(RUN) python -m verification.chaos --sinks --kills $(KILLS) --seed $(SEED)
 
 check: lint
-	@STATEBACKEND_FUZZ=few $(PYTEST) -m "not spark and not extended" $(TESTS)
+	@STATEBACKEND_FUZZ=few $(PYTEST) -m "not spark and not extended and not slow" $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .

@@ -13,6 +13,8 @@ from benchmarks.payments import suite
 from benchmarks.payments.data import FILES, read_payments, write_payments
 from benchmarks.payments.step import run_local, run_plain
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def payments(tmp_path: Path) -> list[dict[str, Any]]:

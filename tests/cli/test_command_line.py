@@ -30,6 +30,8 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.sizes import format_bytes
 from statebackend.savepoint.stored_entries import EntryReader
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -21,6 +21,8 @@ from statebackend.cli.main import main
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import FloatSerializer
 
+pytestmark = pytest.mark.slow
+
 EAST = datetime.timezone(datetime.timedelta(hours=5, minutes=45))
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 

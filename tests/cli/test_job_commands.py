@@ -19,6 +19,8 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.streaming.compatibility_check import CompatibilityChecker
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _UNLESS_ALLOWED = (

@@ -29,6 +29,8 @@ from statebackend.cli.terminal import services_of
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.statistics import checkpoint_sizes
 
+pytestmark = pytest.mark.slow
+
 
 class Count(KeyedProcessFunction[Any, Any, Any]):
     def open(self, context: RuntimeContext) -> None:

@@ -17,6 +17,8 @@ from statebackend.savepoint.sizes import format_bytes
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.state.metrics import skew_of
 
+pytestmark = pytest.mark.slow
+
 NAME = "</title><script>\n\"'&"
 STATE = NAME.replace("\n", "")
 

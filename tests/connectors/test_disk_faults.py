@@ -35,6 +35,8 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.stream_graph import SplitRead
 from statebackend.testing.sinks import Row, SinkDriver, rows_of_epoch, rows_of_epochs
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 
 

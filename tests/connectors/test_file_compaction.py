@@ -22,6 +22,8 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.s3_storage import S3Storage
 from statebackend.connectors import FileSink, ParquetSink, SinkEpoch, SinkError, SinkLineage
 
+pytestmark = pytest.mark.slow
+
 JOB = SinkLineage("out", "job")
 EPOCHS = 6
 

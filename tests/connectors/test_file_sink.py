@@ -19,6 +19,8 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.connectors import FileSink, ParquetSink, Sink, SinkEpoch, SinkError, SinkLineage
 from statebackend.testing.sinks import Row, SinkContract
 
+pytestmark = pytest.mark.slow
+
 
 def files_of(uri: Any) -> list[bytes]:
     files = CheckpointFileSystem.from_uri(uri)

@@ -30,6 +30,8 @@ from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.connectors import IcebergSink, Sink, SinkEpoch, SinkError, SinkLineage
 from statebackend.testing.sinks import Row, SinkContract
 
+pytestmark = pytest.mark.slow
+
 LINEAGE = SinkLineage("out", "job")
 
 

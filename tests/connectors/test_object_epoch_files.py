@@ -14,6 +14,8 @@ from object_store import SECRET_KEY, Bucket, Fault, FaultyProxy
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
 from statebackend.connectors import ParquetSink, SinkEpoch, SinkError, SinkLineage
 
+pytestmark = pytest.mark.slow
+
 JOB = SinkLineage("sink", "job")
 
 

@@ -28,6 +28,8 @@ from statebackend.cli.main import COMMANDS, load_command
 
 from .test_tutorials import matches
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
 PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "error-messages.md").read_text("utf-8")
 MESSAGES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)

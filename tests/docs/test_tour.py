@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOK = REPOSITORY / "examples" / "tour.ipynb"
 # A fresh interpreter, like a new kernel. It reads the sources of the cells and prints the output of each.

@@ -24,6 +24,8 @@ from examples.data.flights_dataset import (
     read_flights,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def flights() -> pa.Table:

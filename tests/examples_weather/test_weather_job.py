@@ -19,6 +19,8 @@ from snapshots.compatibility import CompatibilityKind
 from statebackend import UserFunctionError
 from statebackend.local import LocalJob, LocalStreamEnvironment
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 ONE_EPOCH = 2
 """Flights, and hours of weather, in one epoch."""

@@ -38,6 +38,8 @@ from statebackend.checkpoint.store.job_directory import read_origin
 from statebackend.local import LocalStreamEnvironment
 from tests.emitted_objects import OBJECT, collecting, emitting_objects
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")
 # Parallelism (3 in the files) and version of the program. Version 2 migrates the states that it registers.

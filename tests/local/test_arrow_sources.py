@@ -57,6 +57,8 @@ from statebackend.streaming.rows.declared_schema import parsed_schema, schema_of
 from statebackend.streaming.rows.row_reader import UnreadableRowError
 from statebackend.streaming.stream_graph import SplitRead
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k string, day date, n bigint, price decimal(10,2), at timestamp, tags array<bigint>"
 DECLARED = parsed_schema(SCHEMA, "test")
 OTHER: OutputTag[Any] = OutputTag("other", "k string, n bigint")

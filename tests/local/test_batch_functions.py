@@ -44,6 +44,8 @@ from statebackend.state.ttl_config import TtlStateVisibility
 from statebackend.streaming.operators import keyed_batch
 from statebackend.streaming.rows.row_writer import RowMismatchError
 
+pytestmark = pytest.mark.slow
+
 
 @attrs.frozen
 class Sale:

@@ -24,6 +24,8 @@ from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCh
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.stream_graph import SplitRead
 
+pytestmark = pytest.mark.slow
+
 RECORD = "k string, n bigint"
 MODES: dict[str, dict[str, Any]] = {
     "aligned": {},

@@ -9,6 +9,8 @@ import pytest
 from tests.local.golden_jobs import PLAYED, operators_of, play
 from tests.streaming.time.golden_time_traces import GOLDEN, comparable, in_one_order, scenarios
 
+pytestmark = pytest.mark.slow
+
 SCENARIOS = [
     pytest.param(scenario, id=scenario["name"])
     for group in sorted(path.stem for path in GOLDEN.glob("*.json"))

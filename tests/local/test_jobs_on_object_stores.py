@@ -23,6 +23,8 @@ from statebackend.checkpoint.ha.object_store import COMPLETED_FILE_NAME, ObjectS
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from statebackend.local import LocalStreamEnvironment
 
+pytestmark = pytest.mark.slow
+
 
 class Count(KeyedProcessFunction[Any, Any, Any]):
     def open(self, context: RuntimeContext) -> None:

@@ -24,6 +24,8 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 
+pytestmark = pytest.mark.slow
+
 LONG = "10 minutes"
 RECORDS = [("abcd"[number % 4], number) for number in range(23)]
 SCHEMA = "key string, number int"

@@ -35,6 +35,8 @@ from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.watermark_generators import Watermark
 
+pytestmark = pytest.mark.slow
+
 RECORD: Final = "k string, place int, late boolean"
 SCHEMA: Final = parsed_schema(RECORD, "test")
 MODES: Final = {

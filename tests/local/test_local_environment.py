@@ -33,6 +33,8 @@ from statebackend.state.key_groups import KeyHashError
 from statebackend.streaming.errors import EpochError
 from typeserializers import AttrsSerializer, IntSerializer, former_names
 
+pytestmark = pytest.mark.slow
+
 
 @attrs.frozen
 class Sale:

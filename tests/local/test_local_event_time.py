@@ -29,6 +29,8 @@ from statebackend.local import LocalJob, LocalStreamEnvironment
 from statebackend.streaming.metrics import TimeMetrics
 from statebackend.streaming.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
+pytestmark = pytest.mark.slow
+
 LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
 
 

@@ -33,6 +33,8 @@ from statebackend.local import LocalJob, LocalStreamEnvironment
 from statebackend.state.errors import StateMigrationException
 from statebackend.state.key_groups import KeyHashError
 
+pytestmark = pytest.mark.slow
+
 Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 
 

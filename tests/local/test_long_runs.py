@@ -26,6 +26,8 @@ from statebackend.local.network.subtasks import Mail
 from statebackend.local.run import LocalRun
 from statebackend.local.source import LocalSource
 
+pytestmark = pytest.mark.slow
+
 INTERVAL_MS = 100
 TIMEOUT_MS = 50
 

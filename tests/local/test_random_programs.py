@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from attrs import define, field
 from effort import examples
 from hypothesis import given, settings
@@ -29,6 +30,8 @@ from statebackend import (
 from statebackend.state.states import AggregateFunction
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
+
+pytestmark = pytest.mark.slow
 
 KEYS = st.sampled_from("abcde")
 TIMES = st.integers(-30, 60)

@@ -19,6 +19,8 @@ from statebackend import JobDefinitionError, JobRestoreError, StreamJobError, Us
 from statebackend.local import LocalStreamEnvironment, source_reading
 from statebackend.streaming.stream_graph import SplitRead
 
+pytestmark = pytest.mark.slow
+
 
 class Lists:
     """A source of lists, one per split; positions are list indices."""

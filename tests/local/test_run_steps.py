@@ -37,6 +37,8 @@ from statebackend.local.source import LocalSource
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.observing.job_events import CheckpointFailed, JobListener
 
+pytestmark = pytest.mark.slow
+
 RECORD = "k string, n bigint"
 
 

@@ -18,6 +18,8 @@ from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.value_state import ValueStateDescriptor
 from typeserializers.times.timers import Timer, TimerSerializer, TimeWindow, TimeWindowSerializer
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("numpy")
 
 

@@ -28,6 +28,8 @@ from typeserializers.scalars.fixed_width import (
 )
 from typeserializers.scalars.strings import StringSerializer
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("numpy")
 
 

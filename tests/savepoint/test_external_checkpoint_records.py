@@ -25,6 +25,8 @@ from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.spark.state_tables.options import StateTableError, parsed_options
 from statebackend.spark.state_tables.tables import opened_table
 
+pytestmark = pytest.mark.slow
+
 
 class Count(KeyedProcessFunction[Any, Any, Any]):
     def open(self, context: RuntimeContext) -> None:

@@ -33,6 +33,8 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.state.key_groups import KeyHashError
 from typeserializers import AttrsSerializer, BytesSerializer
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BACKENDS = ("heap", "rocksdb")
 

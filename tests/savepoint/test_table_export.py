@@ -30,6 +30,8 @@ from statebackend.savepoint.errors import ExportExistsError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import BigIntSerializer
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -25,6 +25,8 @@ from statebackend.state.value_state import VALUE
 from typeserializers import IntSerializer, KryoSerializerSnapshot, LongSerializer, StringSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["savepoint", "heap", "rocksdb"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Savepoint:

@@ -17,6 +17,8 @@ from statebackend import ListStateDescriptor, Savepoint, ValueStateDescriptor
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUIDE = (REPOSITORY / "docs" / "writing-a-serializer.md").read_text()
 [POINTS] = [

@@ -17,6 +17,8 @@ from forged_savepoints import ENTRIES, ForgedMetadata, savepoint_of_shops
 
 from statebackend import Savepoint
 
+pytestmark = pytest.mark.slow
+
 # Far above the needs of these files even on a slow machine, and far below the sizes that they claim.
 _ADDRESS_SPACE_BYTES = 6 << 30
 _RESIDENT_BYTES = 1 << 30

@@ -28,6 +28,8 @@ from hostile_directories import (
 from statebackend import JobRestoreError, Savepoint
 from statebackend.savepoint.rewrite import SavepointWriter
 
+pytestmark = pytest.mark.slow
+
 SECRETS = ("AKIAKEY", "S3CR", "3TS", "TAIL")
 """Parts of the credentials in the URIs below."""
 

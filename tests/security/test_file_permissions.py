@@ -13,6 +13,8 @@ from inspected_job import run_job
 from statebackend.cli.main import main
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:

@@ -29,6 +29,8 @@ from statebackend.connectors import ParquetSink, SinkEpoch, SinkLineage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 NOT_READABLE = 3
 
 HOSTILE_IDS = [

@@ -28,6 +28,8 @@ from statebackend.local import LocalStreamEnvironment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 RECORDS = [("a", at) for at in range(1, 6)]
 
 

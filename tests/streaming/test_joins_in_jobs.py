@@ -32,6 +32,8 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 LEFT, RIGHT = "k string, at bigint, v int", "who string, at bigint, w string"
 PAIRS, COUNTS = "v int, w string", "k string, lefts bigint, rights bigint, until bigint"
 SIZE, BEFORE, AFTER, WAIT = 10, 4, 7, 5

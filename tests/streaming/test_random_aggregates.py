@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from attrs import evolve, frozen
 from effort import examples
 from hypothesis import given, settings
@@ -42,6 +43,8 @@ from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
+
+pytestmark = pytest.mark.slow
 
 UTC = datetime.timezone.utc
 TYPES = {

@@ -33,6 +33,8 @@ from statebackend.testing.jobs import JobTestHarness
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 DDL = "id int, card string, amount decimal(10,2), at timestamp, tags array<string>, note string"
 UTC = datetime.timezone.utc
 RECORDS: list[dict[str, Any]] = [

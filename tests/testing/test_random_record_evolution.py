@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import attrs
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from migration import SchemaMigration
 from snapshots import CompatibilityKind, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
 from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
+
+pytestmark = pytest.mark.slow
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)

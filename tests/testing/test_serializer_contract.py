@@ -20,6 +20,8 @@ from snapshots import (
 )
 from statebackend.testing.serializers import Misfit, SerializerContract
 
+pytestmark = pytest.mark.slow
+
 
 def contract_class(case: contract_cases.Case) -> type[SerializerContract]:
     class Contract(SerializerContract):

@@ -17,6 +17,8 @@ import pytest
 from statebackend.connectors import Sink, SinkEpoch, SinkError, SinkLineage
 from statebackend.testing.sinks import Row, SinkContract
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "s3cret"
 
 TABLES = """

@@ -31,6 +31,8 @@ from snapshots import (
 )
 from typeserializers.kernel.known_serializers import restored_with
 
+pytestmark = pytest.mark.slow
+
 
 class Paint(enum.Enum):
     RED = 1

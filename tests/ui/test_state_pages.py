@@ -23,6 +23,8 @@ from statebackend.savepoint.lockfile import lock_to_bytes
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.ui.places import Places, entries_page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

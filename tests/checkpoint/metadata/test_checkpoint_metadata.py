@@ -40,6 +40,8 @@ from statebackend.checkpoint.store import checkpoint_directories as metadata_fil
 from statebackend.checkpoint.store.checkpoint_directories import write_metadata
 from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress, write_source_progress
 
+pytestmark = pytest.mark.slow
+
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10)
 NO_CHECKSUM = "xxh3:" + "0" * 32
 CHECKSUM = re.compile(rb"xxh3:[0-9a-f]{32}")

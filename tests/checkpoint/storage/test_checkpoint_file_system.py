@@ -22,6 +22,8 @@ from statebackend.checkpoint.fs.arrow_storage import ArrowStorage
 from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, LocalStorage
 from statebackend.testing.stores import StorageContract
 
+pytestmark = pytest.mark.slow
+
 
 class TestLocalDisk(StorageContract):
     def make_files(self, directory: Path) -> CheckpointFileSystem:

@@ -39,6 +39,8 @@ from statebackend.checkpoint.fs.store_uri import (
 )
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
 
+pytestmark = pytest.mark.slow
+
 LARGE = bytes(range(256)) * 47_000
 """More than one part of a multipart upload."""
 

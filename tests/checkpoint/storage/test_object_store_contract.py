@@ -39,6 +39,8 @@ from statebackend.checkpoint.store.driver_files import copy_driver_files
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from statebackend.testing.stores import CompletedCheckpointStoreContract, LeaderStore, checkpoint, file_handle
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
 

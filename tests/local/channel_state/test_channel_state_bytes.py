@@ -22,6 +22,8 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkStatus
 from tests.local.channel_state.channel_states import COUNTS, FORMS, counts, everything, in_flight, time
 
+pytestmark = pytest.mark.slow
+
 WORDS = TaskId("words", 0)
 
 

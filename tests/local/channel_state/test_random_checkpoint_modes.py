@@ -28,6 +28,8 @@ from statebackend.streaming.time.status_watermark_valve import ValveChannel, Val
 from statebackend.streaming.time.watermark_generators import Watermark, WatermarkStatus
 from tests.local.channel_state.random_networks import KEYS, ROW, Checkpoint, Piece, Run, Shape
 
+pytestmark = pytest.mark.slow
+
 MODES: Final = {
     "at least once": CheckpointingMode.AT_LEAST_ONCE,
     "aligned": CheckpointingMode.ALIGNED,

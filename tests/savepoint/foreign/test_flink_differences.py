@@ -15,6 +15,8 @@ from statebackend.savepoint.foreign.flink_import import without_sources
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.state_location import find_state
 
+pytestmark = pytest.mark.slow
+
 UIDS = ("golden-keyed", "golden-op", "golden-longkey", "golden-window")
 
 

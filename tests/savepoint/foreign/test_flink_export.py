@@ -21,6 +21,8 @@ from statebackend.savepoint.rewrite.flink_writer import FlinkKeyPlacement, write
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.state_location import find_state
 
+pytestmark = pytest.mark.slow
+
 PLAN = """
 from statebackend.savepoint.rewrite import Plan
 

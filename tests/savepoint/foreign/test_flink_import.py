@@ -20,6 +20,8 @@ from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.key_groups import key_group_hasher
 
+pytestmark = pytest.mark.slow
+
 PLAN = """
 from statebackend.savepoint.rewrite import Plan
 

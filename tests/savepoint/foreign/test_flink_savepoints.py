@@ -15,6 +15,8 @@ from statebackend.cli.main import main
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.savepoint import Savepoint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_timer_and_element_is_read(name: str) -> None:

@@ -23,6 +23,8 @@ from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.snappy_frames import crc32c, python_crc32c
 from statebackend.savepoint.savepoint import Savepoint
 
+pytestmark = pytest.mark.slow
+
 VALUES = [*range(500), *range(50001, 50500)]
 """The values that the job had received."""
 

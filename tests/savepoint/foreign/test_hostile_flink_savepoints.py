@@ -29,6 +29,8 @@ from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.errors import StateBackendError
 
+pytestmark = pytest.mark.slow
+
 EXPECTED_ERRORS = (CheckpointError, StateFormatError, StateBackendError)
 SAMPLE = 30
 MAX_GROWTH_KIB = 400 << 10

@@ -21,6 +21,8 @@ from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.spark_files import check_state_files, operators_without_metadata, readable_copy
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "spark_checkpoints"
 
 

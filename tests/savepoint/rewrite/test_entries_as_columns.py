@@ -23,6 +23,8 @@ from statebackend.state.key_columns import serializer_of_key
 from statebackend.state.state_kind import StateDescriptor
 from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
 
+pytestmark = pytest.mark.slow
+
 WINDOW = TimeWindowSerializer()
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)

@@ -34,6 +34,8 @@ from statebackend.state.errors import StateRegistrationError
 from statebackend.state.key_groups import KeyHashError
 from typeserializers.scalars.fixed_width import LongSerializer
 
+pytestmark = pytest.mark.slow
+
 NUMBER = ValueStateDescriptor("number", int)
 
 

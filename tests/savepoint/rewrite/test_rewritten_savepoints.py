@@ -21,6 +21,8 @@ from statebackend.checkpoint import SavepointExistsError
 from statebackend.savepoint.errors import EntryError, PlanError, RemainsError, RepeatedKeyError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter, require_absent
 
+pytestmark = pytest.mark.slow
+
 TIMERS = "_timer_state/processing_user-timers"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
+
+pytestmark = pytest.mark.slow
 
 LAST = ValueStateDescriptor("last", int)
 EVERY = ListStateDescriptor("every", int)

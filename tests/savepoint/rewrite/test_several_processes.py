@@ -20,6 +20,8 @@ from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.state.key_columns import KEY_COLUMNS, serializer_of_key
 
+pytestmark = pytest.mark.slow
+
 
 def is_even(key: int) -> bool:
     return key % 2 == 0

@@ -25,6 +25,8 @@ from statebackend.savepoint.rewrite.operator_writer import overlap_of_sessions
 from statebackend.streaming.stream_graph import SplitRead
 from typeserializers import TimeWindow
 
+pytestmark = pytest.mark.slow
+
 RECORDS = [("a", 1, 1), ("b", 2, 2), ("a", 12, 4), ("c", 13, 8), ("b", 19, 16)]
 LATER = [("a", 15, 32), ("b", 24, 64), ("c", 50, 128)]
 

@@ -6,6 +6,8 @@ from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.state_backend import StateBackend
 from statebackend.testing.backends import StateBackendContract
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.extended_after(6)
 class TestHeapStateBackend(StateBackendContract):

@@ -32,6 +32,8 @@ from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarne
 from statebackend.testing.backends.priority_queue_contract import TIMERS, timer
 from typeserializers import AttrsSerializer, LongSerializer, StringSerializer
 
+pytestmark = pytest.mark.slow
+
 KEYS = range(20)
 
 

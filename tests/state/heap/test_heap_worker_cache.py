@@ -26,6 +26,8 @@ from statebackend.state.heap.heap_state_table import estimated_bytes
 from statebackend.state.state_backend import SubtaskIdentity
 from statebackend.testing.backends.harness import VALUE, BackendHarness, contents, fill, filled
 
+pytestmark = pytest.mark.slow
+
 KEYS = range(20)
 KEY = WorkerCacheKey("job", "operator", 0, 1)
 PLENTY = WorkerCacheLimits(bytes_per_host=1 << 40, epochs=1000)

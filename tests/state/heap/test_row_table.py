@@ -19,6 +19,8 @@ from statebackend.testing.backends.harness import BackendHarness, ManualClock
 from typeserializers import LongSerializer, StringSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE
 
+pytestmark = pytest.mark.slow
+
 FORMS = {
     "plain": (ValueStateDescriptor("value", str), VOID_NAMESPACE_SERIALIZER, [VOID_NAMESPACE]),
     "expiring": (

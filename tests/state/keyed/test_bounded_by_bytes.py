@@ -22,6 +22,8 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_files import MAX_FILES, StateFiles, max_increment_ratio
 from statebackend.testing.backends.harness import BackendHarness
 
+pytestmark = pytest.mark.slow
+
 ALL_GROUPS = KeyGroupRange(0, 9)
 TEXT = ValueStateDescriptor("text", str)
 TEXTS = ListStateDescriptor("texts", str)

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -56,6 +57,8 @@ from statebackend.testing.backends.evolving_records import (
 from statebackend.testing.backends.evolving_serializers import WordSerializer
 from statebackend.testing.backends.gated_stores import GatedFileSystem
 from statebackend.testing.backends.harness import BackendHarness
+
+pytestmark = pytest.mark.slow
 
 MAX_PARALLELISM = 4
 MAX_PREPARED = 3

@@ -30,6 +30,8 @@ from statebackend.testing.backends.gated_stores import PATIENCE_S
 from statebackend.testing.backends.harness import BackendHarness, content
 from typeserializers.scalars.byte_arrays import UuidSerializer
 
+pytestmark = pytest.mark.slow
+
 STEPS = 1000
 STEPS_BETWEEN_SNAPSHOTS = 40
 UNDER_WAY_AT_MOST = 4

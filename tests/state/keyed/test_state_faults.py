@@ -21,6 +21,8 @@ from statebackend.state.state_backend import state_backend
 from statebackend.testing.backends.harness import BackendHarness, contents, fill, filled
 from typeserializers.scalars.byte_arrays import BytesSerializer
 
+pytestmark = pytest.mark.slow
+
 FORK_SERVER = multiprocessing.get_context("forkserver")
 BACKENDS = ["heap", "rocksdb"]
 KEYS = range(40)

@@ -3,6 +3,7 @@
 import pathlib
 import tempfile
 
+import pytest
 from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from statebackend.state.operator_state_descriptors import (
     UnionListStateDescriptor,
 )
 from statebackend.testing.backends.evolving_records import FlightV1, flight_v1, flight_v2, migrated_flight
+
+pytestmark = pytest.mark.slow
 
 NUMBERS = st.integers(0, 99)
 SUBTASKS = st.integers(0, 7)

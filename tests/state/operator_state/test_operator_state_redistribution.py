@@ -32,6 +32,8 @@ from statebackend.state.operator_state_redistribution import (
 )
 from statebackend.state.state_meta import CANONICAL_BACKEND
 
+pytestmark = pytest.mark.slow
+
 SPLIT, UNION, BROADCAST = OperatorStateMode
 CHECKSUM = "xxh3:" + "0" * 32
 

@@ -14,6 +14,8 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.backends.priority_queue_contract import TIMERS, QueueModel, timer
 
+pytestmark = pytest.mark.slow
+
 KEY_GROUPS = KeyGroupRange(3, 5)
 
 

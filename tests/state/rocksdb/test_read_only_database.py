@@ -18,6 +18,8 @@ from statebackend.state.state_files import MAX_FILES
 from statebackend.testing.backends.harness import VALUE, BackendHarness, content, contents, filled
 from statebackend.testing.backends.priority_queue_contract import TIMERS, timer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def harness(tmp_path):

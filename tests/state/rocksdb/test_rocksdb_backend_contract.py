@@ -6,6 +6,8 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_backend import StateBackend
 from statebackend.testing.backends import StateBackendContract
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.extended_after(6)
 class TestRocksDBStateBackend(StateBackendContract):

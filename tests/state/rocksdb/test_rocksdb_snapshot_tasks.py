@@ -20,6 +20,8 @@ from statebackend.state.ttl_config import StateTtlConfig, TtlStateVisibility
 from statebackend.testing.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, ManualClock, contents, fill, filled
 
+pytestmark = pytest.mark.slow
+
 ROCKSDB = RocksDBStateBackend()
 KEYS = range(20)
 

@@ -19,6 +19,8 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.evolving_records import LegV1, leg_v1
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, fill
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(statebackend.__file__).parent.parent
 PACKAGES = (
     "snapshots",

@@ -12,6 +12,8 @@ from statebackend.state.errors import StateBackendError
 from statebackend.state.state_files import MAX_FILES
 from statebackend.testing.backends.harness import VALUE, BackendHarness, contents, fill, filled
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def harness(tmp_path):

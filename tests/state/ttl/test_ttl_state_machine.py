@@ -13,6 +13,7 @@ import operator
 import shutil
 import tempfile
 
+import pytest
 from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -41,6 +42,8 @@ from statebackend.testing.backends.evolving_records import (
     migrated_leg,
 )
 from statebackend.testing.backends.harness import BackendHarness, ManualClock
+
+pytestmark = pytest.mark.slow
 
 MAX_PARALLELISM = 4
 NAMES = ("value", "list", "map", "sum")

@@ -40,6 +40,8 @@ from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.operators import OperatorTestHarness
 from tests.streaming.operators.parallel_run import BACKENDS, EVENTS, KEYS, ParallelRun
 
+pytestmark = pytest.mark.slow
+
 LEFT_LATE = OutputTag[Any]("left late")
 RIGHT_LATE = OutputTag[Any]("right late")
 SIDE = OutputTag[Any]("side")

@@ -33,6 +33,8 @@ from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.operators import OperatorTestHarness
 from tests.streaming.operators.parallel_run import BACKENDS, EVENTS, KEYS, ParallelRun
 
+pytestmark = pytest.mark.slow
+
 SIDE = OutputTag[Any]("side")
 TOTAL = ValueStateDescriptor("total", int)
 WAITS_MS = 5

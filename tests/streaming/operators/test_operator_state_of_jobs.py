@@ -41,6 +41,8 @@ from statebackend.state.state_backend import state_backend
 from statebackend.streaming.operators.subtask_backends import SubtaskBackends
 from typeserializers import AttrsSerializer, LongSerializer
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("heap", "rocksdb")
 PARALLELISM = 3
 NUMBERS = list(range(20))

@@ -29,6 +29,8 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.local import LocalJob, LocalStreamEnvironment
 from statebackend.state.operator_state_handles import decode_operator_state
 
+pytestmark = pytest.mark.slow
+
 _NUMBERS = ListStateDescriptor("numbers", int)
 
 

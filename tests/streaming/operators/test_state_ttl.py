@@ -30,6 +30,8 @@ from statebackend.testing.backends.harness import ManualClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("heap", "rocksdb")
 
 HOUR_MS = 3_600_000

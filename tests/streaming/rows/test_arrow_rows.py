@@ -28,6 +28,8 @@ from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 UTC = datetime.timezone.utc
 SIMPLE_TYPES = [
     (pa.int8(), st.integers(-128, 127)),

@@ -27,6 +27,8 @@ from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 from statebackend.streaming.sink import SinkError
 
+pytestmark = pytest.mark.slow
+
 NEWEST = 4
 
 

@@ -39,6 +39,8 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import WatermarkStatus
 from statebackend.testing.jobs import Emitted, EmittedStatus, EmittedWatermark, HarnessJob, JobTestHarness
 
+pytestmark = pytest.mark.slow
+
 RECORD = "k string, v bigint"
 LATE: OutputTag[Any] = OutputTag("late", RECORD)
 SIDE: OutputTag[Any] = OutputTag("side", RECORD)

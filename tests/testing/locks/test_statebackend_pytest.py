@@ -11,6 +11,8 @@ import pytest
 # Imported before the nested runs, because these remove the modules that they import.
 import statebackend.testing.lock_check  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -24,6 +24,8 @@ from statebackend.testing.upgrades import UpgradeContract
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, InferenceRules
 from typeserializers.records.class_families import NamedTupleFamily
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 LONGS = st.integers(-(2**63), 2**63 - 1)
 

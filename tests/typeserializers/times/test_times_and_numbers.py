@@ -27,6 +27,8 @@ from snapshots import (
 from typeserializers.scalars.big_numbers import MAX_DIGITS
 from typeserializers.times.calendar_values import check_date, is_leap_year
 
+pytestmark = pytest.mark.slow
+
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
 

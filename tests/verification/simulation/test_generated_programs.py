@@ -18,6 +18,8 @@ from verification.simulation.graphs.plan import GraphPlan
 from verification.simulation.upgrades import model
 from verification.simulation.upgrades.plan import UpgradePlan
 
+pytestmark = pytest.mark.slow
+
 GRAPHS = 260
 UPGRADES = 40
 

@@ -17,6 +17,8 @@ from verification.simulation.jobs.plan import JobPlan
 from verification.simulation.report import coverage
 from verification.simulation.schedules import plan_of_seed, run_schedule, shortened
 
+pytestmark = pytest.mark.slow
+
 FIRST_SEED = 1
 SCHEDULES = 300
 PARTS = 4

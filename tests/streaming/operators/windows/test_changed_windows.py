@@ -20,6 +20,8 @@ from statebackend.testing.backends.harness import BackendHarness
 from tests.streaming.operators.windows.window_harness import BACKENDS, HEAP, Sum, Values, WindowRun, windows
 from typeserializers.scalars.fixed_width import DoubleSerializer
 
+pytestmark = pytest.mark.slow
+
 SLIDING = SlidingEventTimeWindows.of(10, 4, -1)
 RECORDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.integers(-30, 60)), max_size=8)
 

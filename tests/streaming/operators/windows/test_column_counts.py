@@ -43,6 +43,8 @@ from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.operators import OperatorTestHarness
 from typeserializers.scalars.fixed_width import LongSerializer
 
+pytestmark = pytest.mark.slow
+
 LATE = OutputTag[Any]("late")
 TIMES = st.integers(-50, 50) | st.sampled_from([-(1 << 40), (1 << 40) + 7])
 RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", "ü"]), TIMES), max_size=30)

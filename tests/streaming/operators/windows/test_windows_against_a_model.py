@@ -30,6 +30,8 @@ from statebackend.testing.backends.harness import BackendHarness
 from tests.streaming.operators.windows.window_harness import WindowRun
 from typeserializers.times.timers import TimeWindow
 
+pytestmark = pytest.mark.slow
+
 LATE: OutputTag[Any] = OutputTag("late")
 KEYS = ["a", "b", "c"]
 

@@ -13,6 +13,8 @@ from tests.local.golden_jobs import play
 from tests.streaming.operators.windows.window_model import MAX_TIME, MIN_TIME, WindowModel
 from tests.streaming.time.golden_time_traces import GOLDEN, comparable, in_one_order, scenarios
 
+pytestmark = pytest.mark.slow
+
 # The model does not cover records without timestamps, nor rejected jobs.
 OTHERS = ("global_no_timestamp", "session_window_state_rejected")
 RECORDED = [
