@@ -354,7 +354,8 @@ class RecordShape:
             return (record,)
         differences = [f"lacks {', '.join(missing)}"] if missing else []
         if unknown:
-            differences.append(f"has {', '.join(map(str, unknown))}, which is not a column")
+            which = "which is not a column" if len(unknown) == 1 else "which are not columns"
+            differences.append(f"has {', '.join(map(str, unknown))}, {which}")
         raise MismatchError(f"the {type(record).__name__} {' and '.join(differences) or 'names a column twice'}")
 
 

@@ -270,6 +270,7 @@ def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
         (("a\ud800", 1), "cannot hold 'a\\ud800': it is text with a lone surrogate at position 1"),
         ({"destination": "JFK"}, "the dict lacks minutes"),
         ({"destination": "JFK", "minutes": 1, "miles": 2}, "the dict has miles, which is not a column"),
+        ({"destination": "JFK", "minutes": 1, "km": 3, "miles": 2}, "the dict has km, miles, which are not columns"),
         (Row(destination="JFK", minuets=1), "the Row lacks minutes and has minuets, which is not a column"),
         (5, "a int is not a row of the columns (destination, minutes)"),
         (["JFK", 1], "a list is not a row"),
