@@ -423,9 +423,10 @@ class _KeyedInput(LocalInput):
         return keys
 
     def _unlike(self, reason: str) -> KeyHashError:
+        decides = "The first record decides" if self.declared_key_types() is None else "Schema and key_type decide"
         return KeyHashError(
-            f"{self._place}: {reason}. The first record decides on the types of a key; give all "
-            f"records keys of the same types before key_by"
+            f"{self._place}: {reason}. {decides} on the types of a key; give all records keys of the same types "
+            f"before key_by"
         )
 
 

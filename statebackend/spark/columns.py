@@ -16,8 +16,9 @@ from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas import types as spark_arrow_types
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, YearMonthIntervalType
 
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.row_reader import RowReader
@@ -25,9 +26,11 @@ from statebackend.streaming.rows.row_reader import RowReader
 __all__ = [
     "AddedColumns",
     "SelectedColumns",
+    "check_are_in_python",
     "column_meant_by",
     "column_named",
     "nullable_type",
+    "only_on_spark",
     "sequence_of",
     "spark_row_reader",
     "struct_type_of",
@@ -68,6 +71,32 @@ def nullable_type(schema: StructType) -> StructType:
     Spark trusts declared nullability, and rows of acknowledgements are null in every column. `RowWriter` checks it.
     """
     return StructType([StructField(one.name, one.dataType, True, one.metadata) for one in schema.fields])
+
+
+def check_are_in_python(schema: StructType, where: str) -> None:
+    """Raise `JobDefinitionError` for a column that no Python function can receive."""
+    for column in schema.fields:
+        if _has_months(column.dataType):
+            raise only_on_spark(column, where)
+
+
+def only_on_spark(column: StructField, where: str) -> JobDefinitionError:
+    """The error for a column of a type that Python does not have."""
+    advice = "use a string or a whole number of months" if _has_months(column.dataType) else "use a string"
+    type_name = column.dataType.simpleString()
+    return JobDefinitionError(
+        f"{where}: column {column.name!r} is of type {type_name}, which Python does not have; {advice}"
+    )
+
+
+def _has_months(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_has_months(one.dataType) for one in data_type.fields)
+    if isinstance(data_type, ArrayType):
+        return _has_months(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _has_months(data_type.keyType) or _has_months(data_type.valueType)
+    return isinstance(data_type, YearMonthIntervalType)
 
 
 def column_named(name: str) -> Column:

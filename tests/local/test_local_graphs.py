@@ -186,6 +186,15 @@ def test_true_is_not_the_key_1_where_no_schema_distinguishes_them() -> None:
         counted_in_union(([{"v": 1}], None), ([{"v": True}], None))
 
 
+@pytest.mark.parametrize(("declared", "wrong"), [(bool, 1), (int, True)])
+def test_true_is_not_the_key_1_where_key_type_distinguishes_them(declared: Any, wrong: Any) -> None:
+    environment = LocalStreamEnvironment()
+    keyed = environment.from_elements([{"v": wrong}]).key_by(lambda record: record["v"], key_type=declared)
+    keyed.process(Count(), uid="counts", schema=SEEN).sink_to([])
+    with pytest.raises(KeyHashError, match=rf"cannot hold a {type(wrong).__name__}\. Schema and key_type decide"):
+        environment.execute()
+
+
 def test_an_invalid_row_of_a_side_output_names_it(tmp_path: Path) -> None:
     class Wrong(Count):
         def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:

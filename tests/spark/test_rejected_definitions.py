@@ -66,6 +66,53 @@ def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(wor
             word_count.spark.conf.unset("spark.sql.caseSensitive")
 
 
+MONTHS = "column 'months' is of type .*interval month.*, which Python does not have; use a string or a whole number of"
+
+
+@pytest.mark.parametrize("months", ["make_ym_interval(0, number)", "array(struct(make_ym_interval(0, number)))"])
+def test_a_type_that_python_does_not_have_is_rejected_where_a_function_would_receive_it(
+    word_count: WordCount, months: str
+) -> None:
+    steps: dict[str, Callable[[Any], Any]] = {
+        r"map\(\)": lambda stream: stream.map(lambda row: (row.word,), schema="word string"),
+        r"filter\(\)": lambda stream: stream.filter(lambda row: True),
+        "operator 'words'": lambda stream: stream.key_by(len, key_type=int).process(
+            CountWords(), uid="words", schema=COUNTED
+        ),
+    }
+    for where, step in steps.items():
+        environment = word_count.environment()
+        frame = word_count.stream().selectExpr("word", f"cast({months} as {of_months(months)}) as months")
+        step(environment.from_dataframe(frame)).sink_to(NoopSink())
+        rejected(environment, f"{where}: {MONTHS}")
+
+
+def of_months(months: str) -> str:
+    return "array<struct<months: interval month>>" if months.startswith("array") else "interval month"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reported"),
+    [
+        ("months interval month", MONTHS),
+        ("months array<interval month>", MONTHS),
+        ("took interval", "column 'took' is of type interval, which Python does not have; use a string"),
+    ],
+)
+def test_a_type_that_python_does_not_have_is_rejected_in_a_schema(
+    word_count: WordCount, schema: str, reported: str
+) -> None:
+    for place in (r"map\(\)", "operator 'words'"):
+        environment = word_count.environment()
+        stream: Any = environment.from_dataframe(word_count.stream())
+        if place == "operator 'words'":
+            stream = stream.key_by("word").process(CountWords(), uid="words", schema=schema)
+        else:
+            stream = stream.map(lambda row: (None,), schema=schema)
+        stream.sink_to(NoopSink())
+        rejected(environment, f"{place}: {reported}")
+
+
 def test_each_of_several_sources_needs_a_uid(word_count: WordCount) -> None:
     environment = word_count.environment()
     streams = [environment.from_dataframe(word_count.stream(), uid=uid) for uid in (None, "second")]

@@ -28,12 +28,21 @@ from functools import reduce
 from typing import Any, Final
 
 from attrs import evolve, field, frozen
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
-from statebackend.spark.columns import AddedColumns, SelectedColumns, column_meant_by, column_named, struct_type_of
+from statebackend.spark.columns import (
+    AddedColumns,
+    SelectedColumns,
+    check_are_in_python,
+    column_meant_by,
+    column_named,
+    only_on_spark,
+    struct_type_of,
+    to_arrow_schema,
+)
 from statebackend.spark.plans.event_time_column import TimeOfOperator
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.plans.placement import SubtaskPlacement
@@ -177,6 +186,7 @@ def prepare_input(
         frame = frame.drop(TIME_COLUMN)
     check_not_reserved(frame.columns, uid)
     _check_names_are_distinct(frame, uid)
+    check_are_in_python(frame.schema, f"operator {uid!r}")
     prepared = _PREPARERS[type(given)](frame, given, uid, time, parallelism, max_parallelism)
     # Unknown columns in order_by are found before anything runs.
     _selected(frame, prepared.order_by, uid, "order_by", given.order_by)
@@ -567,7 +577,16 @@ def output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
     declared = _struct_type(schema, where)
     text = schema if isinstance(schema, str) else declared.simpleString()
     check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
+    for column in declared.fields:
+        _check_has_arrow_type(column, where)
     return declared
+
+
+def _check_has_arrow_type(column: StructField, where: str) -> None:
+    try:
+        to_arrow_schema(StructType([column]), "UTC")
+    except PySparkTypeError as error:
+        raise only_on_spark(column, where) from error
 
 
 def _struct_type(schema: Any, where: str) -> StructType:

@@ -13,7 +13,14 @@ from attrs import evolve, frozen
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from statebackend.spark.columns import SelectedColumns, column_named, nullable_type, struct_type_of, to_arrow_schema
+from statebackend.spark.columns import (
+    SelectedColumns,
+    check_are_in_python,
+    column_named,
+    nullable_type,
+    struct_type_of,
+    to_arrow_schema,
+)
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns, KeyTask, RecordStepTask
 from statebackend.spark.tasks.program_pickles import pickled
@@ -66,6 +73,7 @@ def prepare_record_step(frame: DataFrame, node: RecordStepNode, schema: StructTy
             f"{place}: Spark needs the schema of what the function returns; pass schema=RecordClass or "
             f"schema='name type, ...', or annotate the function: def function(record) -> RecordClass"
         )
+    check_are_in_python(frame.schema, place)
     has_time = TIME_COLUMN in frame.columns
     record = tuple(name for name in frame.columns if name != TIME_COLUMN)
     columns = InputColumns(record, (), has_time, kind_of_records(node.inputs[0]))

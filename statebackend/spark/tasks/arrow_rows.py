@@ -471,9 +471,11 @@ class KeyTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows with their keys. Raises `UserFunctionError` and `RowMismatchError`."""
         functions, reader = unpickled(self.functions_pickle), InputReader(self.columns, self.place)
-        writer = RowWriter(self.schema, self.place)
+        # Errors name a key by its position.
+        shown = [one.with_name(f"key {one.name.removeprefix(KEY_COLUMN_PREFIX)}") for one in self.schema]
+        writer = RowWriter(pa.schema(shown), self.place)
         for batch in batches:
             records = reader.records(batch)
             keys = writer.batch([tuple([function(record) for function in functions]) for record in records])
-            names = [*batch.schema.names, *keys.schema.names]
+            names = [*batch.schema.names, *self.schema.names]
             yield pa.RecordBatch.from_arrays([*batch.columns, *keys.columns], names=names)
