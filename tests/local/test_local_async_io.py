@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +23,8 @@ from statebackend import (
     UserFunctionError,
     WatermarkStrategy,
 )
-from statebackend.local import LocalStreamEnvironment
+from statebackend.connectors import JsonLinesSource
+from statebackend.local import LocalJob, LocalStreamEnvironment
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +182,37 @@ def test_unanswered_requests_are_sent_again_after_a_restart(
     monkeypatch.setattr(Waiting, "answers", True)
     results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path)
     assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("restore_source_progress", "times"), [(True, 1), (False, 2), ({"one": False}, None), ({"one": True}, 1)], ids=str
+)
+def test_records_in_flight_of_a_savepoint_are_restored_wherever_the_sources_start(
+    wait: Wait, restore_source_progress: Any, times: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are state, and not positions of sources. What a source reads again comes in addition."""
+    records = {"one": [("a", 1), ("b", 2)], "two": [("a", 3), ("c", 4)]}
+    for uid, rows in records.items():
+        (tmp_path / uid).mkdir()
+        (tmp_path / uid / "0.jsonl").write_text("".join(json.dumps({"key": k, "number": n}) + "\n" for k, n in rows))
+
+    def start(job: str, results: list[Any], **options: Any) -> LocalJob:
+        environment = LocalStreamEnvironment(parallelism=2, job_dir=tmp_path / job)
+        sources = [environment.from_source(JsonLinesSource(tmp_path / uid, SCHEMA), SCHEMA, uid=uid) for uid in records]
+        united: Any = sources[0].union(sources[1])
+        wait(united, Waiting(), LONG, uid="ask", schema=SCHEMA, carry_in_flight=True).sink_to(results)
+        return environment.execute("job", **options)
+
+    nothing: list[Any] = []
+    start("job", nothing).savepoint(tmp_path / "savepoint")
+    monkeypatch.setattr(Waiting, "answers", True)
+    results: list[Any] = []
+    options = {"from_savepoint": tmp_path / "savepoint", "restore_source_progress": restore_source_progress}
+    start("new", results, **options, drain=True)
+    again = {"one": times or 2, "two": times or 1}
+    assert nothing == []
+    assert sorted(map(tuple, results)) == sorted(row for uid in records for row in records[uid] * again[uid])
 
 
 def test_records_in_flight_survive_a_schema_change_of_the_input(

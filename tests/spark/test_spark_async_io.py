@@ -20,6 +20,8 @@ from statebackend.streaming.data_stream import AsyncDataStream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from statebackend.spark import SparkJob
+
 pytestmark = pytest.mark.spark
 
 GIVE_UP_S = 240
@@ -169,3 +171,29 @@ def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark:
     (tmp_path / "allowed").touch()
     job.stop_with_savepoint(tmp_path / "savepoint", drain=True)
     assert rows_of(sink) == [("a", 1)]
+
+
+def test_records_in_flight_of_a_savepoint_are_restored_when_all_sources_start_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("never", 1), ("never", 2)])
+
+    def start(job: str, sink: Any, function: Any, carry_in_flight: bool = False, **options: Any) -> SparkJob:
+        environment = word_count.environment(job)
+        records: Any = environment.from_dataframe(word_count.stream())
+        schema = "word string, number int, process bigint"
+        AsyncDataStream.ordered_wait(
+            records, function, "10 minutes", uid="ask", schema=schema, carry_in_flight=carry_in_flight
+        ).sink_to(sink)
+        started = environment.execute("job", trigger={"availableNow": True}, **options)
+        started.await_termination()
+        return started
+
+    start("job", memory_sink(), Asking(), carry_in_flight=True).savepoint(tmp_path / "savepoint")
+    # Both are in flight, and the source reads them again.
+    word_count.add_batch([("a", 3)])
+    sink = memory_sink()
+    start("new", sink, Answering(), from_savepoint=tmp_path / "savepoint", restore_source_progress=False)
+    rows = [(row[0], row[1]) for row in rows_of(sink)]
+    assert sorted(rows) == [("a", 3), ("never", 1), ("never", 1), ("never", 2), ("never", 2)]
