@@ -564,7 +564,7 @@ class RunCheckpoints:
                 channel_timestamps=completed.channel_timestamps,
                 timers_due=completed.timers_due,
             ),
-            processing_time_ms=parts.epoch.processing_time_ms,
+            processing_time_ms=parts.epoch.clock.now_ms,
             restored_from=parts.point.restored_from,
             sink_committables=committables,
             sink_identities={uid: one for uid, one in self._sinks.identities.items() if uid in committables},

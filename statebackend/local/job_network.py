@@ -146,8 +146,8 @@ class JobNetwork:
         name = self._names[node]
         task, output, event_time = TaskId(name, 0), SubtaskOutput(), self.program.event_time
         timestamps = None if event_time is None else event_time.nodes.get(name)
-        now_ms = self.operators.epoch.now_ms
-        work = LocalSource(node, name, timestamps, output, now_ms, has_time=event_time is not None)
+        clock = self.operators.epoch.clock
+        work = LocalSource(node, name, timestamps, output, clock, has_time=event_time is not None)
         self._add_chain(task, output, work)
         on_barrier = partial(self._checkpoints.barrier_at_source, task)
         alignment = None if timestamps is None else timestamps.strategy.alignment

@@ -17,7 +17,7 @@ from statebackend.local.graph import LocalOperator, PreparedGraph
 from statebackend.local.network.channel import DEFAULT_CAPACITY
 from statebackend.local.network.network import Scheduler
 from statebackend.local.network.subtasks import Mail, OutputListener
-from statebackend.state.clock import Clock
+from statebackend.state.clock import Clock, StoppedClock
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend
 from statebackend.streaming.observing.job_events import JobListeners
@@ -81,13 +81,10 @@ class LocalProgram:
 
 @define
 class CurrentEpoch:
-    """The epoch of all subtasks, and the processing time in milliseconds."""
+    """The epoch of all subtasks, and their processing time."""
 
     epoch_id: int = -1
-    processing_time_ms: int = 0
-
-    def now_ms(self) -> int:
-        return self.processing_time_ms
+    clock: StoppedClock = field(factory=lambda: StoppedClock(0))
 
 
 @frozen(kw_only=True)

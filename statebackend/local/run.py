@@ -202,7 +202,7 @@ class LocalRun:
 
         Checkpoints that are due meanwhile start.
         """
-        self._set_time(not_before(time_ms, self.parts.epoch.processing_time_ms))
+        self._set_time(not_before(time_ms, self.parts.epoch.clock.now_ms))
         with self._running():
             self.network.advance_processing_time()
             self.emit_periodically()
@@ -276,7 +276,7 @@ class LocalRun:
         self._operators.close()
 
     def _set_time(self, time_ms: int) -> None:
-        self.parts.epoch.processing_time_ms = self._previous_time_ms = time_ms
+        self.parts.epoch.clock.now_ms = self._previous_time_ms = time_ms
 
     def _end_with(self, kind: CheckpointRequestKind) -> None:
         for one in self.job_network.subtasks:

@@ -344,7 +344,7 @@ class LocalSubtask:
                 run.operator_parts(operator),
                 OperatorEpoch(
                     epoch_id=run.epoch.epoch_id,
-                    processing_time_ms=run.epoch.processing_time_ms,
+                    processing_time_ms=run.epoch.clock.now_ms,
                     previous_watermark_ms=self.watermark_ms,
                 ),
                 subtask_index=self.index,
@@ -354,7 +354,7 @@ class LocalSubtask:
                 progress=run.progress,
             )
             self._life = contextlib.ExitStack()
-            opening = subtask.opened(partial(run.make_function, operator), self, run.epoch.now_ms)
+            opening = subtask.opened(partial(run.make_function, operator), self, run.epoch.clock)
             self._opened = self._life.enter_context(opening)
             held, self._before_keys = self._before_keys, []
             for batch in held:

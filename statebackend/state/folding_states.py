@@ -39,7 +39,7 @@ from statebackend.state.internal_states import (
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import AggregateFunction, AggregatingState, ReduceFunction, ReducingState
-from statebackend.state.timed_access import IS_FRESH, TimedLines, set_timed_methods
+from statebackend.state.timed_access import TimedLines, set_timed_methods
 from statebackend.state.value_state import InternalValueState
 from typeserializers.kernel.code_generation import indented
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -125,10 +125,10 @@ def _timed_folding_methods(lines: TimedLines, fold: list[str], of: str) -> dict[
     write = [*lines.kept, "stored = (value, now_ms)", *lines.write]
     none_added = f"if value is None: reject(name, 'None cannot be added to {of} state')"
     if not lines.returns_expired:
-        fold = [f"if stored is not None and not {IS_FRESH}: stored = None", *fold]
+        fold = ["if stored is not None and stored[1] <= expired_ms: stored = None", *fold]
     return {
         "add": ("value", [none_added, *lines.start, *lines.read, *fold, *write]),
-        "get_internal": ("", [*lines.visible("None"), "return stored[0]"]),
+        "get_internal": ("", [*lines.visible("None"), "return value"]),
         "update_internal": (
             "value",
             ["if value is None: reject(name, 'None cannot be a folded value')", *lines.start, *write],
@@ -530,7 +530,7 @@ class TtlAggregateFunction(AggregateFunction[I, "Timed[A]", "Timed[A]"]):
 def _timed_aggregating_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
     fold = _checked("add_to(value, create() if stored is None else stored[0])", "add() of the aggregate function")
     result = [
-        "try: return result_of(stored[0])",
+        "try: return result_of(value)",
         "except Exception as error:",
         "    note(error, name, 'get_result() of the aggregate function')",
         "    raise",

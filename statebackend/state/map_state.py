@@ -141,7 +141,7 @@ class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
 def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
     remove = "self.remove(key)"
     return {
-        "get": ("key", [*lines.visible("None", remove), "return stored[0]"]),
+        "get": ("key", [*lines.visible("None", remove), "return value"]),
         "contains": ("key", [*lines.visible("False", remove), "return True"]),
         "put": ("key, value", [*lines.start, *lines.kept, "stored = (value, now_ms)", *lines.write]),
     }

@@ -1,7 +1,7 @@
 """Generated accessors of state with a time-to-live.
 
 A handle around another handle takes twice the time of an access. So the accessors are closures, generated once for each
-class of inner handle and each configuration. Such a closure reads the clock, continues the clean-up, reads or writes
+class of inner handle and each configuration. Such a closure takes the time, continues the clean-up, reads or writes
 the entry of the store, and checks its time. An entry is ``stored``: a tuple of the value and its last access.
 
 The methods `emit_read_stored` and `emit_write_stored` of the inner handle provide its lines. A handle without lines of
@@ -22,18 +22,16 @@ from statebackend.state.value_forms import exact_or_none_lines
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-IS_FRESH = "stored[1] > expired_ms"
-"""Whether an entry has not expired."""
-
 
 @frozen
 class TimedLines:
     """The lines from which the accessors of one class of handle are made. ``self`` is the inner handle.
 
     Attributes:
-        start: Set ``now_ms`` and ``expired_ms``, the latest time of an expired entry, and continue the clean-up.
+        start: Continue the clean-up. Then ``now_ms`` is the time, ``expired_ms`` the latest time of an expired entry.
         read: Set ``stored`` to the entry of the current key, or None.
         kept: Replace ``value`` by the value to keep; without effect on None.
+        kept_or_clear: As ``kept``, but None removes the entry and returns.
         write: Store ``stored``.
         handle: The class of handle.
         function: The function under construction.
@@ -44,6 +42,7 @@ class TimedLines:
     start: list[str]
     read: list[str]
     kept: list[str]
+    kept_or_clear: list[str]
     write: list[str]
     handle: Any
     function: GeneratedFunction
@@ -51,18 +50,19 @@ class TimedLines:
     returns_expired: bool
 
     def visible(self, absent: str, remove: str = "self.clear()") -> list[str]:
-        """Set ``stored`` to a visible entry, removed if it has expired; else return ``absent``."""
+        """Set ``value`` to that of a visible entry, removed if it has expired; else return ``absent``."""
         lines = [
             *self.start,
             *self.read,
             f"if stored is None: return {absent}",
-            f"if not {IS_FRESH}:",
+            "value, time_ms = stored",
+            "if time_ms <= expired_ms:",
             f"    {remove}",
         ]
         if not self.returns_expired:
             lines.append(f"    return {absent}")
         if self.renews:
-            lines += ["elif stored[1] < now_ms:", "    stored = (stored[0], now_ms)", *indented(self.write)]
+            lines += ["elif time_ms < now_ms:", "    stored = (value, now_ms)", *indented(self.write)]
         return lines
 
 
@@ -106,29 +106,33 @@ def _compile(
     given: tuple[str, ...],
 ) -> Callable[..., dict[str, Callable[..., Any]]]:
     function = GeneratedFunction("make", ", ".join(["self, clock, ttl_ms, cleanup", *given]))
-    start = ["expired_ms = now_ms - ttl_ms"]
-    if has_cleanup:
-        start.append("if cleanup.due_ms <= now_ms: cleanup()")
+    made: list[str] = []
     if is_stopped:
-        # A stopped clock is the clock of a job: it has the time of the epoch. A clean-up that rests at that time
-        # rests until the time changes.
-        rests = "if cleanup.due_ms > now_ms: known_ms = now_ms" if has_cleanup else "known_ms = now_ms"
-        start = ["now_ms = clock.now_ms", "if now_ms is not known_ms:", *indented([*start, rests])]
-        start.insert(0, "nonlocal known_ms, expired_ms")
+        # The clock of a job reports a new time, and no access asks for it. A clean-up that rests rests until then.
+        changed = ["now_ms = time_ms", "expired_ms = now_ms - ttl_ms"]
+        if has_cleanup:
+            changed.append("is_due = cleanup.due_ms <= now_ms")
+            cleaned = ["nonlocal is_due", "cleanup()", changed[-1]]
+            made += ["def clean_up():", *indented(cleaned)]
+        made += ["def set_time(time_ms):", *indented(["nonlocal now_ms, expired_ms, is_due", *changed])]
+        made = ["now_ms = expired_ms = is_due = None", *made, "clock.follow(set_time)"]
+        start = ["if is_due: clean_up()"] if has_cleanup else []
     else:
-        start.insert(0, "now_ms = clock()")
-    exact = handle.exact_value
+        start = ["now_ms = clock()", "expired_ms = now_ms - ttl_ms"]
+        if has_cleanup:
+            start.append("if cleanup.due_ms <= now_ms: cleanup()")
+    exact, clear = handle.exact_value, "return self.clear()"
     lines = TimedLines(
         start,
         handle.emit_read_stored(function),
         [] if exact is None else exact_or_none_lines(serializer, function, none="pass", exact=exact),
+        [f"if value is None: {clear}"] if exact is None else exact_or_none_lines(serializer, function, clear, exact),
         handle.emit_write_stored(function),
         handle,
         function,
         renews,
         returns_expired,
     )
-    made = ["known_ms = expired_ms = None"] if is_stopped else []
     accessors = methods(lines)
     for name, (parameters, body) in accessors.items():
         made += [f"def {name}({parameters}):", *indented(body)]

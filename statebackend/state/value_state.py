@@ -212,13 +212,12 @@ if TYPE_CHECKING:
 def _timed_methods(lines: TimedLines) -> dict[str, tuple[str, list[str]]]:
     absent = "default if encoded_default is None else read_default(encoded_default)"
     return {
-        "value": ("", [*lines.visible(absent), "return stored[0]"]),
+        "value": ("", [*lines.visible(absent), "return value"]),
         "update": (
             "value",
             [
                 *lines.start,
-                "if value is None: return self.clear()",
-                *lines.kept,
+                *lines.kept_or_clear,
                 "stored = (value, now_ms)",
                 *lines.write,
             ],

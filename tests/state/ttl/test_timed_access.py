@@ -1,5 +1,6 @@
 """The generated accessors give the same results with the clock of a job as with any other clock."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,13 @@ def test_every_backend_and_clock_gives_the_same_results(tmp_path: Path, ttl: Sta
     ]
     assert made[1:] == [made[0]] * 3
     assert made[0][7:11] == [0, [0], 0, "<0>"]
+
+
+def test_the_clock_of_a_job_tells_its_followers_a_new_time_and_is_copied_without_them() -> None:
+    clock, seen = StoppedClock(5), list[int]()
+    clock.follow(seen.append)
+    copied = pickle.loads(pickle.dumps(clock))
+    clock.now_ms = 3
+    assert seen == [5, 3]
+    copied.now_ms = 8
+    assert (seen, clock(), copied(), copied.now_ms) == ([5, 3], 3, 8, 8)
