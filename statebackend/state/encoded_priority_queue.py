@@ -48,13 +48,14 @@ class KeyGroupSuffixes(dict[int, bytes]):
 class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
     """A queue of encoded entries; subclasses define the storage."""
 
-    __slots__ = ("_read", "_serializer", "_suffixes", "_write", "key_groups", "name")
+    __slots__ = ("_read", "_write", "key_groups", "name", "serializer", "suffixes")
 
     def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange) -> None:
         self.name = name
         self.key_groups = key_groups
-        self._serializer = serializer
-        self._suffixes = KeyGroupSuffixes(key_groups)
+        self.serializer = serializer
+        self.suffixes = KeyGroupSuffixes(key_groups)
+        """The last two bytes of an entry by key group; a look-up raises `StateBackendError` for a foreign one."""
         self._read = serializer.codec.read
         # `peek` returns None for an empty queue, so None is rejected even if the serializer accepts it.
         self._write = self._write_but_none if serializer.accepts_none else serializer.codec.write
@@ -137,7 +138,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
 
     def subset_of_key_group(self, key_group: int) -> Iterator[T]:
         # The look-up rejects another subtask's key group.
-        self._suffixes[key_group]
+        self.suffixes[key_group]
         return map(self.element_of, self.entries_of_group(key_group))
 
     def of_entry(self, entry: bytes) -> tuple[T, int]:
@@ -161,12 +162,12 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
     def entry_of(self, element: T, key_group: int) -> bytes:
         """The entry of an element. Raises as `add`."""
         try:
-            return self._write(element) + self._suffixes[key_group]
+            return self._write(element) + self.suffixes[key_group]
         except Exception:
             return self._checked_entry(element, key_group)
 
     def _encoded(self, given: Sequence[tuple[T, int]]) -> list[bytes]:
-        write, suffixes = self._write, self._suffixes
+        write, suffixes = self._write, self.suffixes
         try:
             return [write(element) + suffixes[key_group] for element, key_group in given]
         except Exception:
@@ -176,19 +177,19 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         """Encode an element; raise an error that names the queue for an invalid element or key group."""
         if element is None:
             raise SerializationError(self.describe(), ("None is not an element of a priority queue",))
-        suffix = self._suffixes[key_group]
+        suffix = self.suffixes[key_group]
         try:
-            return self._serializer.to_bytes(element) + suffix
+            return self.serializer.to_bytes(element) + suffix
         except SerializationError as error:
             raise error.within(self.describe()) from error
 
     def _write_but_none(self, element: T) -> bytes:
         if element is None:
             raise ValueError("None is not an element")
-        return self._serializer.codec.write(element)
+        return self.serializer.codec.write(element)
 
     def _unreadable(self, entry: bytes, error: object) -> StateRestoreError:
         return StateRestoreError(
             f"{self.describe()}: the stored element {entry[:-2].hex()} in key group {key_group_of(entry)} cannot be "
-            f"read by {self._serializer!r}: {error}"
+            f"read by {self.serializer!r}: {error}"
         )

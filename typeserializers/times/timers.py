@@ -11,7 +11,7 @@ state.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from attrs import define
@@ -21,7 +21,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, is_nested_too_deep
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer, SingleValueSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -205,9 +205,25 @@ class TimerSerializer(CompiledTypeSerializer["Timer[K, N]"], Generic[K, N]):
         value = emitter.once(value)
         timer_class, require = function.bind("timer_class", Timer), function.bind("require_timer", require_timer)
         emitter.line(f"if {value}.__class__ is not {timer_class}: {require}({value})")
-        emitter.fixed("Q", f"{value}.timestamp + {_SIGN}")
-        self.key_serializer.emit_write(emitter, f"{value}.key")
-        self.namespace_serializer.emit_write(emitter, f"{value}.namespace")
+        self._emit_parts(emitter, f"{value}.timestamp", f"{value}.key", f"{value}.namespace")
+
+    def compile_write_parts(self) -> Callable[[int, K, N], bytes]:
+        """Returns a function that writes a timer of these parts without creating it; it may raise any exception."""
+        function = GeneratedFunction("write", "timestamp, key, namespace")
+        emitter = WriteEmitter(function)
+        try:
+            self._emit_parts(emitter, "timestamp", "key", "namespace")
+            return function.compile([*emitter.lines, f"return {emitter.expression()}"])
+        except (SyntaxError, RecursionError) as error:
+            if not is_nested_too_deep(error):
+                raise
+            write = self.codec.write
+            return lambda timestamp, key, namespace: write(Timer(timestamp, key, namespace))
+
+    def _emit_parts(self, emitter: WriteEmitter, timestamp: str, key: str, namespace: str) -> None:
+        emitter.fixed("Q", f"{timestamp} + {_SIGN}")
+        self.key_serializer.emit_write(emitter, key)
+        self.namespace_serializer.emit_write(emitter, namespace)
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         timestamp = emitter.fixed("Q")

@@ -149,7 +149,7 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     def add(self, element: T, key_group: int) -> bool:
         # The same as in the base class, with one call less.
         try:
-            entry = self._write(element) + self._suffixes[key_group]
+            entry = self._write(element) + self.suffixes[key_group]
         except Exception:
             entry = self._checked_entry(element, key_group)
         return self.add_entry(entry)
@@ -175,7 +175,7 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     def remove(self, element: T, key_group: int) -> bool:
         # As `add`.
         try:
-            entry = self._write(element) + self._suffixes[key_group]
+            entry = self._write(element) + self.suffixes[key_group]
         except Exception:
             entry = self._checked_entry(element, key_group)
         return self.remove_entry(entry)

@@ -118,7 +118,12 @@ class InternalTimerService(Generic[N]):
         watermark_ms: int = MIN_TIMESTAMP,
     ) -> None:
         self._event_time = event_time_queue
-        self._event_time_entries = event_time_queue if isinstance(event_time_queue, EncodedPriorityQueue) else None
+        self._event_time_entries: EncodedPriorityQueue[Timer[Any, N]] | None = None
+        if isinstance(event_time_queue, EncodedPriorityQueue):
+            serializer = event_time_queue.serializer
+            if isinstance(serializer, TimerSerializer):
+                self._event_time_entries = event_time_queue
+                self._write_parts = serializer.compile_write_parts()
         self._processing_time = processing_time_queue
         self._current = current
         self._clock = clock
@@ -139,10 +144,11 @@ class InternalTimerService(Generic[N]):
 
     def register_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Register a timer of the current key, due when the watermark reaches the time."""
-        current = self._current
-        if current.key_group == NO_KEY_GROUP:
-            raise _no_key()
-        self._event_time.add(Timer(timestamp_ms, current.key, namespace), current.key_group)
+        queue = self._event_time_entries
+        if queue is None:
+            self._event_time.add(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
+        else:
+            queue.add_entry(self._entry(queue, namespace, timestamp_ms))
 
     def register_event_time_timers(
         self,
@@ -167,10 +173,11 @@ class InternalTimerService(Generic[N]):
 
     def delete_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Delete a timer of the current key, if it exists."""
-        current = self._current
-        if current.key_group == NO_KEY_GROUP:
-            raise _no_key()
-        self._event_time.remove(Timer(timestamp_ms, current.key, namespace), current.key_group)
+        queue = self._event_time_entries
+        if queue is None:
+            self._event_time.remove(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
+        else:
+            queue.remove_entry(self._entry(queue, namespace, timestamp_ms))
 
     def register_processing_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Register a timer of the current key, due when the clock reaches the time."""
@@ -221,6 +228,17 @@ class InternalTimerService(Generic[N]):
     def next_processing_time_timer(self) -> int | None:
         """The time of the first processing-time timer in milliseconds, or None."""
         return _time_of(self._processing_time.peek())
+
+    def _entry(self, queue: EncodedPriorityQueue[Timer[Any, N]], namespace: N, timestamp_ms: int) -> bytes:
+        """The entry of a timer of the current key. Without an error it creates no `Timer`."""
+        current = self._current
+        if current.key_group == NO_KEY_GROUP:
+            raise _no_key()
+        try:
+            return self._write_parts(timestamp_ms, current.key, namespace) + queue.suffixes[current.key_group]
+        except Exception:
+            # It raises the error with its path.
+            return queue.entry_of(Timer(timestamp_ms, current.key, namespace), current.key_group)
 
     def _key(self) -> Any:
         if self._current.key_group == NO_KEY_GROUP:

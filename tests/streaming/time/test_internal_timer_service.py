@@ -15,8 +15,10 @@ from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.testing.backends.harness import BackendHarness
+from typeserializers.containers.lists import ListSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.strings import StringSerializer
+from typeserializers.times.timers import Timer, TimerSerializer
 
 
 class Timers:
@@ -196,3 +198,24 @@ def test_timers_that_become_due_during_a_firing_wait_for_the_next_time(timers: T
     assert timers.fired == [(10, 1, "a")]
     timers.service.advance_processing_time(fire)
     assert timers.fired == [(10, 1, "a"), (20, 2, "a")]
+
+
+def test_a_timer_is_stored_with_the_bytes_of_its_serializer(timers: Timers) -> None:
+    event, _ = timer_queue_descriptors("timers", LongSerializer(), StringSerializer())
+    queue: Any = timers.backend.get_priority_queue(event)
+    for key, namespace, time_ms in ((7, "", -1), (-7, "\u00e9", MAX_TIMESTAMP), (0, "a" * 200, MIN_TIMESTAMP)):
+        timers.at(key).register_event_time_timer(namespace, time_ms)
+        timer = Timer(time_ms, key, namespace)
+        assert (queue.peek(), queue.size()) == (timer, 1)
+        assert queue.head() == queue.entry_of(timer, timers.harness.key_group(key))
+        timers.service.delete_event_time_timer(namespace, time_ms)
+        assert queue.peek() is None
+
+
+def test_parts_of_timers_that_are_nested_too_deep_for_one_function_are_written() -> None:
+    key_serializer: Any = LongSerializer()
+    key: Any = 1
+    for _ in range(25):
+        key_serializer, key = ListSerializer(key_serializer), [key]
+    serializer = TimerSerializer(key_serializer, StringSerializer())
+    assert serializer.compile_write_parts()(4, key, "a") == serializer.to_bytes(Timer(4, key, "a"))
