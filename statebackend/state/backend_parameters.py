@@ -6,6 +6,7 @@ snapshot, the files of each state, and their sizes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -67,6 +68,33 @@ class RestoredHandle:
     def meta(self) -> KeyedStateMeta:
         """The metadata, decoded once per process. Raises `StateRestoreError` if it is damaged."""
         return decode_meta(self.handle.meta, len(self.handle.files))
+
+    @property
+    def location(self) -> str:
+        """The first file, or the place of the store for state without files."""
+        return self.file_system.location(self.handle.files[0].path if self.handle.files else "")
+
+
+def merge_handles(handles: Sequence[RestoredHandle]) -> KeyedStateMeta | None:
+    """Merge the metadata of several subtasks as `merge_metas`. An error names files with different schemas."""
+    metas = [one.meta for one in handles]
+    try:
+        return merge_metas(metas)
+    except StateRestoreError as error:
+        pairs = itertools.combinations(handles, 2)
+        differing = next(((one, other) for one, other in pairs if not _can_merge(one.meta, other.meta)), None)
+        if differing is None:
+            raise
+        one, other = differing
+        raise StateRestoreError(f"{error}. The schemas differ in {one.location} and {other.location}") from error
+
+
+def _can_merge(one: KeyedStateMeta, other: KeyedStateMeta) -> bool:
+    try:
+        merge_metas((one, other))
+    except StateRestoreError:
+        return False
+    return True
 
 
 @frozen(kw_only=True)
@@ -145,13 +173,12 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
                 f"{restored.handle.backend!r}, whose own format is not among those that can be read here "
                 f"({', '.join(sorted(readable_formats))}); take a savepoint, which every backend reads"
             )
-    metas = [restored.meta for restored in parameters.restore]
-    merged = merge_metas(metas)
+    merged = merge_handles(parameters.restore)
     if merged is None:
         return RestoredStates(parameters.key_serializer)
     compatibility = check_key_serializer(merged.key_snapshot, parameters.key_serializer, parameters.rules)
     if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
         message = incompatibility_message(parameters.operator_uid, [compatibility], RESTORED_STATE_UNCHANGED)
         raise StateMigrationException(message)
-    handles = tuple(zip(parameters.restore, metas, strict=True))
+    handles = tuple((one, one.meta) for one in parameters.restore)
     return RestoredStates(compatibility.serializers["key"], merged, handles)

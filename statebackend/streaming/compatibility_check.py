@@ -27,6 +27,7 @@ from statebackend.checkpoint.state_handles import OperatorState, files_of_operat
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.lockfile import LockedOperator, StateLock
 from statebackend.savepoint.restored_state import RestoredState, StoredSchemas
+from statebackend.state.backend_parameters import merge_handles
 from statebackend.state.descriptors import ELEMENT_ROLE, Descriptor
 from statebackend.state.errors import StateBackendError, StateRestoreError
 from statebackend.state.operator_state_backend import check_operator_state
@@ -36,7 +37,7 @@ from statebackend.state.priority_queue import PriorityQueueDescriptor
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
 from statebackend.state.state_kind import StateDescriptor, StateKind
-from statebackend.state.state_meta import KeyedStateMeta, StateMeta, first_meta_of, merge_metas
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta, first_meta_of
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
 from statebackend.streaming.runtime.restore_plan import overlaps
@@ -418,10 +419,10 @@ class CompatibilityChecker:
             if uid not in self.job.operators or len(self.stored.keyed_metas_of(uid)) < 2:
                 continue
             assert isinstance(self.stored, RestoredState)
-            metas = [handle.meta for handle in self.stored.keyed_handles(uid)]
+            handles = self.stored.keyed_handles(uid)
             try:
                 for overlap in overlaps(operator.keyed_handles, parallelism, operator.max_parallelism):
-                    merge_metas(metas[overlap])
+                    merge_handles(handles[overlap])
             except StateRestoreError as error:
                 raise JobRestoreError(
                     f"operator {uid!r} cannot go from parallelism {operator.parallelism} to {parallelism}; nothing "

@@ -19,12 +19,12 @@ from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import Step
+from statebackend.state.backend_parameters import merge_handles
 from statebackend.state.descriptors import Descriptor, check_state_name
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode, uid_problem
 from statebackend.state.priority_queue import TIMER_STATES, timer_state_name
-from statebackend.state.state_meta import merge_metas
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["Drafts", "OperatorDraft", "OperatorStateDraft", "PlannedElements", "StateDraft", "StoredInput"]
@@ -254,7 +254,7 @@ class Drafts:
 
     def _open(self, draft: OperatorDraft, origin: str) -> None:
         assert self._source is not None
-        merged = merge_metas([handle.meta for handle in self._source.keyed_handles(origin)])
+        merged = merge_handles(self._source.keyed_handles(origin))
         if merged is not None:
             draft.key_serializer = merged.key_snapshot.restore_serializer()
             for meta in merged.states:

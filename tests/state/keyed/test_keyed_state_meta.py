@@ -6,6 +6,9 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import UnopenedSnapshot, snapshot_to_bytes
 from snapshots.errors import UnresolvableSerializerError
 from statebackend import ReducingStateDescriptor, StateRestoreError, ValueStateDescriptor
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle
+from statebackend.state.backend_parameters import RestoredHandle, merge_handles
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.state_compatibility import check_state
 from statebackend.state.state_meta import (
@@ -45,6 +48,20 @@ def test_keys_of_different_serializers_are_not_one_operator():
 def test_a_state_under_two_schemas_is_rejected_by_name():
     with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
         merge_metas([meta(A), meta(A_OTHERWISE)])
+
+
+def test_a_state_under_two_schemas_names_files_of_both(tmp_path):
+    def handle(number, stored):
+        file = FileHandle(f"operators/part-{number}", 1, "xxh3:" + "0" * 32)
+        encoded = encode_meta(stored)
+        return RestoredHandle(KeyedStateHandle(f"s-{number}", "heap", number, number, encoded, (file,)), files)
+
+    files = CheckpointFileSystem.from_uri(tmp_path)
+    same = [handle(0, meta(A)), handle(1, meta(B)), handle(2, meta(A, B))]
+    assert [state.name for state in merge_handles(same).states] == ["a", "b"]
+    places = rf"state 'a' was written under .*\. The schemas differ in {tmp_path}/operators/part-0 and .*/part-3$"
+    with pytest.raises(StateRestoreError, match=places):
+        merge_handles([*same, handle(3, meta(A_OTHERWISE))])
 
 
 def met(*places):
