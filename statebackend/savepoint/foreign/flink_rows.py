@@ -171,6 +171,7 @@ class RowMaker:
     def __init__(self, key_snapshot: Snapshot, state: StateMeta, max_parallelism: int, known: Known = ()) -> None:
         self._prefix_bytes = 1 if max_parallelism <= 128 else 2
         self._form = state.form
+        self._value_length = -1
         if state.form is None:
             return
         keys = key_snapshot.restore_serializer()
@@ -191,6 +192,11 @@ class RowMaker:
         self._address_of = function.compile([*lines, "return key_end, start, end, pos"])
         self._step_element: Step | None = None
         self._element_length = -1
+        if state.form is not TableForm.LIST:
+            # Values of an unknown serializer are not checked.
+            with contextlib.suppress(UnresolvableSerializerError):
+                *_, value = state.role_snapshots.values()
+                self._value_length = restored_with(value, *known).length
         if state.form is TableForm.LIST:
             # Elements of an unknown serializer are not separated.
             with contextlib.suppress(UnresolvableSerializerError):
@@ -218,6 +224,8 @@ class RowMaker:
             address = [address[0], pa.repeat(pa.scalar(_VOID, pa.binary()), len(raw)), address[2]]
             values = [b""] * len(raw)
         elif self._form is not TableForm.MAP and self._namespace_length >= 0:
+            if self._key_length >= 0:
+                _check_lengths("key", raw, self._prefix_bytes + self._key_length + self._namespace_length)
             address = self._fixed_addresses(raw, self._namespace_length)
         else:
             address = self._parsed_addresses(raw_keys)
@@ -229,6 +237,10 @@ class RowMaker:
             if pc.any(is_null).as_py():
                 # For a null value Flink writes the flag, with or without unused bytes.
                 column = pc.if_else(is_null, b"\1", column)
+            if self._value_length >= 0:
+                _check_lengths("value", column.filter(pc.invert(is_null)), 1 + self._value_length)
+        elif self._value_length >= 0:
+            _check_lengths("value", column, self._value_length)
         columns = [groups, *address, column]
         rows = pa.record_batch(columns, schema=SCHEMA)
         is_sorted = pc.all(pc.less_equal(raw.slice(0, len(raw) - 1), raw.slice(1)), min_count=0).as_py()
@@ -310,6 +322,14 @@ class RowMaker:
             else:
                 lists.append(count_bytes + value)
         return lists
+
+
+def _check_lengths(what: str, column: pa.Array, size: int) -> None:
+    """Raise `MalformedDataError` unless all values have this length. Damaged ones could be copied otherwise."""
+    lengths = pc.min_max(pc.binary_length(column)).as_py()
+    wrong = next((one for one in lengths.values() if one not in (None, size)), None)
+    if wrong is not None:
+        raise MalformedDataError(f"a {what} of {wrong} bytes instead of {size}")
 
 
 def _after_length(data: bytes, position: int, length: int) -> int:

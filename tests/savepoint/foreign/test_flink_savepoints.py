@@ -10,10 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, keyed_state, timers, wanted_of
 
-from snapshots.errors import StateFormatError
+from snapshots.errors import MalformedDataError, StateFormatError
+from statebackend import MapStateDescriptor, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
+from statebackend.savepoint.foreign.flink_rows import RowMaker
 from statebackend.savepoint.savepoint import Savepoint
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.state_meta import meta_of_descriptor
+from typeserializers import LongSerializer
 
 pytestmark = pytest.mark.slow
 
@@ -179,3 +185,26 @@ def test_full_checkpoints_of_rocksdb_have_canonical_groups_under_another_handle(
     (tmp_path / "checkpoint" / "_metadata").write_bytes(metadata)
     expected = expected_of(name)
     assert found_in(Savepoint.open(tmp_path / "checkpoint"), expected) == wanted_of(expected)
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "key", "value", "message"),
+    [
+        (ValueStateDescriptor("n", LongSerializer()), b"\1" + bytes(9), bytes(7), "a value of 7 bytes instead of 8"),
+        (ValueStateDescriptor("n", LongSerializer()), b"\1" + bytes(9), bytes(9), "a value of 9 bytes instead of 8"),
+        (ValueStateDescriptor("n", LongSerializer()), b"\1" + bytes(8), bytes(8), "a key of 9 bytes instead of 10"),
+        (
+            MapStateDescriptor("n", int, LongSerializer()),
+            b"\1" + bytes(17),
+            bytes(8),
+            "a value of 8 bytes instead of 9",
+        ),
+    ],
+)
+def test_bytes_of_another_length_than_their_type_are_not_copied(
+    descriptor: StateDescriptor, key: bytes, value: bytes, message: str
+) -> None:
+    meta = meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER)
+    maker = RowMaker(LongSerializer().snapshot_configuration(), meta, 128)
+    with pytest.raises(MalformedDataError, match=message):
+        maker.columns([key], [value])
