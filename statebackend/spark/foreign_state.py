@@ -558,7 +558,8 @@ class SparkCheckpoint:
         return time_ms
 
     def _unreadable(self, what: str, error: Exception) -> ForeignFormatError:
-        text = str(error)
+        # Spark may have read a copy, which is deleted when the process ends.
+        text = str(error).replace(self._readable, self.location)
         # The first messages of a failed job do not name the file.
         causes = [_JAVA_CLASS.sub("", found) for found in _CAUSE.findall(text)] or [_BEFORE_STACK.split(text)[0]]
         reasons = dict.fromkeys(" ".join(one.split()).rstrip(".: ") for one in causes)

@@ -156,6 +156,19 @@ def test_sums_and_many_types_are_tables(spark: SparkSession, checkpoints: Path) 
         assert (plain(key["moment"]), value[1].asDict(), str(value[2])) == (26_000, {"x": 5, "text": "b"}, "5.00")
 
 
+def test_an_error_names_the_file_of_the_checkpoint(spark: SparkSession, checkpoints: Path, tmp_path: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    # Spark reads a copy with corrected metadata.
+    name = "processor-rocksdb" if (checkpoints / "processor-rocksdb").exists() else "sessions-rocksdb"
+    damaged = shutil.copytree(checkpoints / name, tmp_path / "damaged")
+    for file in (damaged / "state").rglob("*.sst.crc"):
+        file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    checkpoint = SparkCheckpoint(spark, damaged)
+    with pytest.raises(ForeignFormatError, match=rf"Checksum error: file:{damaged}/state/0/\d/\S+\.sst at "):
+        list(checkpoint.rows(checkpoint.table(checkpoint.operator().states[0])))
+
+
 def test_a_value_that_python_cannot_represent_is_an_error(spark: SparkSession, checkpoints: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
