@@ -1,6 +1,6 @@
 """The loop of `value_access` on state with time-to-live, compared with the same loop without; nothing expires.
 
-With time-to-live, an entry is stored with the time of its last write, each access reads the clock, and the incremental
+With time-to-live, an entry is stored with the time of its last write, each read checks that time, and the incremental
 cleanup checks a few further entries.
 """
 
