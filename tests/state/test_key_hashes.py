@@ -50,4 +50,6 @@ def test_columns_have_the_key_groups_of_single_keys(
     ]
     one_by_one = key_group_hasher(types, max_parallelism)
     expected = [one_by_one(row if len(types) > 1 else row[0]) for row in rows[start:]]
-    assert key_groups_of_columns(columns, max_parallelism).to_pylist() == expected
+    found = key_groups_of_columns(columns, max_parallelism)
+    # None stands for keys that are hashed one by one, such as no keys.
+    assert (None if found is None else found.to_pylist()) == (expected or None)
