@@ -51,6 +51,13 @@ class JsonLinesSource:
         self._options = pa_json.ParseOptions(
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore", newlines_in_values=False
         )
+        try:
+            self._rows(b"{}")
+        except pa.ArrowNotImplementedError as error:
+            raise JobDefinitionError(
+                f"JsonLinesSource: the schema has a type that it cannot read: {error}. Declare a struct "
+                f"instead of a map, and a number or a string instead of an interval"
+            ) from error
 
     @override
     def __repr__(self) -> str:
@@ -101,6 +108,4 @@ def _nullable(field: pa.Field) -> pa.Field:
         kind = pa.struct([_nullable(kind.field(index)) for index in range(kind.num_fields)])
     elif pa.types.is_list(kind):
         kind = pa.list_(_nullable(kind.value_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
     return field.with_type(kind).with_nullable(True)

@@ -113,6 +113,12 @@ def test_a_null_in_a_required_field_is_rejected_with_the_record(tmp_path: Path) 
         numbers(tmp_path)
 
 
+@pytest.mark.parametrize("type_name", ["map<string, int>", "array<map<string, int>>", "interval day to second"])
+def test_a_type_that_cannot_be_read_is_rejected_with_advice(tmp_path: Path, type_name: str) -> None:
+    with pytest.raises(JobDefinitionError, match=r"a type that it cannot read: .*Declare a struct instead"):
+        JsonLinesSource(tmp_path, f"key string, value struct<nested: {type_name}>")
+
+
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(StreamJobError, match="none is not a directory"):
         numbers(tmp_path / "none")
