@@ -7,6 +7,7 @@ detect are `InvariantViolationError`, which is also a `ValueError`.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -53,10 +54,13 @@ _CODE: Final = re.compile(r"(?:errno|os error) (\d+)", re.IGNORECASE)
 def fix_of(text: str) -> str | None:
     """Return the fix of a full or broken disk or a missing permission; None for other errors.
 
-    ``text`` has the number of an error of the operating system, as Python, pyarrow and Rust write it.
+    ``text`` has the number of an error of the operating system, as Python, pyarrow and Rust write it, or only its text,
+    as RocksDB writes it.
     """
     found = _CODE.search(text)
-    return None if found is None else _FIXES.get(int(found[1]))
+    if found is not None:
+        return _FIXES.get(int(found[1]))
+    return next((fix for code, fix in _FIXES.items() if os.strerror(code) in text), None)
 
 
 class CheckpointError(Exception):

@@ -36,6 +36,7 @@ from typing import Any, Final, NoReturn
 
 import rocksdict
 
+from statebackend.checkpoint.errors import fix_of
 from statebackend.state.errors import StateBackendError
 from statebackend.state.rocksdb.sst_bounds import TABLE_FORMAT_VERSION
 
@@ -90,7 +91,13 @@ def _translated(action: str, path: str) -> Iterator[None]:
         # The error is from the caller's entries, not from the library.
         raise
     except Exception as error:
-        raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error
+        raise _failure(action, path, error) from error
+
+
+def _failure(action: str, path: str, error: Exception) -> RocksDBError:
+    text = f"RocksDB could not {action} at {path}: {error}"
+    fix = fix_of(str(error))
+    return RocksDBError(text if fix is None else f"{text}. {fix}")
 
 
 class _SharedMemory:
@@ -186,7 +193,7 @@ class SstWriter:
                 else:
                     writer[key] = value
             except Exception as error:
-                raise RocksDBError(f"RocksDB could not write a sorted file at {self.path}: {error}") from error
+                raise _failure("write a sorted file", self.path, error) from error
             count += 1
         self.entry_count += count
 
@@ -325,7 +332,7 @@ class ColumnFamily:
         """Raise the error for an exception of `get`. A `StateBackendError` is raised unchanged, with its cause."""
         if isinstance(error, StateBackendError):
             raise error
-        raise RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}") from error
+        raise _failure("read an entry", self._store.path, error) from error
 
     def estimated_entries(self) -> int:
         """RocksDB's estimate of the number of keys; deletions and overwritten entries make it inexact."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import threading
 
 import pytest
@@ -307,3 +308,13 @@ def test_a_cache_without_capacity_is_rejected():
                 RocksDBStateBackend(**{name: wrong})
     with pytest.raises(ValueError, match="memory_budget_bytes is '64MB'; it must be a whole number"):
         RocksDBStateBackend(memory_budget_bytes="64MB")  # type: ignore[arg-type]
+
+
+def test_an_error_of_a_full_disk_has_advice(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(RocksDBError, match=r"first\.sst: .*too large.*Free space, or use another disk"):
+            written_file(tmp_path / "first.sst")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
