@@ -203,14 +203,14 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
 
 
 def format_offsets(spark_directory: str, batch_id: int | None) -> str:
-    """The offset of each source after a batch, with the uid of the source; for a damaged file, the reason."""
+    """The offset of each source after a batch, of several with their uids; for a damaged file, the reason."""
     if batch_id is None:
         return "nothing"
     found = OffsetLines.of(read_offsets(spark_directory, batch_id))
     if found.damage is not None:
         return f"unknown offsets (offsets/{batch_id} of Spark's log is damaged: {found.damage})"
     order = read_source_order(CheckpointFileSystem.from_uri(spark_directory))
-    if order is None:
+    if order is None or len(order.sources) == 1:
         return cut(", ".join(found.lines), 1000)
     offsets = found.by_log([source.log or "" for source in order.sources])
     named = (f"{source.uid or source.name}: {offset}" for source, offset in zip(order.sources, offsets, strict=False))
