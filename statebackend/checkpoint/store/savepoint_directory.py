@@ -73,7 +73,10 @@ _LIST: Final = "The next writer may delete these files of it (* is 32 hexadecima
 _MARKER = re.compile(
     rb"%b[0-9a-f]{32}\.\n%b(?P<files>(?:[^\n]+\n)*)[^\n]*" % (re.escape(_WARNING.encode()), re.escape(_LIST.encode()))
 )
-"""The last line may be incomplete, and is then ignored."""
+"""Its group ``files`` is the list. The last line may be incomplete, and is then ignored.
+
+The markers of writers with several processes have no list and do not match.
+"""
 _RANDOM = re.compile("[0-9a-f]{32}")
 _NO_LOCKS: Final = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
@@ -92,8 +95,13 @@ def check_savepoint_directory(uri: str | os.PathLike[str], *, may_clear: bool = 
     fs = CheckpointFileSystem.from_uri(uri)
     present = _present(fs)
     if may_clear and _IN_PROGRESS in present and METADATA_FILE_NAME not in present:
-        with _locked_marker(fs) as lock:
-            _leftovers(fs, lock)
+        # Without the lock, so that a writer that takes it at the same time does not fail.
+        try:
+            marker = None if fs.local_path(_IN_PROGRESS) is None else fs.read_file(_IN_PROGRESS)
+        except MissingFileError:
+            # Its writer has just ended.
+            return check_savepoint_directory(uri, may_clear=may_clear)
+        _leftovers(fs, marker)
     elif not all(_is_unfinished_marker(fs, path) for path in present):
         raise SavepointExistsError(_rejection(fs, present))
     _check_nobody_removes(fs, fs.local_path() or os.fspath(uri))
@@ -143,7 +151,7 @@ def _clear(fs: CheckpointFileSystem, lock: FileLock, is_new: bool, lines: str) -
     """Delete the files of a killed writer, and list those of this one."""
     try:
         # Also for a new marker: another writer may have used it, and been killed, before this one locked it.
-        left = _leftovers(fs, lock)
+        left = _leftovers(fs, _content(lock))
     except SavepointExistsError:
         if is_new:
             fs.delete(_IN_PROGRESS)
@@ -151,7 +159,7 @@ def _clear(fs: CheckpointFileSystem, lock: FileLock, is_new: bool, lines: str) -
     for path in left:
         fs.delete(path)
     if not is_new:
-        found = _listed_in(lock)
+        found = _MARKER.fullmatch(_content(lock))
         assert found is not None
         os.ftruncate(lock.descriptor, found.end("files"))
         os.pwrite(lock.descriptor, lines.encode(), found.end("files"))
@@ -211,15 +219,17 @@ def _lock_of(fs: CheckpointFileSystem) -> FileLock:
     return lock
 
 
-def _leftovers(fs: CheckpointFileSystem, lock: FileLock | None) -> list[str]:
-    """Return the files of a killed writer, without the marker. The caller has the lock of the marker.
+def _leftovers(fs: CheckpointFileSystem, marker: bytes | None) -> list[str]:
+    """Return the files that a killed writer has left, without the marker. Only with its lock may they be deleted.
+
+    ``marker`` is its content; None in a store without locks.
 
     Raises:
         SavepointExistsError: There is a file that the writer did not list, or `_metadata`.
         StorageError: There is a symbolic link in place of a directory.
     """
     present = _present(fs)
-    found = None if lock is None else _listed_in(lock)
+    found = None if marker is None else _MARKER.fullmatch(marker)
     if found is None or METADATA_FILE_NAME in present:
         raise SavepointExistsError(_rejection(fs, present))
     listed = set(found["files"].decode("utf-8", "replace").split("\n")[:-1])
@@ -234,8 +244,9 @@ def _leftovers(fs: CheckpointFileSystem, lock: FileLock | None) -> list[str]:
     listed |= {posixpath.join(directory, f"{TEMPORARY_PREFIX}*") for directory in ("", *directories)}
     left = [path for path in present if path != _IN_PROGRESS and not _is_unfinished_marker(fs, path)]
     for path in left:
-        # A link or pipe is no file of a writer.
-        if listed.isdisjoint((path, _RANDOM.sub("*", path))) or not fs.exists(path):
+        # A link or pipe is no file of a writer. Another writer that has the lock may just have deleted a file.
+        is_listed = not listed.isdisjoint((path, _RANDOM.sub("*", path)))
+        if not (is_listed and fs.exists(path)) and path in _present(fs):
             raise SavepointExistsError(
                 f"{fs.uri} has the remains of a writer that was killed, and {path!r}, which it did not write. Nothing "
                 f"was changed; remove {path!r}, or give a directory that is empty or does not exist yet."
@@ -243,20 +254,19 @@ def _leftovers(fs: CheckpointFileSystem, lock: FileLock | None) -> list[str]:
     return left
 
 
-def _listed_in(lock: FileLock) -> re.Match[bytes] | None:
-    """Return the group ``files`` of a marker; None if it lists none, as those of writers with several processes."""
-    return _MARKER.fullmatch(os.pread(lock.descriptor, os.fstat(lock.descriptor).st_size, 0))
+def _content(lock: FileLock) -> bytes:
+    return os.pread(lock.descriptor, os.fstat(lock.descriptor).st_size, 0)
 
 
 def _is_unfinished_marker(fs: CheckpointFileSystem, path: str) -> bool:
-    """Whether a file is what a writer leaves that is killed while it creates the marker."""
+    """Whether a file is what a writer leaves that is killed while it creates the marker, or is not there any more."""
     if _RANDOM.sub("*", path) != f"{TEMPORARY_PREFIX}*":
         return False
     try:
         with fs.open_input(path) as source:
             start = source.read(len(_WARNING))
     except MissingFileError:
-        return False
+        return True
     return _WARNING.encode().startswith(start)
 
 

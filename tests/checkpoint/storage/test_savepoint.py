@@ -351,6 +351,14 @@ class TestKilledWriters:
             write_savepoint(fs, savepoint_of(file))
         assert read_savepoint(tmp_path)[1] == savepoint_of(file)
 
+    def test_a_check_neither_takes_the_lock_nor_needs_it(self, left, monkeypatch) -> None:
+        """Otherwise a check could make the only writer fail."""
+        monkeypatch.setattr("fcntl.flock", lambda *_: pytest.fail("the check takes the lock"))
+        check_savepoint_directory(left, may_clear=True)
+        monkeypatch.undo()
+        with reserved_directory(left, ["data"]):
+            check_savepoint_directory(left, may_clear=True)
+
     def test_one_of_many_concurrent_writers_clears_the_directory(self, left) -> None:
         writers, turns = 6, 10
         for turn in range(turns):
