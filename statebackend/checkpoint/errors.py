@@ -7,7 +7,6 @@ detect are `InvariantViolationError`, which is also a `ValueError`.
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -48,6 +47,14 @@ _FIXES: Final = {
     errno.EPERM: _NO_PERMISSION,
     errno.EROFS: _NO_PERMISSION,
 }
+_MESSAGES: Final = {
+    "Input/output error": errno.EIO,
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "File too large": errno.EFBIG,
+    "Permission denied": errno.EACCES,
+    "Read-only file system": errno.EROFS,
+}
 _CODE: Final = re.compile(r"(?:errno|os error) (\d+)", re.IGNORECASE)
 
 
@@ -60,7 +67,7 @@ def fix_of(text: str) -> str | None:
     found = _CODE.search(text)
     if found is not None:
         return _FIXES.get(int(found[1]))
-    return next((fix for code, fix in _FIXES.items() if os.strerror(code) in text), None)
+    return next((_FIXES[code] for message, code in _MESSAGES.items() if message in text), None)
 
 
 class CheckpointError(Exception):
