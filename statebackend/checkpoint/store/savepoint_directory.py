@@ -178,7 +178,7 @@ def _create_marker(fs: CheckpointFileSystem, files: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked_marker(fs: CheckpointFileSystem, is_new: bool = False) -> Iterator[FileLock | None]:
+def _locked_marker(fs: CheckpointFileSystem, is_new: bool) -> Iterator[FileLock | None]:
     """Lock the marker. Yields None for one that this process has just created in a store without locks.
 
     Raises:
@@ -287,7 +287,8 @@ def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
 
 def release_savepoint_directory(fs: CheckpointFileSystem) -> None:
     """End the reservation of a directory whose savepoint is complete."""
-    for path in _present(fs):
+    # Object stores have no temporary files, and a listing there is a request.
+    for path in _present(fs) if fs.local_path() is not None else ():
         if _is_unfinished_marker(fs, path):
             fs.delete(path)
     fs.delete(_IN_PROGRESS)
