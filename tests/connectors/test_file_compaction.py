@@ -384,6 +384,7 @@ def test_another_process_may_finish_a_compaction_between_any_two_steps(
     pytest.fail("the compaction never came to its end")
 
 
+@pytest.mark.extended
 @ALSO_WITH_A_SERVER
 def test_what_a_killed_compaction_has_staged_is_deleted_later(
     new_target: Callable[[], Any], kill_at: Callable[[int], None]

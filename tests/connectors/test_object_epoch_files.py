@@ -66,7 +66,8 @@ def others(bucket: Bucket) -> list[str]:
     ]
 
 
-def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(uri, sink, faulty_store) -> None:
+def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(uri, quick, faulty_store) -> None:
+    sink = quick(uri)
     faulty_store.fail(Fault.ERROR_503, "PUT", "_staging")
     with pytest.raises(
         SinkError,

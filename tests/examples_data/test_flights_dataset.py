@@ -39,6 +39,7 @@ def test_all_flights_of_the_year_are_there_with_all_columns(flights: pa.Table) -
     assert set(flights["year"].unique().to_pylist()) == {2013}
 
 
+@pytest.mark.extended
 def test_rows_are_in_time_order_and_the_order_is_total(flights: pa.Table) -> None:
     keys = list(zip(*(flights[name].to_pylist() for name in SORT_ORDER), strict=True))
     assert all(before < after for before, after in pairwise(keys))

@@ -79,6 +79,7 @@ def test_structs_are_sorted_field_by_field(schema: str, values: Sequence[Any], p
     assert order_of(values, schema) == places
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_spark_has_the_same_order(spark: SparkSession) -> None:
     for schema, values, places in [*CASES, *STRUCTS]:

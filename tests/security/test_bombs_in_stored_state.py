@@ -269,7 +269,7 @@ def test_a_valid_savepoint_is_read_by_every_command(good: Path) -> None:
     assert {name: status for name, (status, _) in ends.items() if status} == {}
 
 
-@pytest.mark.extended_after(3)
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize(("forge", "rejecting"), BOMBS, ids=[forge.__name__ for forge, _ in BOMBS])
 def test_a_bomb_is_rejected_within_the_limits(good: Path, forge: Callable[[Path], None], rejecting: list[str]) -> None:
     forged = savepoint_of_shops(good.parent / "forged")

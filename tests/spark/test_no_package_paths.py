@@ -129,6 +129,7 @@ def test_a_local_job_and_its_savepoint_name_no_module(tmp_path: Path, backend: s
     assert paths_in(tmp_path) == []
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_spark_job_and_its_savepoint_name_no_module(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import ForEachEpochSink, MemorySink, NoopSink, ParquetSink

@@ -171,6 +171,7 @@ def test_workers_know_the_key_columns_of_aggregates(spark: SparkSession, tmp_pat
     assert unpickled(operator.function_pickle).key_names == ("card", "city")
 
 
+@pytest.mark.extended
 def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -210,6 +211,7 @@ def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_p
             assert ours[5][0][1] >= ours[5][1][1] > 0
 
 
+@pytest.mark.extended
 def test_an_overflow_fails_the_epoch_as_in_ansi_mode(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import NoopSink
 

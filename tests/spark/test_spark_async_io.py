@@ -173,6 +173,7 @@ def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(spark:
     assert rows_of(sink) == [("a", 1)]
 
 
+@pytest.mark.extended
 def test_records_in_flight_of_a_savepoint_are_restored_when_all_sources_start_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:

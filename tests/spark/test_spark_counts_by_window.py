@@ -89,6 +89,7 @@ def test_count_windows_equal_those_of_the_local_runtime_and_of_spark_for_records
     assert all(one.levelno < logging.ERROR for one in ours)
 
 
+@pytest.mark.extended
 def test_the_slowest_partition_of_a_source_determines_its_watermark(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 

@@ -60,7 +60,7 @@ def of_another_batch(content: bytes) -> bytes:
     return content.replace(b'"batchId":2', b'"batchId":1')
 
 
-@pytest.mark.extended_after(3)
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize(
     ("name", "damage", "repair"),
     [

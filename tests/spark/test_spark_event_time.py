@@ -214,6 +214,7 @@ def test_programs_that_spark_cannot_run_are_rejected_before_anything_changes(
     rejected("with_watermark_alignment", strategy().with_watermark_alignment("all", "1 hour"))
 
 
+@pytest.mark.extended
 def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkSession) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 

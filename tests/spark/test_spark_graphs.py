@@ -211,6 +211,7 @@ def test_a_savepoint_continues_in_both_sources_at_their_positions(spark: SparkSe
     assert rows_of(large) == [row for row in expected_large if row[1] in (50, -4)]
 
 
+@pytest.mark.extended
 def test_a_stream_may_have_several_readers_and_a_frame_given_twice_is_one_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:

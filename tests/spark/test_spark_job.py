@@ -223,7 +223,7 @@ def test_a_source_log_that_does_not_match_the_state_is_rejected_with_both_ids(
         word_count_of_three.run(memory_sink())
 
 
-@pytest.mark.extended_after(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("is_only_one", [True, False])
 @pytest.mark.parametrize("with_directory", [True, False])
 def test_a_deleted_metadata_file_is_named_before_anything_changes(
@@ -254,6 +254,7 @@ def test_a_deleted_metadata_file_is_named_before_anything_changes(
     assert rows_of(sink) == [("a", 4, 12)]
 
 
+@pytest.mark.extended
 def test_wrong_directories_are_rejected(word_count: WordCount) -> None:
     job = word_count.run(memory_sink())
     job.savepoint(word_count.directory / "savepoint")
@@ -290,6 +291,7 @@ def test_an_unreadable_checkpoint_is_named(word_count: WordCount) -> None:
         word_count.run(memory_sink())
 
 
+@pytest.mark.extended
 def test_a_missing_truncated_or_changed_state_file_is_named_and_nothing_is_lost(word_count: WordCount) -> None:
     word_count.run(memory_sink())
     file = next((word_count.directory / "job" / "shared").rglob("*.sst"))
@@ -312,6 +314,7 @@ def test_a_missing_truncated_or_changed_state_file_is_named_and_nothing_is_lost(
     assert rows_of(sink) == [("a", 4, 12), ("b", 4, 27), ("c", 2, 6)]
 
 
+@pytest.mark.extended
 def test_a_savepoint_over_a_missing_or_changed_state_file_names_it_and_succeeds_once_it_is_restored(
     word_count: WordCount,
 ) -> None:
@@ -340,6 +343,7 @@ def test_a_failure_in_the_function_names_operator_key_and_record(word_count: Wor
     assert "ArithmeticError: this word is poison" in message
 
 
+@pytest.mark.extended
 def test_a_null_key_is_rejected(word_count: WordCount) -> None:
     word_count.add_batch([(None, 1)])
     with pytest.raises(EpochError, match="operator 'words': a record has a null key"):
@@ -406,6 +410,7 @@ def test_an_epoch_with_few_keys_uploads_few_bytes(word_count: WordCount) -> None
     assert second.bytes_written < first.bytes_written / 10
 
 
+@pytest.mark.extended
 def test_a_continued_directory_is_checked_against_its_own_checkpoint_and_not_its_savepoint(
     word_count: WordCount,
 ) -> None:
@@ -497,6 +502,7 @@ def test_stopping_does_not_hide_a_failed_epoch(word_count: WordCount) -> None:
         job.await_termination()
 
 
+@pytest.mark.extended
 def test_only_the_first_epoch_of_a_run_reports_restored_state(word_count: WordCount) -> None:
     savepoint = word_count.directory / "savepoint"
     word_count.run(memory_sink()).savepoint(savepoint)
@@ -618,7 +624,7 @@ class CountWordsPerSubtaskIncompatible(CountWords):
         context.operator_state.get_list_state(SplitListStateDescriptor("limits", int))
 
 
-@pytest.mark.extended_after(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["stage", "commit"])
 def test_operator_state_is_checked_migrated_and_counted_once(word_count_of_three: WordCount, moment: str) -> None:
     from statebackend.spark import ParquetSink

@@ -101,6 +101,7 @@ def test_a_worker_sets_up_once_per_run_and_keeps_its_objects_over_epochs(spark: 
     assert everything.count(("first", "setup")) < 12
 
 
+@pytest.mark.extended
 def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1)])
@@ -124,6 +125,7 @@ class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
         yield value.word, self.times.value(), self.total.get()
 
 
+@pytest.mark.extended
 def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     sink = memory_sink()
@@ -134,6 +136,7 @@ def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSess
     assert sorted(rows_of(sink)) == word_count.expected()
 
 
+@pytest.mark.extended
 def test_a_second_job_of_a_name_is_rejected_before_its_directory_changes(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
     word_count.add_batch([("a", 1)])

@@ -77,7 +77,7 @@ def struct_class(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
         sys.modules.pop(file.stem, None)
 
 
-@pytest.mark.extended_after(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("family", ["pydantic", "msgspec"])
 def test_models_restore_the_state_of_an_attrs_class(
     spark: SparkSession, tmp_path: Path, struct_class: Any, family: str

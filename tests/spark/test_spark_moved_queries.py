@@ -415,6 +415,7 @@ def test_an_operator_without_metadata_is_not_lost(
     assert list(SparkCheckpoint(spark, damaged).entries(lambda row: True)) == [("a", True)]
 
 
+@pytest.mark.extended
 def test_the_state_of_a_limit_is_in_one_partition(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
@@ -426,6 +427,7 @@ def test_the_state_of_a_limit_is_in_one_partition(spark: SparkSession, tmp_path:
     assert [row.value.value for row in checkpoint.rows(checkpoint.table())] == [2]
 
 
+@pytest.mark.extended
 def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
@@ -437,6 +439,7 @@ def test_a_key_column_named_window_is_part_of_the_key(spark: SparkSession, tmp_p
     assert list(checkpoint.entries(lambda row: True)) == [("a", True)]
 
 
+@pytest.mark.extended
 def test_an_expression_yields_the_entries_of_a_function(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -503,6 +506,7 @@ def test_an_import_names_unsupported_parts(spark: SparkSession, tmp_path: Path) 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "move-a-spark-job.md").read_text()
 
 
+@pytest.mark.extended
 def test_the_tutorial_moves_its_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,7 @@ def test_processing_time_timers_fire_on_an_idle_stream_in_a_separate_epoch(place
     assert not (place.directory / "job" / NO_DATA_EPOCH_FILE_NAME).exists()
 
 
+@pytest.mark.extended
 def test_an_idle_source_does_not_delay_the_watermark_of_an_idle_stream(place: Place) -> None:
     sink = Telling()
     place.add(("a", 1, 1), ("a", 40, 2))
@@ -156,6 +157,7 @@ def test_an_idle_source_does_not_delay_the_watermark_of_an_idle_stream(place: Pl
     assert job.watermarks()["sums"] == 34
 
 
+@pytest.mark.extended
 def test_a_job_that_ends_leaves_later_timers_pending_and_the_next_one_fires_them(place: Place) -> None:
     later = Telling()
     place.add(("a", 0, 0))

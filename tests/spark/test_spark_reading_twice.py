@@ -29,6 +29,7 @@ def pairs(rows: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in rows)
 
 
+@pytest.mark.extended
 def test_a_sink_function_may_read_several_times_and_the_operator_runs_once(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[Any] = []
     sizes: list[tuple[int, ...]] = []

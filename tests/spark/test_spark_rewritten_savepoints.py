@@ -34,6 +34,7 @@ def word_count(spark: SparkSession, tmp_path: Path) -> WordCount:
     return place
 
 
+@pytest.mark.extended
 def test_a_job_continues_with_other_key_groups_at_its_source_position(word_count: WordCount) -> None:
     job = word_count.start(memory_sink())
     job.process_all_available()

@@ -148,6 +148,7 @@ INPUTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_every_partition_runs_in_a_micro_batch_for_any_rows(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(10).coalesce(1).write.parquet(str(tmp_path / "in"))

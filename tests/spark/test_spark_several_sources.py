@@ -214,6 +214,7 @@ def test_a_roll_back_crosses_a_change_of_sources(place: Place) -> None:
     assert place.job.roll_back_report.abandoned == (1, 2)
 
 
+@pytest.mark.extended
 def test_a_source_with_incompatible_columns_is_rejected_before_the_start(place: Place) -> None:
     place.grow(a=2)
     assert place.run(["a"]) == {"a": first(2)}

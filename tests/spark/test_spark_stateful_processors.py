@@ -131,6 +131,7 @@ def on_ours(
     return outputs.batches
 
 
+@pytest.mark.extended
 def test_programs_with_state_emit_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from stateful_programs import STATE_PROGRAMS, Programs
 

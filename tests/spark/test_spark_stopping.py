@@ -102,6 +102,7 @@ def hanging(word_count: WordCount, gate: Gate) -> SparkJob:
     return job
 
 
+@pytest.mark.extended
 def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
     word_count: WordCount, gate: Gate
 ) -> None:
@@ -150,6 +151,7 @@ def test_an_epoch_timeout_abandons_the_epoch_which_is_processed_again(word_count
     assert ("a", 2, 2) in rows_of(sink)
 
 
+@pytest.mark.extended
 def test_an_epoch_with_a_slow_sink_is_abandoned_when_the_sink_returns(word_count: WordCount) -> None:
     from statebackend.spark import epoch_driver as epoch_watchdog
     from statebackend.spark.frame_sinks import ForEachEpochSink

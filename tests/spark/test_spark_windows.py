@@ -37,6 +37,7 @@ def _by_value() -> Iterator[None]:
         yield
 
 
+@pytest.mark.extended
 def test_count_windows_emit_the_same_on_spark_as_locally(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 

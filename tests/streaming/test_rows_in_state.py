@@ -81,6 +81,7 @@ def test_rows_are_stored(tmp_path: Path, backend: Any) -> None:
     assert rows == EXPECTED
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_rows_are_stored_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.frame_sinks import MemorySink

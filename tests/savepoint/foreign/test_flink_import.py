@@ -218,6 +218,7 @@ def test_a_killed_import_leaves_no_savepoint(plan: str, tmp_path: pathlib.Path) 
     assert Savepoint.open(target).states
 
 
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("calls", [1, 4, 9])
 def test_a_repeated_import_clears_what_a_killed_one_has_written(calls: int, plan: str, tmp_path: pathlib.Path) -> None:
     killing, target = tmp_path / "killing.py", tmp_path / "imported"

@@ -311,6 +311,7 @@ def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Jo
     assert other.last_epoch_id is None
 
 
+@pytest.mark.extended
 def test_a_driver_holds_the_same_after_a_few_epochs_as_after_hundreds(job: Job) -> None:
     for epoch_id in range(60):
         job.run(epoch_id)

@@ -55,7 +55,7 @@ def test_state_of_every_kind_is_a_table_with_types(session: SparkSession, stored
     ]
 
 
-@pytest.mark.extended_after(1)
+@pytest.mark.extended
 def test_a_query_that_names_keys_reads_and_finds_them(session: SparkSession, stored: Path) -> None:
     by_amount = table(session, stored, state="by amount")
     found = by_amount.where("key IN ('shop 3', 'no shop') AND user_key > 30")
@@ -103,6 +103,7 @@ def test_the_examples_of_the_page_run(session: SparkSession, savepoint: Path) ->
         assert line in text, text
 
 
+@pytest.mark.extended
 def test_a_savepoint_of_flink_is_a_table(session: SparkSession) -> None:
     golden = Path(__file__).resolve().parents[2] / "golden" / "flink_savepoints" / "1.13.6-rocksdb-canonical"
     expected = json.loads((golden / "expected.json").read_text())

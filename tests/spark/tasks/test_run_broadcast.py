@@ -82,6 +82,7 @@ def test_a_worker_keeps_the_broadcasts_of_the_last_few_runs(kept_runs: Any) -> N
     assert len(kept_runs) == KEPT_RUNS
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("own_registrations")
 def test_a_worker_of_two_runs_uses_the_classes_of_the_current_task(kept_runs: Any) -> None:
     """A notebook cell that runs again defines its class again, while a job with the earlier class continues."""
@@ -103,6 +104,7 @@ class Knot:
         self.itself = self
 
 
+@pytest.mark.extended
 def test_cached_objects_of_a_worker_are_frozen_for_the_collector_until_the_next_run(kept_runs: Any) -> None:
     runs: list[Any] = [RunReference(f"run-{number}", Sent({})) for number in range(2)]  # type: ignore[arg-type]
     knot = Knot()
@@ -176,6 +178,7 @@ class TestOnSpark:
             lambda: {path for path, size in files_of_spark(spark).items() if size >= FAT_BYTES // 2} - before.keys()
         )
 
+    @pytest.mark.extended
     def test_a_job_that_fails_to_start_leaves_no_broadcast(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -9,7 +9,7 @@ from statebackend.testing.backends import StateBackendContract
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.extended_after(6)
+@pytest.mark.extended_after(3)
 class TestRocksDBStateBackend(StateBackendContract):
     def create_state_backend(self) -> StateBackend:
         return RocksDBStateBackend()

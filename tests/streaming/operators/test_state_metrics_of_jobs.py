@@ -143,7 +143,7 @@ def _by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(module)
 
 
-@pytest.mark.extended_after(1)
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.usefixtures("_by_value")
 @pytest.mark.parametrize("backend", BACKENDS)

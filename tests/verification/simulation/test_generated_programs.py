@@ -24,7 +24,7 @@ GRAPHS = 260
 UPGRADES = 40
 
 
-@pytest.mark.extended_after(3)
+@pytest.mark.extended_after(2)
 @pytest.mark.parametrize("part", range(10))
 def test_graphs_emit_the_output_of_their_model(part: int) -> None:
     count = GRAPHS // 10

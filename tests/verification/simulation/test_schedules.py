@@ -24,7 +24,7 @@ SCHEDULES = 300
 PARTS = 4
 
 
-@pytest.mark.extended_after(2)
+@pytest.mark.extended_after(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_schedules_satisfy_all_invariants(part: int) -> None:
     count = SCHEDULES // PARTS
