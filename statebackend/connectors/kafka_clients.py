@@ -25,7 +25,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "_TIMED_OUT": "Start the broker, or correct bootstrap.servers, the listeners of the broker or security.protocol",
     "_AUTHENTICATION": "Correct the user, the password or sasl.mechanism",
     "SASL_AUTHENTICATION_FAILED": "Correct the user, the password or sasl.mechanism",
-    "_SSL": "Correct the ssl settings",
+    "_SSL": "Correct security.protocol or the ssl settings",
     "_INVALID_ARG": "Correct the settings of librdkafka",
     "TOPIC_AUTHORIZATION_FAILED": "Grant the user READ or WRITE, and DESCRIBE, on the topic",
     "GROUP_AUTHORIZATION_FAILED": "Grant the user READ on the group of group.id",
@@ -71,7 +71,9 @@ def without_secrets(settings: Mapping[str, Any], message: object) -> str:
 
 def fix_of(error: Any) -> str:
     """Return how to fix a `KafkaError`, or an empty string if unknown."""
-    return _FIXES.get(error.name(), "")
+    # librdkafka reports a listener without TLS as a broker that closes connections.
+    is_tls = error.name() == "_TRANSPORT" and "SSL" in error.str()
+    return _FIXES.get("_SSL" if is_tls else error.name(), "")
 
 
 def partition_ids(

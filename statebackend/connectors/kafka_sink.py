@@ -58,8 +58,11 @@ _OVERHEAD_BYTES: Final = 512
 _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
 
-_METADATA_S: Final = 5.0
-"""How long a failed commit waits for the metadata of its topics, in seconds."""
+_BEST_EFFORT_S: Final = 5.0
+"""How long a failed commit waits for the metadata of its topics, and to abort its transaction, in seconds."""
+
+_FLUSH_S: Final = 0.1
+"""How long a commit waits for records before it checks whether one of them has failed, in seconds."""
 
 _NOTHING_LOST: Final = "The rows are in the checkpoint: the next start of the job commits them"
 
@@ -125,11 +128,12 @@ class KafkaSink(Sink):
         self._max_bytes = int(settings.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         self._staging = StagingArea(self._identity, staging)
         self._producer: Any = None
+        self._failed: list[Any] = []
         self._newest: _Marker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without secrets, because the tasks do not connect."""
-        return {**vars(self), "_settings": None, "_producer": None, "_newest": None}
+        return {**vars(self), "_settings": None, "_producer": None, "_failed": [], "_newest": None}
 
     @override
     def __repr__(self) -> str:
@@ -166,18 +170,21 @@ class KafkaSink(Sink):
                 for content in staged:
                     self._write(producer, content)
                 self._write_marker(producer, epoch)
+                self._flush(producer)
                 producer.commit_transaction(self._timeout_s)
                 self._newest = _Marker(epoch.epoch_id, epoch.run_id)
         except kafka.KafkaException as error:
             what, missing = f"cannot commit {epoch}", self._missing_topic()
-            self.close()
+            # The first failed record is the cause of other errors of the transaction.
+            problem = next(iter(self._failed), error.args[0])
+            self._abort_transaction()
             if missing is None:
-                text = self._described(error, what)
+                text = self._described(problem, what)
             else:
                 text = f"{self._identity} {what}: topic {missing!r} was deleted. Create it again"
             raise SinkError(f"{text}. {_NOTHING_LOST}") from None
         except Exception:
-            self.close()
+            self._abort_transaction()
             raise
         self._staging.discard(epoch)
 
@@ -197,7 +204,7 @@ class KafkaSink(Sink):
                 self._check_epoch(parent, self._newest_marker(parent), lineage.parent.checkpoint_id)
         except kafka.KafkaException as error:
             self.close()
-            raise SinkError(self._described(error, "cannot recover")) from None
+            raise SinkError(self._described(error.args[0], "cannot recover")) from None
         self._staging.recover(lineage, last_epoch_id, None if newest is None else newest.epoch_id)
 
     def close(self) -> None:
@@ -205,6 +212,16 @@ class KafkaSink(Sink):
         if self._producer is not None:
             self._producer.purge()
         self._producer, self._newest = None, None
+
+    def _abort_transaction(self) -> None:
+        """Abort an open transaction, because it blocks readers of committed records, and close the producer.
+
+        librdkafka does not abort a transaction that may be committed.
+        """
+        if self._producer is not None:
+            with contextlib.suppress(kafka_module("KafkaSink").KafkaException):
+                self._producer.abort_transaction(min(_BEST_EFFORT_S, self._timeout_s))
+        self.close()
 
     def _check_fields(self, schema: pa.Schema) -> None:
         check_names(self._identity, schema)
@@ -253,6 +270,13 @@ class KafkaSink(Sink):
         if self._producer is None:
             kafka = kafka_module("KafkaSink")
             reported: deque[Any] = deque(maxlen=100)
+            failed: list[Any] = []
+            self._failed = failed
+
+            def keep_first(problem: Any, _message: Any) -> None:
+                if not failed:
+                    failed.append(problem)
+
             producer = kafka.Producer(
                 {
                     "linger.ms": 20,
@@ -265,6 +289,8 @@ class KafkaSink(Sink):
                     "transactional.id": f"statebackend/{lineage.name}",
                     # A topic that was deleted is an error. The broker would create it with its own settings.
                     "allow.auto.create.topics": False,
+                    "delivery.report.only.error": True,
+                    "on_delivery": keep_first,
                 }
             )
             self._check_topic(producer, reported)
@@ -287,7 +313,7 @@ class KafkaSink(Sink):
 
     def _missing_topic(self) -> str | None:
         """Return a topic that was deleted. librdkafka reports a timeout or a wrong sequence of records for it."""
-        kafka, timeout_s = kafka_module("KafkaSink"), min(_METADATA_S, self._timeout_s)
+        kafka, timeout_s = kafka_module("KafkaSink"), min(_BEST_EFFORT_S, self._timeout_s)
         for topic in (self._topic, self._epochs_topic) if self._producer is not None else ():
             with contextlib.suppress(kafka.KafkaException):
                 problem = self._producer.list_topics(topic, timeout=timeout_s).topics[topic].error
@@ -321,7 +347,7 @@ class KafkaSink(Sink):
         except kafka.KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise SinkError(
-                    f"{self._described(error, f'cannot create the topic {name!r}')}. Create it with "
+                    f"{self._described(error.args[0], f'cannot create the topic {name!r}')}. Create it with "
                     f"cleanup.policy=compact, or grant the user CREATE on it"
                 ) from None
         ends_s = time.monotonic() + self._timeout_s
@@ -370,6 +396,17 @@ class KafkaSink(Sink):
         value = json.dumps({"epoch": epoch.epoch_id, "run": epoch.run_id})
         _produce(producer, self._epochs_topic, value.encode(), key=name.encode(), partition=0)
 
+    def _flush(self, producer: Any) -> None:
+        """Wait until the records are delivered. During a commit that waits for them, librdkafka does not abort."""
+        kafka, ends_s = kafka_module("KafkaSink"), time.monotonic() + self._timeout_s
+        # After a failed record, librdkafka may keep later records until the transaction is aborted.
+        while (left := producer.flush(_FLUSH_S)) and not self._failed:
+            if time.monotonic() > ends_s:
+                text = f"{left} records were not delivered within {self._timeout_s} s"
+                raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT, text))
+        if self._failed:
+            raise kafka.KafkaException(self._failed[0])
+
     def _newest_marker(self, name: str) -> _Marker | None:
         """Return the newest committed marker of a lineage. Waits until open transactions of other lineages end."""
         newest: _Marker | None = None
@@ -407,8 +444,7 @@ class KafkaSink(Sink):
             committed.close()
             all_records.close()
 
-    def _described(self, error: Any, what: str) -> str:
-        problem = error.args[0]
+    def _described(self, problem: Any, what: str) -> str:
         text = without_secrets(self._known_settings(), problem.str())
         return ". ".join(filter(None, [f"{self._identity} {what}: {text}", fix_of(problem)]))
 

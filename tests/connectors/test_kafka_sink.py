@@ -16,6 +16,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from statebackend import KeyedProcessFunction, ValueStateDescriptor
 from statebackend.checkpoint.metadata import SavepointIdentity
@@ -342,6 +343,33 @@ def test_an_invalid_timestamp_for_kafka_fails_the_epoch(time_ms: int) -> None:
 def test_a_record_that_is_too_large_fails_in_the_task(target: Target) -> None:
     with pytest.raises(SinkError, match=r"a record of \d+ bytes is larger than message.max.bytes, 1000000. Raise it"):
         staged(target.sink(), target.epoch(1), [[("a" * 1_000_000, 1)]])
+
+
+def set_limit_of_records(target: Target, size_bytes: int) -> None:
+    limit = ConfigEntry("max.message.bytes", str(size_bytes), incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ConfigResource.Type.TOPIC, target.topic, incremental_configs=[limit])
+    admin = AdminClient(target.server.settings)
+    admin.incremental_alter_configs([change])[change].result(60)
+
+
+def test_a_record_that_is_too_large_for_the_broker_fails_the_epoch_until_the_limit_is_raised(
+    target: Target, kafka_server: KafkaServer
+) -> None:
+    set_limit_of_records(target, 100_000)
+    sink = KafkaSink({**kafka_server.settings, "compression.type": "none"}, target.topic)
+    sink.recover(target.lineage, None)
+    committables = staged(sink, target.epoch(1), [[("a", 1), ("b" * 200_000, 2), ("c", 3)]])
+    too_large = rf"{target.topic}'\) cannot commit epoch 1 .*size too large. Raise max.message.bytes of the topic"
+    with pytest.raises(SinkError, match=too_large):
+        sink.commit(target.epoch(1), committables)
+    assert target.numbers() == []
+    # An open transaction would block the start of other jobs.
+    Target(kafka_server).recovered(timeout_s=10)
+
+    set_limit_of_records(target, 1_000_000)
+    sink.commit(target.epoch(1), committables)
+    target.recovered(1).commit(target.epoch(1), committables)
+    assert target.numbers() == [1, 2, 3]
 
 
 def test_errors_name_target_and_fix(target: Target) -> None:

@@ -309,7 +309,7 @@ def test_a_broker_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"security.protocol": "SSL"}, r"connecting to a PLAINTEXT broker listener\?.* or correct .*security.protocol"),
+        ({"security.protocol": "SSL"}, r"connecting to a PLAINTEXT broker listener\?.*Correct security\.protocol"),
         (
             {"bootstrap.servers": "a.invalid:9092"},
             r"Failed to resolve 'a.invalid:9092'.*Correct the host names in boot",
@@ -332,7 +332,7 @@ def test_the_cause_of_a_connection_error_is_what_names_it_best() -> None:
     reported = [
         KafkaError(KafkaError._TRANSPORT, "Connection refused"),
         KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error of s3cret"),
-        KafkaError(KafkaError._TRANSPORT, "Disconnected: connecting to a PLAINTEXT broker listener?"),
+        KafkaError(KafkaError._TRANSPORT, "SSL handshake failed: connecting to a PLAINTEXT broker listener?"),
         KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"),
     ]
     client = SimpleNamespace(
@@ -347,7 +347,9 @@ def test_the_cause_of_a_connection_error_is_what_names_it_best() -> None:
     assert text(*reported).endswith(
         ": SASL authentication error of ***. Correct the user, the password or sasl.mechanism"
     )
-    assert "PLAINTEXT broker listener?. Start the broker" in text(reported[0], reported[2], reported[3])
+    assert "PLAINTEXT broker listener?. Correct security.protocol or the ssl settings" in text(
+        reported[0], reported[2], reported[3]
+    )
     assert "Broker transport failure. Start the broker" in text(reported[3])
 
 
