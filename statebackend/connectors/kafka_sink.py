@@ -64,6 +64,9 @@ _BEST_EFFORT_S: Final = 5.0
 _FLUSH_S: Final = 0.1
 """How long a commit waits for records before it checks whether one of them has failed, in seconds."""
 
+_TIMED_OUT: Final = -185
+"""librdkafka's code of an operation that takes too long."""
+
 _NOTHING_LOST: Final = "The rows are in the checkpoint: the next start of the job commits them"
 
 ValueFormat = Literal["json", "avro", "bytes"]
@@ -403,7 +406,7 @@ class KafkaSink(Sink):
         while (left := producer.flush(_FLUSH_S)) and not self._failed:
             if time.monotonic() > ends_s:
                 text = f"{left} records were not delivered within {self._timeout_s} s"
-                raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT, text))
+                raise kafka.KafkaException(kafka.KafkaError(_TIMED_OUT, text))
         if self._failed:
             raise kafka.KafkaException(self._failed[0])
 
