@@ -40,7 +40,7 @@ from statebackend.streaming.runtime.subtask import FrozenSubtask, OpenedSubtask,
 from statebackend.streaming.runtime.worker_functions import RunIdentity, WorkerFunctions
 from statebackend.streaming.stream_graph import StreamEdge
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
-from statebackend.streaming.time.watermark_generators import Watermark
+from statebackend.streaming.time.watermark_generators import Watermark, WatermarkStatus
 
 _CHECKED_LATE = (
     "a record gave the types of its keys only after the start of the job: this epoch is abandoned, and the state that "
@@ -153,6 +153,8 @@ class LocalSubtask:
     _to_order: list[RecordBatch] = field(factory=list, init=False)
     _before_keys: list[RecordBatch] = field(factory=list, init=False)
     _emitted: list[Emission | Watermark] = field(factory=list, init=False)
+    _becomes_idle: bool = field(default=False, init=False)
+    """Whether an idle status waits for what is held back."""
     records_out: Counter[OutputTag[Any] | None] = field(factory=Counter, init=False)
     """The rows of each output since the operator was opened."""
     _frozen: dict[int, FrozenSubtask] = field(factory=dict, init=False)
@@ -208,6 +210,20 @@ class LocalSubtask:
         if is_open:
             self._call(lambda opened: opened.advance_watermark(timestamp_ms))
 
+    def change_status(self, status: WatermarkStatus) -> None:
+        """Send a status. An idle one waits until nothing is held back, at the latest for the next barrier."""
+        self._becomes_idle = status.is_idle
+        if status.is_idle:
+            self._send_idle()
+        else:
+            self.output.send_time(status)
+
+    def end_input(self) -> None:
+        """Emit everything that is held back."""
+        self.process_ordered()
+        if self._opened is not None and self._opened.has_held:
+            self._call(lambda opened: opened.await_in_flight())
+
     def advance_processing_time(self) -> None:
         """Fire the processing-time timers that are due."""
         if self._open_if_possible():
@@ -231,6 +247,9 @@ class LocalSubtask:
         if not self._open_if_possible():
             return
         self.process_ordered()
+        if self._becomes_idle:
+            # A snapshot contains no idle status that waits.
+            self._call(lambda opened: opened.await_in_flight())
         self._call(lambda opened: opened.prepare_snapshot())
         self._call(lambda opened: self._frozen.update({checkpoint_id: opened.freeze(checkpoint_id)}))
 
@@ -324,6 +343,13 @@ class LocalSubtask:
             rows = self.operator.emitted_rows(one.tag, one.rows)
             times = one.timestamps if one.timestamps is not None else [None] * len(one.rows)
             self.send(StreamEdge(self.operator.node, one.tag), LocalStream(rows, times if has_time else None))
+        self._send_idle()
+
+    def _send_idle(self) -> None:
+        holds = self._to_order or self._before_keys or (self._opened is not None and self._opened.has_held)
+        if self._becomes_idle and not holds:
+            self._becomes_idle = False
+            self.output.send_time(WatermarkStatus.IDLE)
 
     def _close_with(self, error: BaseException) -> None:
         opened, self._opened = self._opened, None

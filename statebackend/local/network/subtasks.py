@@ -5,7 +5,7 @@
 | records      | the operator processes them                                                                     |
 | watermark    | the valve of each input that the channel feeds decides whether the watermark of the operator    |
 |              | advances; if so, timers fire, the operator processes the watermark, and it goes on              |
-| status       | likewise, without the operator                                                                  |
+| status       | likewise, without the operator; an idle status waits for what the operator holds back           |
 | barrier      | as in `channel_barriers`: the operator is snapshotted, then the barrier goes on                 |
 | cancellation | likewise: the checkpoint is aborted, and the cancellation goes on                               |
 | end of input | goes on when all channels have delivered it; an idle subtask sends the end of time first        |
@@ -222,6 +222,12 @@ class OperatorWork(Protocol):
     def advance_watermark(self, timestamp_ms: int) -> None:
         """Fire timers up to this time, then process the watermark."""
 
+    def change_status(self, status: WatermarkStatus) -> None:
+        """Send a status. An idle one follows what the operator holds back, which would be late after it."""
+
+    def end_input(self) -> None:
+        """Emit everything that the operator holds back: all channels have ended."""
+
     def advance_processing_time(self) -> None:
         """Fire the processing-time timers that are due."""
 
@@ -356,6 +362,7 @@ class OperatorSubtask(ReadingSubtask):
             if all(one.is_closed for one in self.channels):
                 self.output.send_to_all(end)
         elif all(one.has_ended for one in self.channels):
+            self.work.end_input()
             if self.output.status.is_idle:
                 # Readers count this channel as ended; their event time does not reach the end of time by it.
                 self.output.send_time(END_OF_TIME)
@@ -369,11 +376,12 @@ class OperatorSubtask(ReadingSubtask):
         self.barriers.passes(channel, element)
         for index in channel.inputs:
             for done in self.watermarks.take(index, channel.sender, element):
-                if isinstance(done, Watermark):
-                    self.work.advance_watermark(done.timestamp_ms)
-                    if self.work.holds_watermarks:
-                        continue
-                self.output.send_time(done)
+                if not isinstance(done, Watermark):
+                    self.work.change_status(done)
+                    continue
+                self.work.advance_watermark(done.timestamp_ms)
+                if not self.work.holds_watermarks:
+                    self.output.send_time(done)
 
     _TAKE: ClassVar[Mapping[type, Callable[[Any, Channel, Any], None]]] = {
         **ReadingSubtask._TAKE,

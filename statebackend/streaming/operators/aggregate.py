@@ -60,6 +60,10 @@ class AggregateOperator(Operator):
         """Partial results of this epoch that are not in ``_held``."""
         self._watermark_ms = MIN_TIMESTAMP
 
+    @property
+    def has_held(self) -> bool:  # type: ignore[override]
+        return bool(self._held or self._tables) or self._watermark_ms != MIN_TIMESTAMP
+
     def open(self, context: Any, emitter: Emitter) -> None:
         where = f"operator {self._uid!r}"
         self._bound: BoundAggregates = bound_aggregates(self._definition.aggregates, context.input_schemas[0], where)
@@ -104,7 +108,7 @@ class AggregateOperator(Operator):
             self._emitter.emit_watermark(self._watermark_ms)
             self._watermark_ms = MIN_TIMESTAMP
 
-    let_watermarks_out = prepare_snapshot
+    let_watermarks_out = await_in_flight = prepare_snapshot
 
     def close(self) -> None:
         """Do nothing: `open` acquires no resources."""

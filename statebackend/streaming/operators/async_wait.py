@@ -360,6 +360,10 @@ class AsyncWaitOperator(Operator):
         self._requests: Requests | None = None
         self._failure: Exception | None = None
 
+    @property
+    def has_held(self) -> bool:  # type: ignore[override]
+        return bool(self._waiting or self._queue)
+
     def open(self, context: Any, emitter: Emitter) -> None:
         self._emitter = emitter
         self._snapshot = snapshot_of_records(

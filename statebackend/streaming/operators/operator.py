@@ -236,6 +236,9 @@ class Operator(ABC):
     If True, the caller passes due timers to `on_event_time_timers` and does not set their keys before.
     """
 
+    has_held: bool = False
+    """Whether it holds back rows or watermarks now. The idle status of its subtask waits for them."""
+
     in_flight_timeout_ms: int | None = None
     """How long what is in flight after `prepare_snapshot` may take; None if nothing is in flight."""
 
@@ -265,7 +268,7 @@ class Operator(ABC):
         """Emit all watermarks that are held back, and the records before them."""
 
     def await_in_flight(self) -> None:  # noqa: B027
-        """Emit the results of everything in flight."""
+        """Emit everything that is held back, and the results of everything in flight."""
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """Handle a timer that is due by the watermark."""

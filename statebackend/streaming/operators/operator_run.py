@@ -77,6 +77,10 @@ class OperatorRun:
         return self._operator.holds_watermarks
 
     @property
+    def has_held(self) -> bool:
+        return self._operator.has_held
+
+    @property
     def fires_together(self) -> bool:
         return self._operator.fires_together
 

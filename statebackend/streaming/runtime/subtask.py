@@ -138,7 +138,13 @@ class OpenedSubtask:
         """Whether the operator emits watermarks itself."""
         self.process_batch = operator.process_batch
         self.let_watermarks_out = operator.let_watermarks_out
+        self.await_in_flight = operator.await_in_flight
         self.prepare_snapshot = operator.prepare_snapshot
+
+    @property
+    def has_held(self) -> bool:
+        """Whether the operator holds back rows or watermarks now."""
+        return self._operator.has_held
 
     @property
     def has_timers(self) -> bool:

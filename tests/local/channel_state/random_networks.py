@@ -160,6 +160,11 @@ class Work:
         assert timestamp_ms > self.watermark_ms, "time goes back"
         self.watermark_ms = timestamp_ms
 
+    def change_status(self, status: WatermarkStatus) -> None:
+        self.output.send_time(status)
+
+    def end_input(self) -> None: ...
+
     def advance_processing_time(self) -> None:
         raise NotImplementedError
 

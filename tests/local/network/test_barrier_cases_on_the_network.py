@@ -33,6 +33,7 @@ from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import DownstreamFirst, Network
 from statebackend.local.network.subtasks import OperatorSubtask, OutputSubtask
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import WatermarkStatus
 from tests.checkpoint.barriers import (
     test_aligner,
     test_alternating_barriers,
@@ -95,6 +96,12 @@ class Task:
         self.processed += batch.records
 
     def advance_watermark(self, timestamp_ms: int) -> None:
+        raise NotImplementedError
+
+    def change_status(self, status: WatermarkStatus) -> None:
+        raise NotImplementedError
+
+    def end_input(self) -> None:
         raise NotImplementedError
 
     def advance_processing_time(self) -> None:

@@ -25,7 +25,7 @@ from statebackend.local.network.channel import (
 from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.subtasks import OperatorSubtask
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
-from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkStatus
 
 
 def channel(capacity: int = 2) -> Channel:
@@ -253,6 +253,11 @@ class Flushing:
     def process(self, batch: RecordBatch) -> None: ...
 
     def advance_watermark(self, timestamp_ms: int) -> None: ...
+
+    def change_status(self, status: WatermarkStatus) -> None:
+        self.output.send_time(status)
+
+    def end_input(self) -> None: ...
 
     def advance_processing_time(self) -> None: ...
 

@@ -74,6 +74,11 @@ class Work:
         self.watermark_ms = timestamp_ms
         self._emit(("timer", timestamp_ms))
 
+    def change_status(self, status: WatermarkStatus) -> None:
+        self.output.send_time(status)
+
+    def end_input(self) -> None: ...
+
     def advance_processing_time(self) -> None:
         self.before_clock()
         self._emit("clock")
