@@ -27,7 +27,7 @@ from statebackend.state.heap.entry_table import HeapTable, StateContent
 from statebackend.state.heap.list_state import HeapListState, HeapObjectListState, HeapTimedListState, ListTable
 from statebackend.state.heap.map_state import HeapMapState, HeapObjectMapState, MapTable
 from statebackend.state.heap.priority_queue import HeapPriorityQueue, QueueTable
-from statebackend.state.heap.row_table import HeapRowValueState, RowTable
+from statebackend.state.heap.row_table import HeapRowValueState, RowTable, ValueRowTable
 from statebackend.state.heap.value_state import ValueTable, create_value_state
 from statebackend.state.internal_states import HandleContext
 from statebackend.state.key_context import has_namespaces
@@ -131,7 +131,7 @@ def create_table(
     if not isinstance(kind, StateKind):
         return QueueTable(name, key_groups)
     if is_bulk and kind.form is TableForm.VALUE and serializers[NAMESPACE_ROLE].length > 0:
-        return RowTable(name, key_serializer, serializers[NAMESPACE_ROLE], key_groups)
+        return ValueRowTable(name, key_serializer, serializers[NAMESPACE_ROLE], key_groups)
     keys = EntryKeys(key_serializer, serializers[NAMESPACE_ROLE])
     is_immutable = all(
         serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
@@ -181,7 +181,7 @@ class HeapStateTable(StateTable):
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
         entries = self._entries()
-        create: Any = HeapRowValueState if isinstance(entries, RowTable) else create_value_state
+        create: Any = HeapRowValueState if isinstance(entries, ValueRowTable) else create_value_state
         handle: InternalValueState[Any] = self._opened(create(entries, context, serializer, default))
         return handle
 
@@ -223,7 +223,7 @@ class HeapStateTable(StateTable):
         assert isinstance(kind, StateKind)
         expiry, entries = start.expiry, self._entries()
         places = places_of_table(entries, kind.form, start.key_group, expiry.clock, expiry.config.ttl_ms)
-        if isinstance(entries, RowTable):
+        if isinstance(entries, ValueRowTable):
             to_bytes, place_of = entries.keys.to_bytes, start.place_of
             return (place and place_of((place[0], *to_bytes(place[1]))) for place in places)
         if has_namespaces(self.schema.serializers[NAMESPACE_ROLE]):

@@ -119,10 +119,10 @@ class _Column:
 
     def add(self, items: Sequence[bytes | None]) -> None:
         present = [item for item in items if item is not None]
-        is_whole = len(present) == len(items)
-        lengths = array(
-            "q", map(len, present) if is_whole else (_NO_ITEM if item is None else len(item) for item in items)
-        )
+        if present:
+            lengths = array("q", [_NO_ITEM if item is None else len(item) for item in items])
+        else:
+            lengths = array("q", [_NO_ITEM]) * len(items)
         self._lengths.update(lengths.tobytes())
         if sum(map(len, present)) <= _JOINED_BYTES:
             self._bytes.update(b"".join(present))

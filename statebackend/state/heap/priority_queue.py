@@ -1,8 +1,8 @@
 """Priority queues on the heap: a table whose entry keys are the entries of the queue, and a binary heap.
 
-The table is that of a value state with empty values, so history and snapshots are the same. The binary heap holds the
-entries of all key groups. It is built at the first use, in linear time. Afterwards it is kept with the table, across
-epochs and when the table catches up with increments. So an epoch of a kept backend costs only what it adds and polls.
+The table is one of rows, with empty values (`statebackend.state.heap.row_table`). The binary heap holds the entries of
+all key groups. It is built at the first use, in linear time. Afterwards it is kept with the table, across epochs and
+when the table catches up with increments. So an epoch of a kept backend costs only what it adds and polls.
 
 An entry that is removed below the top stays in the heap as *stale*, until it reaches the top or most entries of the
 heap are stale. If it is added again meanwhile, the heap has it twice.
@@ -12,24 +12,29 @@ Invariants, while there is a heap: it contains the entries of the table; its top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar
 
+from statebackend.state.canonical import CanonicalBatch
+from statebackend.state.composite_key import VOID_NAMESPACE_BYTES
 from statebackend.state.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
 from statebackend.state.errors import StateBackendClosedError, StateRestoreError
 from statebackend.state.heap.entry_table import HeapTable
-from statebackend.state.heap.history import EpochChanges
-from statebackend.state.heap.value_state import ValueTable
+from statebackend.state.heap.row_table import RowTable
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.value_forms import Load, MemoryForm
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 T = TypeVar("T")
 
 _PRESENT: Final = b""
 """The value stored for an entry."""
+
+_FEW: Final = 8
+"""Up to an eighth of the heap is added or polled entry by entry. For more, the heap is rebuilt or sorted."""
 
 _MIN_STALE: Final = 1024
 """The heap is rebuilt only if at least this many entries are stale."""
@@ -41,8 +46,7 @@ class QueueEntryKeys:
     __slots__ = ("from_bytes", "to_bytes")
 
     def __init__(self) -> None:
-        void = VoidNamespaceSerializer().to_bytes(VOID_NAMESPACE)
-        self.to_bytes: Callable[[Any], tuple[bytes, bytes]] = lambda entry: (entry[:-2], void)
+        self.to_bytes: Callable[[Any], tuple[bytes, bytes]] = lambda entry: (entry[:-2], VOID_NAMESPACE_BYTES)
         self.from_bytes: Callable[[bytes, bytes], Any] = lambda element, _: element
 
     @property
@@ -56,7 +60,7 @@ class QueueEntryKeys:
         return lambda entry: entry
 
 
-class QueueTable(ValueTable):
+class QueueTable(RowTable):
     """The entries of a queue; ``heap`` is None until first used."""
 
     __slots__ = ("heap",)
@@ -82,19 +86,21 @@ class QueueTable(ValueTable):
         found, entries = next(self.live_keys(key_group), (key_group, []))
         return sorted(entries) if found == key_group else []
 
-    def admit(self, key: Any, key_group: int) -> None:
-        # The queue made the entry, so element and key group are valid.
-        history = self.history
-        epoch = history.epoch
-        if epoch.before is not None:
-            if history.readers:
-                epoch.before[key] = history.live.get(key)
-            else:
-                self.settle()
-        epoch.changes[key] = (self.notes if key in history.live else self.notes_of_new)[key_group]
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {entry: key_group_of(entry) for entry, older in changes.items() if older is None}
 
-    def olders(self, epoch: EpochChanges) -> list[Any]:
-        return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
+    def in_order(self, keys: Iterable[bytes]) -> list[bytes]:
+        return sorted(keys, key=lambda entry: entry[-2:] + entry[:-2])
+
+    def batch_of(self, keys: list[bytes], rows: list[bytes | None]) -> CanonicalBatch:
+        size = len(keys)
+        return CanonicalBatch(
+            list(struct.unpack(f">{size}H", b"".join([entry[-2:] for entry in keys]))),
+            [entry[:-2] for entry in keys],
+            [VOID_NAMESPACE_BYTES] * size,
+            [None] * size,
+            rows,
+        )
 
     def take_out(self, heap: list[bytes], entry: bytes) -> bool:
         """Remove an entry that has left the table, now or later; return whether it was at the top of the heap."""
@@ -138,12 +144,11 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     An entry that is added and removed between two snapshots leaves no change behind.
     """
 
-    __slots__ = ("_before", "_changes", "_live", "_notes", "_notes_of_new", "_table")
+    __slots__ = ("_changes", "_live", "_table")
 
     def __init__(self, table: QueueTable, serializer: TypeSerializer[T]) -> None:
         super().__init__(table.name, serializer, table.key_groups)
         self._table: QueueTable | None = table
-        self._notes, self._notes_of_new = table.notes, table.notes_of_new
         self.bind()
 
     def add(self, element: T, key_group: int) -> bool:
@@ -162,15 +167,24 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         live = self._live
         if entry in live:
             return False
-        if entry not in self._changes:
-            if self._before is None:
-                # As `QueueTable.admit`.
-                self._changes[entry] = self._notes_of_new[entry[-2] << 8 | entry[-1]]
-            else:
-                table.admit(entry, entry[-2] << 8 | entry[-1])
+        # In this order: a snapshot reads the live entry first and then looks for a change.
+        self._changes.setdefault(entry, None)
         live[entry] = _PRESENT
         heappush(heap, entry)
         return heap[0] is entry
+
+    def add_entries(self, entries: Sequence[bytes]) -> None:
+        table = self._table or self._open_table()
+        heap, live, changes = table.built_heap(), self._live, self._changes
+        new = [entry for entry in dict.fromkeys(entries) if entry not in live]
+        changes.update(dict.fromkeys([entry for entry in new if entry not in changes]))
+        live.update(dict.fromkeys(new, _PRESENT))
+        if len(new) * _FEW < len(heap):
+            for entry in new:
+                heappush(heap, entry)
+        else:
+            heap += new
+            heapify(heap)
 
     def remove(self, element: T, key_group: int) -> bool:
         # As `add`.
@@ -192,14 +206,8 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
 
     def _drop(self, table: QueueTable, entry: bytes) -> None:
         """Remove an entry from the table, but not from its heap."""
-        changes, before = self._changes, self._before
-        change = changes.get(entry)
-        if change is None:
-            if before is None:
-                changes[entry] = self._notes[entry[-2] << 8 | entry[-1]]
-            else:
-                table.admit(entry, entry[-2] << 8 | entry[-1])
-        elif change < 0 and before is None:
+        changes = self._changes
+        if changes.setdefault(entry, _PRESENT) is None and not table.history.readers:
             # No snapshot reads this epoch, so the entry need not have existed.
             del changes[entry]
         del self._live[entry]
@@ -220,18 +228,21 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
 
     def poll_entries(self, is_due: Callable[[T], bool], most: int) -> list[bytes]:
         table = self._table or self._open_table()
-        heap, live, element_of, drop = table.built_heap(), self._live, self.element_of, self._drop
-        polled: list[bytes] = []
-        while heap and len(polled) < most:
-            entry = heap[0]
-            if not is_due(element_of(entry)):
-                break
+        heap, live, drop = table.built_heap(), self._live, self._drop
+        singly = min(most, len(heap) // _FEW + 1)
+        polled = super().poll_entries(is_due, singly)
+        if len(polled) < singly or len(polled) == most:
+            return polled
+        # A sorted list is a heap.
+        heap.sort()
+        if len(heap) > len(live):
+            heap[:] = [entry for entry in dict.fromkeys(heap) if entry in live]
+        end = bisect_left(heap, True, 0, key=lambda entry: not is_due(self.element_of(entry)))
+        due = heap[: min(end, most - len(polled))]
+        for entry in due:
             drop(table, entry)
-            heappop(heap)
-            while heap and heap[0] not in live:
-                heappop(heap)
-            polled.append(entry)
-        return polled
+        del heap[: len(due)]
+        return polled + due
 
     def size(self) -> int:
         return len(self._open_table().history.live)
@@ -247,7 +258,7 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         """Use the dicts of the table's current epoch."""
         if self._table is not None:
             history = self._table.history
-            self._live, self._changes, self._before = history.live, history.epoch.changes, history.epoch.before
+            self._live, self._changes = history.live, history.epoch.changes
 
     def close(self) -> None:
         """Make every later access raise an error."""

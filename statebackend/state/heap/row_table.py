@@ -1,13 +1,16 @@
-"""Value state on the heap for bulk access: stored bytes by raw key, so that a snapshot encodes nothing.
+"""Tables of rows on the heap: stored bytes by encoded entry keys, so that a snapshot encodes nothing.
 
 An epoch records, for each changed key, its row before the first change; None for a new key. A snapshot writes whole
 columns of rows, which takes about a microsecond per key. Encoding a key and its value would take several.
+
+Value state for bulk access and priority queues have such tables.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import ne
 from typing import Any, Final, TypeVar
@@ -56,6 +59,55 @@ class RowKeys:
 
 
 class RowTable(HeapTable):
+    """The rows of a state. An entry key is bytes, from which key group, key and namespace are cut."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def in_order(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Sort entry keys in canonical order."""
+
+    @abstractmethod
+    def batch_of(self, keys: list[bytes], rows: list[bytes | None]) -> CanonicalBatch:
+        """The rows as columns."""
+
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        stored = list(map(entries.live.get, keys))
+        # The first later epoch that changed a key counts, so it is applied last.
+        for epoch in reversed(list(entries.last.later())):
+            if epoch.changes:
+                stored = list(map(epoch.changes.get, keys, stored))
+        return stored
+
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
+        changes = entries.first_changes()
+        keys = self.in_order(changes)
+        olders, rows = list(map(changes.__getitem__, keys)), self.stored_at(entries, keys)
+        entries.removed_count = rows.count(None)
+        if entries.removed_count and None in olders:
+            has_row = [older is not None or row is not None for older, row in zip(olders, rows, strict=True)]
+            keys, olders, rows = (list(compress(column, has_row)) for column in (keys, olders, rows))
+            if len(entries.epochs) == 1:
+                # A key that was added and removed in one epoch was never a member.
+                entries.removed_count = rows.count(None)
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = slice(start, start + BATCH_ROWS)
+            written = self.batch_of(keys[part], rows[part])
+            before, after = olders[part], written.values
+            if expired is not None:
+                before, after = ([row and expired(row) for row in column] for column in (before, after))
+            differs = list(map(ne, before, after))
+            effective = CanonicalBatch(*written[:-1], after)
+            if not all(differs):
+                columns: Any = effective
+                effective = CanonicalBatch(*(list(compress(column, differs)) for column in columns))
+            yield ChangedRows(written, effective)
+
+    def rows_of(self, stored: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        yield None, stored
+
+
+class ValueRowTable(RowTable):
     """The rows of a value state whose namespaces have a fixed length."""
 
     __slots__ = ("raw_keys",)
@@ -71,40 +123,18 @@ class RowTable(HeapTable):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         return {raw_key: KEY_GROUP.unpack_from(raw_key)[0] for raw_key, older in changes.items() if older is None}
 
-    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
-        stored = list(map(entries.live.get, keys))
-        # The first later epoch that changed a key counts, so it is applied last.
-        for epoch in reversed(list(entries.last.later())):
-            if epoch.changes:
-                stored = list(map(epoch.changes.get, keys, stored))
-        return stored
+    def in_order(self, keys: Iterable[bytes]) -> list[bytes]:
+        return sorted(keys)
 
-    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
-        changes = entries.first_changes()
-        raw_keys = sorted(changes)
-        olders, rows = list(map(changes.__getitem__, raw_keys)), self.stored_at(entries, raw_keys)
-        entries.removed_count = rows.count(None)
-        if entries.removed_count and None in olders:
-            has_row = [older is not None or row is not None for older, row in zip(olders, rows, strict=True)]
-            raw_keys, olders, rows = (list(compress(column, has_row)) for column in (raw_keys, olders, rows))
-            if len(entries.epochs) == 1:
-                # A key that was added and removed in one epoch was never a member.
-                entries.removed_count = rows.count(None)
-        for start in range(0, len(raw_keys), BATCH_ROWS):
-            part = slice(start, start + BATCH_ROWS)
-            written = self._batch(raw_keys[part], rows[part])
-            before, after = olders[part], written.values
-            if expired is not None:
-                before, after = ([row and expired(row) for row in column] for column in (before, after))
-            differs = list(map(ne, before, after))
-            effective = CanonicalBatch(*written[:-1], after)
-            if not all(differs):
-                columns: Any = effective
-                effective = CanonicalBatch(*(list(compress(column, differs)) for column in columns))
-            yield ChangedRows(written, effective)
-
-    def rows_of(self, stored: bytes) -> Iterator[tuple[bytes | None, bytes]]:
-        yield None, stored
+    def batch_of(self, keys: list[bytes], rows: list[bytes | None]) -> CanonicalBatch:
+        size, namespace_bytes = len(keys), self.keys.namespace_bytes
+        return CanonicalBatch(
+            list(struct.unpack(f">{size}H", b"".join([raw_key[:_KEY_START] for raw_key in keys]))),
+            [raw_key[_KEY_START:-namespace_bytes] for raw_key in keys],
+            [raw_key[-namespace_bytes:] for raw_key in keys],
+            [None] * size,
+            rows,
+        )
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         raw_key = KEY_GROUP.pack(key_group) + key
@@ -113,24 +143,14 @@ class RowTable(HeapTable):
         else:
             self.history.put_restored(raw_key, key_group, self.load_value(value, load))
 
-    def _batch(self, raw_keys: list[bytes], rows: list[bytes | None]) -> CanonicalBatch:
-        size, namespace_bytes = len(raw_keys), self.keys.namespace_bytes
-        return CanonicalBatch(
-            list(struct.unpack(f">{size}H", b"".join([raw_key[:_KEY_START] for raw_key in raw_keys]))),
-            [raw_key[_KEY_START:-namespace_bytes] for raw_key in raw_keys],
-            [raw_key[-namespace_bytes:] for raw_key in raw_keys],
-            [None] * size,
-            rows,
-        )
-
 
 class HeapRowValueState(HeapStateHandle, RowValueState[T]):
-    """The handle of a `RowTable`: values as the bytes of their rows, read and written many at once."""
+    """The handle of a `ValueRowTable`: values as the bytes of their rows, read and written many at once."""
 
     __slots__ = ("_encoded_default", "_last_keys", "_serializer", "name", "raw_keys")
 
     def __init__(
-        self, table: RowTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
+        self, table: ValueRowTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
     ) -> None:
         super().__init__(table, context)
         self.name, self.raw_keys = table.name, table.raw_keys

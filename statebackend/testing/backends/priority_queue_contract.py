@@ -371,6 +371,33 @@ class PriorityQueueContract(ContractBase):
         found.append(3)
         assert queue.poll() == [1]
 
+    @pytest.mark.parametrize("is_cancelled", [False, True])
+    def test_a_running_snapshot_has_the_elements_of_its_barrier(
+        self, harness: BackendHarness, backend: KeyedStateBackend, is_cancelled: bool
+    ) -> None:
+        model = QueueModel(backend.get_priority_queue(TIMERS))
+        snapshots: list[tuple[list[Entry], Any]] = []
+        for start in (0, 50, 100):
+            added = [(timer(time, time), time % 10) for time in range(start, start + 100)]
+            model.queue.add_all(added)
+            for entry in added:
+                model.take(*entry)
+            # One that exists only between two snapshots, and one that is removed and added again.
+            model.add(timer(1_000), 1)
+            model.remove(timer(1_000), 1)
+            model.remove(*model.entries()[-1])
+            model.add(*model.entries()[-2])
+            snapshots.append((model.entries(), harness.prepare(backend)))
+            model.poll_until(start + 60)
+        for number, (entries, task) in enumerate(snapshots):
+            if is_cancelled and number == 1:
+                task.cancel()
+                continue
+            restored = self.reopen(harness, task.run().handle).get_priority_queue(TIMERS)
+            assert list(restored.poll_while(lambda element: True)) == entries
+        restored = self.reopen(harness, harness.snapshot(backend).handle).get_priority_queue(TIMERS)
+        assert list(restored.poll_while(lambda element: True)) == model.entries()
+
     @pytest.mark.parametrize("spread", [40, 4000])
     @pytest.mark.parametrize("seed", range(4))
     def test_a_queue_equals_a_sorted_set(self, harness: BackendHarness, seed: int, spread: int) -> None:

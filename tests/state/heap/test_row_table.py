@@ -10,7 +10,7 @@ from heap_subtask import HEAP, HeapSubtask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statebackend.state.heap.row_table import RowTable
+from statebackend.state.heap.row_table import ValueRowTable
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.ttl_config import StateTtlConfig
@@ -113,7 +113,7 @@ def test_rows_have_the_digests_and_entries_of_objects(
             is_bulk = not is_bulk
         objects.step(*step, is_bulk=False)
         rows.step(*step, is_bulk=is_bulk)
-        has_rows = isinstance(rows.entries("value"), RowTable)
+        has_rows = isinstance(rows.entries("value"), ValueRowTable)
         assert has_rows == (is_bulk and form != "namespaces of any length")
     assert objects.results == rows.results
     for subtask in (objects, rows):
