@@ -103,6 +103,10 @@ class RecordShape:
     def __attrs_post_init__(self) -> None:
         if self.schema_version < 1:
             raise ValueError(f"{self.name}: the schema version {self.schema_version} must be an integer of 1 or more")
+        names = [part.name for part in self.fields]
+        if len(set(names)) < len(names):
+            # Its snapshot could be written, but not read.
+            raise ValueError(f"{self.name}: two fields have the same name: {', '.join(names)}")
         strange = sorted(version for version in self.converters if not 1 <= version < self.schema_version)
         if strange:
             raise ValueError(

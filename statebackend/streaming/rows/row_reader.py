@@ -107,8 +107,15 @@ def attribute_of_column(column: str) -> str:
 
 
 def attribute_of_row(column: str, base: type) -> str:
-    """Return the attribute of a row for a column, also if its name is a method of the row, such as ``count``."""
-    return attribute_of_column(f"column_{column}" if hasattr(base, column) else column)
+    """Return the attribute of a row for a column, also if its name is a method of the row, such as ``count``.
+
+    ``count`` has the attribute of a column ``column_count``, which has that of ``column_column_count``, and so on: no
+    two columns share one.
+    """
+    name = column
+    while name.startswith("column_"):
+        name = name.removeprefix("column_")
+    return attribute_of_column(f"column_{column}" if hasattr(base, name) else column)
 
 
 @cache
