@@ -567,8 +567,8 @@ def from_arrow_value(serializer: TypeSerializer[Any], what: str) -> Convert | No
     back = _family_of(serializer).back
     if back is None:
         raise ColumnValueError(
-            f"{what}: values of the type {serializer.type_name} cannot be made of a column; write this state with "
-            f"statebackend.savepoint.rewrite, from Python"
+            f"{what}: values of the type {type_name(serializer)} cannot be made of a column. Write them as Python "
+            f"objects: as a list in a batch function, with statebackend.savepoint.rewrite in a savepoint"
         )
     return back(serializer, what)
 
@@ -589,14 +589,14 @@ def _part(serializer: TypeSerializer[Any], what: str) -> Convert:
 
 
 def _record_back(serializer: ts.AttrsSerializer[Any], what: str) -> Convert:
-    parts = [(part.argument, part.name, _part(part.serializer, f"{what}.{part.name}")) for part in serializer.fields]
-    record_class = serializer.record_class
-    names = frozenset(name for _, name, _ in parts)
+    parts = [(part.name, _part(part.serializer, f"{what}.{part.name}")) for part in serializer.fields]
+    record_of = serializer.shape.record_of
+    names = frozenset(name for name, _ in parts)
 
     def make(value: Mapping[str, Any]) -> Any:
         if not names.issuperset(value):
             raise ValueError(f"{serializer.type_name} has no field {', '.join(sorted(set(value) - names))}")
-        return record_class(**{argument: convert(value[name]) for argument, name, convert in parts})
+        return record_of([convert(value[name]) for name, convert in parts])
 
     return make
 
@@ -620,6 +620,10 @@ def _list_back(make: Convert, part: str) -> Back:
 def _map_back(serializer: ts.MapSerializer[Any, Any], what: str) -> Convert:
     key, value_of = _part(serializer.key_serializer, f"{what}{{key}}"), _part(serializer.value_serializer, what)
     return lambda value: {key(one): value_of(other) for one, other in value}
+
+
+def _inner_back(serializer: Any, what: str) -> Convert | None:
+    return from_arrow_value(serializer.inner, what)
 
 
 def _whole_number(value: Any) -> int:
@@ -876,15 +880,16 @@ FAMILIES: Final[Mapping[type, Family]] = {
     ts.NullableSerializer: Family(
         _same_column("inner"),
         _inside("inner"),
-        lambda serializer, what: from_arrow_value(serializer.inner, what),
+        _inner_back,
         _around("", "inner", " | None"),
     ),
     ts.LiteralSerializer: Family(
         _same_column("inner"),
         _inside("inner"),
+        _inner_back,
         name=lambda one: f"{type_name(one.inner)}[{', '.join(sorted(map(format_value, one.values)))}]",
     ),
-    ts.ConvertingSerializer: Family(_same_column("inner"), _inside("inner"), name=_around("", "inner", "")),
+    ts.ConvertingSerializer: Family(_same_column("inner"), _inside("inner"), _inner_back, _around("", "inner", "")),
     ts.ArrowStructSerializer: Family(
         lambda serializer, forms: ScalarForm(serializer.struct_type),
         lambda serializer: _arrow(serializer.struct_type),

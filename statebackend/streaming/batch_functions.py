@@ -34,11 +34,14 @@ from statebackend.streaming.bulk_states import (
 )
 from statebackend.streaming.functions import (
     DelegatingContext,
+    RuntimeContext,
     TimeDomain,
     TimerService,
     WorkerLifecycle,
 )
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.record_serializer import with_rows_of
 
 __all__ = ["BatchContext", "BatchRuntimeContext", "BatchTimerService", "Groups", "KeyedBatchFunction", "Rows"]
 
@@ -193,7 +196,13 @@ class BatchContext(Generic[K]):
 class BatchRuntimeContext(DelegatingContext):
     """The argument of `KeyedBatchFunction.open`: registers bulk state."""
 
+    def __init__(self, context: RuntimeContext, input_schemas: Sequence[DeclaredSchema | None]) -> None:
+        super().__init__(context)
+        self._input_schemas = input_schemas
+
     def register(self, descriptor: StateDescriptor) -> Any:
+        # A bulk state converts columns by the serializers of its descriptor, so these must be complete.
+        descriptor = with_rows_of(descriptor, self._input_schemas, self.operator_uid)
         return BULK_STATES[descriptor.kind](self._context.register(descriptor), descriptor)
 
     def register_operator_state(self, descriptor: Any) -> Any:

@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from chain_runner import run_chain
 
 from statebackend import (
+    BatchContext,
+    BroadcastStateDescriptor,
     DataStream,
     JobDefinitionError,
+    KeyedBatchFunction,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -19,6 +24,7 @@ from statebackend import (
     ProcessContext,
     Row,
     RuntimeContext,
+    SplitListStateDescriptor,
     ValueStateDescriptor,
 )
 from statebackend.local import LocalStreamEnvironment
@@ -112,6 +118,71 @@ def test_stored_rows_evolve_by_their_columns(tmp_path: Path) -> None:
     assert rows == [("None",), ("Row(more=None, n=1, k='a')",)]
 
 
+BATCH_DDL = "k string, n int, `a b` decimal(10,2), place struct<city: string>, parts array<struct<n: int>>"
+BATCH_RECORDS = [("a", number, None, {"city": "Bern"}, [{"n": number}, None]) for number in range(3)]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_columns_with_names_of_methods_are_separate_fields(tmp_path: Path, backend: Any) -> None:
+    class Last(KeyedProcessFunction[str, Any, Any]):
+        last = ValueStateDescriptor("last", Row)
+
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            yield (str(self.last.value()),)
+            self.last.update(value)
+
+    rows: list[Any] = []
+    for record in (("a", 1, 2, 3, 4), ("a", 5, 6, 7, 8)):
+        environment = LocalStreamEnvironment(job_dir=tmp_path, backend=backend)
+        columns = "k string, count int, column_count int, column_column_count int, column_k int"
+        stream = environment.from_elements([record], columns).key_by("k")
+        stream.process(Last(), uid="last", schema=EMITTED).sink_to(rows)
+        environment.execute()
+    assert rows[1] == ("Row(k='a', count=1, column_count=2, column_column_count=3, column_k=4)",)
+
+
+class KeepBatch(KeyedBatchFunction[str, Any, Any]):
+    """Stores the rows of a batch as structs, and emits the former last row of each key."""
+
+    last = ValueStateDescriptor("last", Row)
+    by_number = MapStateDescriptor("by-number", int, Row)
+    all = ListStateDescriptor("all", Row)
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> pa.RecordBatch:
+        groups = context.groups(batch)
+        before = self.last.get_many(groups).to_pylist()
+        rows = pa.StructArray.from_arrays(batch.columns, names=[field.name for field in self.last.type])
+        self.last.put_many(groups.of_rows, rows)
+        self.by_number.put_many(groups.of_rows, batch["n"], rows)
+        self.all.add_many(groups.of_rows, rows)
+        return pa.record_batch({"text": [one and str([one["n"], one["place"], one["parts"]]) for one in before]})
+
+
+class ShowKept(KeyedProcessFunction[str, Any, Any]):
+    last = ValueStateDescriptor("last", Row)
+    by_number = MapStateDescriptor("by-number", int, Row)
+    all = ListStateDescriptor("all", Row)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield (str([self.last.value() == value, [one.n for one in self.all.get()], self.by_number.get(1).parts]),)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_rows_are_stored_in_bulk_and_read_one_by_one(tmp_path: Path, backend: Any) -> None:
+    rows: list[Any] = []
+    runs = ((BATCH_RECORDS[:1], KeepBatch()), (BATCH_RECORDS[1:], KeepBatch()), (BATCH_RECORDS[2:], ShowKept()))
+    for records, function in runs:
+        environment = LocalStreamEnvironment(job_dir=tmp_path, backend=backend)
+        stream = environment.from_elements(records, BATCH_DDL).key_by("k")
+        stream.process(function, uid="keep", schema=EMITTED).sink_to(rows)
+        environment.execute()
+    assert rows == [
+        (None,),
+        ("[0, {'city': 'Bern'}, [{'n': 0}, None]]",),
+        ("[True, [0, 1, 2], [Row(n=1), None]]",),
+    ]
+
+
 class Named(NamedTuple):
     k: str
 
@@ -155,6 +226,39 @@ def test_rows_of_unknown_columns_are_rejected(build: Callable[[Any], DataStream]
     environment = LocalStreamEnvironment()
     build(environment).sink_to([])
     with pytest.raises(JobDefinitionError, match=f"operator 'keep': .*{reason}"):
+        environment.execute()
+
+
+RULES = BroadcastStateDescriptor("rules", str, Row)
+
+
+class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> None:
+        raise NotImplementedError
+
+    def process_broadcast_element(self, value: Any, context: Any) -> None:
+        context.get_broadcast_state(RULES).put(value.k, value)
+
+
+class KeepUnkeyed(KeyedProcessFunction[str, Any, Any]):
+    buffer = SplitListStateDescriptor("rules", dict[str, Row])
+
+    def process_element(self, value: Any, context: Any) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("is_broadcast", [True, False])
+def test_rows_in_operator_state_are_rejected(is_broadcast: bool) -> None:
+    environment = LocalStreamEnvironment()
+    keyed = environment.from_elements([("a",)], "k string", uid="one").key_by("k")
+    if is_broadcast:
+        rules = environment.from_elements([("a",)], "k string", uid="two").broadcast(RULES)
+        keyed.connect(rules).process(Ruled(), uid="keep", schema=EMITTED).sink_to([])
+    else:
+        keyed.process(KeepUnkeyed(), uid="keep", schema=EMITTED).sink_to([])
+    with pytest.raises(
+        JobDefinitionError, match=r"operator 'keep': operator state 'rules' holds rows \(Row\), as only keyed"
+    ):
         environment.execute()
 
 

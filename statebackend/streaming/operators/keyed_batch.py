@@ -81,7 +81,7 @@ class KeyedBatchOperator(Operator):
             context.epoch_id, self._groups, self._emit, BatchTimerService(timers)
         )
         context.access_in_bulk()
-        opening: Any = BatchRuntimeContext(context)
+        opening: Any = BatchRuntimeContext(context, context.input_schemas)
         call_user(self._uid, "open", lambda: open_function(self._function, opening))
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from statebackend.state.descriptors import as_serializer, with_parts_replaced
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
@@ -54,7 +55,7 @@ from typeserializers.times.python_times import (
     TimedeltaSerializer,
 )
 
-__all__ = ["StoredRecords", "scalar_serializer", "stored_form", "stored_records"]
+__all__ = ["StoredRecords", "reject_rows", "scalar_serializer", "stored_form", "stored_records", "with_rows_of"]
 
 _Change = Callable[[Any], Any]
 _D = TypeVar("_D", bound=StateDescriptor)
@@ -118,7 +119,7 @@ def with_rows_of(descriptor: _D, schemas: Sequence[DeclaredSchema | None], opera
     """
 
     def rows(serializer: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
-        if type(serializer) is not AttrsSerializer or serializer.record_class is not RecordRow:
+        if not _is_of_rows(serializer):
             return None
         where = f"operator {operator_uid!r}: state {descriptor.name!r} holds rows (Row)"
         [schema, *others] = schemas
@@ -138,6 +139,24 @@ def with_rows_of(descriptor: _D, schemas: Sequence[DeclaredSchema | None], opera
     serializers = {role: with_parts_replaced(one, rows) for role, one in descriptor.serializers.items()}
     is_same = all(serializers[role] is one for role, one in descriptor.serializers.items())
     return descriptor if is_same else cast(_D, descriptor.with_serializers(serializers))
+
+
+def reject_rows(descriptor: OperatorStateDescriptor, operator_uid: str) -> None:
+    """Raise `JobDefinitionError` if an operator state holds rows (`Row`): it belongs to no input."""
+
+    def reject(serializer: TypeSerializer[Any]) -> None:
+        if _is_of_rows(serializer):
+            raise JobDefinitionError(
+                f"operator {operator_uid!r}: operator state {descriptor.name!r} holds rows (Row), as only keyed state "
+                f"can; store a record class, and call as_records() before"
+            )
+
+    for serializer in descriptor.serializers.values():
+        with_parts_replaced(serializer, reject)
+
+
+def _is_of_rows(serializer: TypeSerializer[Any]) -> bool:
+    return type(serializer) is AttrsSerializer and serializer.record_class is RecordRow
 
 
 def _row_serializer(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]]) -> TypeSerializer[Any]:

@@ -29,7 +29,7 @@ from statebackend.streaming.operators.operator import CollectingEmitter
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.operators.subtask_context import PlannedState, planned_state
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.record_serializer import with_rows_of
+from statebackend.streaming.rows.record_serializer import reject_rows, with_rows_of
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -175,6 +175,7 @@ class RegistrationContext(RuntimeContext):
         return _reject
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        reject_rows(descriptor, self._operator_uid)
         self._remember(self._operator, descriptor.name, descriptor)
         if descriptor.name not in self._operator_states:
             table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
