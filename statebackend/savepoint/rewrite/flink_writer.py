@@ -9,6 +9,7 @@ group by key group, from all states at once. Memory holds one batch per run. `_m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import frozen
 
+from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataOutputView
-from snapshots.envelope import registered_names, snapshot_from_bytes, snapshot_to_bytes
+from snapshots.envelope import registered_names, snapshot_class_name, snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.errors import SavepointError
@@ -46,6 +48,7 @@ from statebackend.state.operator_state_handles import OperatorStateMeta, read_sl
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 
 __all__ = ["FlinkKeyPlacement", "write_flink_savepoint"]
@@ -384,21 +387,41 @@ def _problems(draft: OperatorDraft) -> Iterator[str]:
             yield f"state {state.schema.name!r}: {error}"
             continue
         meta = state.schema.meta()
-        yield from _unknown_types(state.schema.name, map(snapshot_to_bytes, meta.role_snapshots.values()))
-        yield from _unknown_types(state.schema.name, [snapshot_to_bytes(meta.namespace_snapshot)])
+        roles = {**meta.role_snapshots, "namespace": meta.namespace_snapshot}
+        yield from _unknown_types(state.schema.name, {role: snapshot_to_bytes(one) for role, one in roles.items()})
     for operator_state in draft.operator_states.values():
         for envelopes in operator_state.schemas:
-            yield from _unknown_types(operator_state.name, envelopes.values())
+            yield from _unknown_types(operator_state.name, envelopes)
             if dict(envelopes) != dict(operator_state.schemas[0]):
                 yield f"operator state {operator_state.name!r} has elements of two schemas"
 
 
-def _unknown_types(state_name: str, envelopes: Iterator[bytes] | Sequence[bytes] | Any) -> Iterator[str]:
+def _unknown_types(state_name: str, envelopes: Mapping[str, bytes]) -> Iterator[str]:
     own = [name for name in registered_names() if not name.startswith("org.apache.flink.")]
-    for envelope in envelopes:
-        for name in own:
-            if len(name).to_bytes(2, "big") + name.encode() in envelope:
-                yield f"state {state_name!r} has a type that Flink does not have: {name}"
+    for role, envelope in envelopes.items():
+        found = [name for name in own if len(name).to_bytes(2, "big") + name.encode() in envelope]
+        if not found:
+            continue
+        paths: dict[str, str] = {}
+        with contextlib.suppress(StateFormatError):
+            for path, name in _names_inside(snapshot_from_bytes(envelope).restore_serializer(), ""):
+                paths.setdefault(name, path)
+        for name in found:
+            part = "" if role in (VALUE_ROLE, ELEMENT_ROLE) else role.replace("_", " ")
+            places = ", ".join(filter(None, (part, paths.get(name))))
+            yield f"state {state_name!r} has a type that Flink does not have: {name}{places and f' at {places}'}"
+
+
+def _names_inside(serializer: TypeSerializer[Any], path: str) -> Iterator[tuple[str, str]]:
+    """Yield path and snapshot name of a serializer and of all inside it."""
+    snapshot = serializer.snapshot_configuration()
+    yield path, snapshot_class_name(type(snapshot))
+    if isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        parts = [(snapshot.nested_path(n), one) for n, one in enumerate(snapshot.nested_serializers(serializer))]
+    else:
+        parts = [(f".{one.name}", one.serializer) for one in getattr(serializer, "fields", ())]
+    for step, part in parts:
+        yield from _names_inside(part, path + step)
 
 
 # Headers.

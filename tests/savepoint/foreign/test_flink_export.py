@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 import shutil
@@ -10,7 +11,7 @@ import attrs
 import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
 
-from statebackend import ValueStateDescriptor
+from statebackend import MapStateDescriptor, ValueStateDescriptor
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
 from statebackend.cli.main import main
@@ -78,16 +79,33 @@ def test_a_repeated_export_clears_what_a_killed_one_has_written(
     assert found_in(Savepoint.open(left), expected_of(NAMES[0])) == wanted_of(expected_of(NAMES[0]))
 
 
+@attrs.frozen
+class Visit:
+    day: datetime.date
+
+
 def test_types_without_flink_equivalent_are_listed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours, exported = tmp_path / "ours", tmp_path / "exported"
     plan = Plan().add_operator("moments", "timestamp").add_state("moments", ValueStateDescriptor("count", int), [])
     plan.add_operator("pickles", "string")
-    plan.add_state("pickles", ValueStateDescriptor("any", __import__("datetime").date), [])
+    plan.add_state("pickles", ValueStateDescriptor("any", datetime.date), [])
+    plan.add_state("pickles", MapStateDescriptor("maps", str, list[tuple[int, datetime.date]]), [])
+    plan.add_state("pickles", ValueStateDescriptor("records", list[Visit]), [])
     SavepointWriter.new(ours, max_parallelism=4).write(plan)
     assert main(["export-flink", str(ours), str(exported)]) == 3
     error = capsys.readouterr().err
+    assert (
+        "state 'maps' has a type that Flink does not have: statebackend.PythonDateSerializerSnapshot at [][1]\n"
+        in error
+    )
+    assert (
+        "state 'records' has a type that Flink does not have: statebackend.PythonDateSerializerSnapshot at [].day\n"
+        in error
+    )
     assert "operator 'moments': a key of type timestamp is not a key of Flink" in error
-    assert "state 'any' has a type that Flink does not have: statebackend.PythonDate" in error
+    for state, place in (("any", ""), ("maps", " at [][1]"), ("records", " at [].day")):
+        unknown = f"statebackend.PythonDateSerializerSnapshot{place}\n"
+        assert f"state {state!r} has a type that Flink does not have: {unknown}" in error
     assert not (exported / "_metadata").exists()
 
 
