@@ -424,13 +424,14 @@ class SavepointWriter:
             raise PlanError(
                 f"sinks of the checkpoint {metadata.checkpoint_id} have output to commit "
                 f"({', '.join(sorted(metadata.sink_committables))}), which another job cannot do. Start the job once "
-                f"and take a savepoint, or, if it was committed, drop it from the plan (drop_sinks)"
+                f"and take a savepoint, or, if it was committed, drop it: drop_sinks() of a plan, --drop-sinks of "
+                f"migrate"
             )
         if is_checkpoint and metadata.source_positions is not None and "source_progress" not in drafts.dropped:
             raise PlanError(
                 f"Spark's log of the sources is next to the checkpoint {metadata.checkpoint_id}, not in "
-                f"it: take a savepoint of the job and rewrite that, or let the sources be read again "
-                f"(drop_source_progress)"
+                f"it: take a savepoint of the job and rewrite that, or let the sources be read again: "
+                f"drop_source_progress() of a plan, --drop-source-progress of migrate"
             )
         identity = SavepointIdentity(metadata.job_id, metadata.checkpoint_id, metadata.timestamp_ms)
         now_ms = wall_clock()
