@@ -178,8 +178,7 @@ class KafkaSink(Sink):
                 self._newest = _Marker(epoch.epoch_id, epoch.run_id)
         except kafka.KafkaException as error:
             what, missing = f"cannot commit {epoch}", self._missing_topic()
-            # The first failed record is the cause of other errors of the transaction.
-            problem = next(iter(self._failed), error.args[0])
+            problem = self._cause(error)
             self._abort_transaction()
             if missing is None:
                 text = self._described(problem, what)
@@ -215,6 +214,13 @@ class KafkaSink(Sink):
         if self._producer is not None:
             self._producer.purge()
         self._producer, self._newest = None, None
+
+    def _cause(self, error: Any) -> Any:
+        """Return the problem of the first failed record, which is the cause of other errors of its transaction."""
+        if self._producer is not None:
+            # This calls on_delivery.
+            self._producer.poll(0)
+        return next(iter(self._failed), error.args[0])
 
     def _abort_transaction(self) -> None:
         """Abort an open transaction, because it blocks readers of committed records, and close the producer.
@@ -277,7 +283,8 @@ class KafkaSink(Sink):
             self._failed = failed
 
             def keep_first(problem: Any, _message: Any) -> None:
-                if not failed:
+                # After an error of the transaction, librdkafka purges the records that wait.
+                if not failed and problem.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
                     failed.append(problem)
 
             producer = kafka.Producer(

@@ -352,13 +352,17 @@ def set_limit_of_records(target: Target, size_bytes: int) -> None:
     admin.incremental_alter_configs([change])[change].result(60)
 
 
+@pytest.mark.parametrize("later", [1, 100_000])
 def test_a_record_that_is_too_large_for_the_broker_fails_the_epoch_until_the_limit_is_raised(
-    target: Target, kafka_server: KafkaServer
+    target: Target, kafka_server: KafkaServer, later: int
 ) -> None:
+    """The broker rejects the record when all later records are sent, or while the sink sends them."""
     set_limit_of_records(target, 100_000)
     sink = KafkaSink({**kafka_server.settings, "compression.type": "none"}, target.topic)
     sink.recover(target.lineage, None)
-    committables = staged(sink, target.epoch(1), [[("a", 1), ("b" * 200_000, 2), ("c", 3)]])
+    committables = staged(
+        sink, target.epoch(1), [[("a", 0), ("b" * 200_000, 1), *(("c", 2 + n) for n in range(later))]]
+    )
     too_large = rf"{target.topic}'\) cannot commit epoch 1 .*size too large. Raise max.message.bytes of the topic"
     with pytest.raises(SinkError, match=too_large):
         sink.commit(target.epoch(1), committables)
@@ -369,7 +373,7 @@ def test_a_record_that_is_too_large_for_the_broker_fails_the_epoch_until_the_lim
     set_limit_of_records(target, 1_000_000)
     sink.commit(target.epoch(1), committables)
     target.recovered(1).commit(target.epoch(1), committables)
-    assert target.numbers() == [1, 2, 3]
+    assert target.numbers() == list(range(2 + later))
 
 
 def test_errors_name_target_and_fix(target: Target) -> None:
