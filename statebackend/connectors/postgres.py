@@ -288,7 +288,7 @@ class PostgresSink(Sink):
 
     def _create_epochs_table(self, connection: psycopg.Connection[Any]) -> None:
         # Query first: a user without the permission to create tables can use an existing table.
-        table = _quoted(self._epochs_table)
+        table = _name(self._epochs_table).as_string(connection)
         if connection.execute("SELECT to_regclass(%s)", (table,)).fetchone() != (None,):
             return
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
@@ -306,7 +306,7 @@ class PostgresSink(Sink):
             "SELECT (SELECT rulename FROM pg_rewrite WHERE ev_class = found AND ev_type = '3' AND ev_enabled <> 'D' "
             "LIMIT 1), (SELECT attname FROM pg_attribute WHERE attrelid = found AND attidentity = 'a' AND "
             "attname = ANY(%s) LIMIT 1) FROM to_regclass(%s) AS found",
-            (list(columns), _quoted(self._table)),
+            (list(columns), _name(self._table).as_string(connection)),
         ).fetchone() or (None, None)
         problem = None
         if rule is not None:
@@ -449,10 +449,6 @@ def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str
         with cursor.copy(statement) as copy:
             copy.write(staged.content)
         return cursor.rowcount
-
-
-def _quoted(table: str) -> str:
-    return ".".join(f'"{part}"' for part in table.split("."))
 
 
 def _name(table: str) -> Any:

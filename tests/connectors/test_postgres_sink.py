@@ -231,6 +231,15 @@ def test_rows_that_a_trigger_or_a_rule_drops_fail_the_epoch(
     assert sorted(database.rows("SELECT * FROM balances")) == [("a", 1), ("b", 2)]
 
 
+def test_names_of_tables_may_need_quotes(database: Database) -> None:
+    database.execute("""CREATE TABLE "Odd ""name" (account text, balance bigint)""")
+    sink = PostgresSink(database.conninfo, 'Odd "name', epochs_table='public.Epochs of "jobs"')
+    for _ in range(2):
+        sink.recover(LINEAGE, None)
+    database.write(sink, 1, [("a", 1)])
+    assert database.rows("""SELECT * FROM "Odd ""name" """) == [("a", 1)]
+
+
 def test_a_rule_that_copy_does_not_apply_is_an_error_of_the_start_and_of_the_commit(database: Database) -> None:
     sink = PostgresSink(database.conninfo, "payments")
     sink.recover(LINEAGE, None)
