@@ -124,6 +124,9 @@ class StoredRows(Protocol):
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
         """The values of raw keys, or None; fastest if the keys are sorted. Its exceptions need no `reading_failed`."""
 
+    def keys(self, from_key: bytes, end: bytes, limit: int) -> list[bytes]:
+        """The first raw keys from ``from_key`` on and before ``end``, in order; at most ``limit``."""
+
     def scan(self, from_key: bytes, end: bytes | None = None) -> Scan:
         """All entries from a raw key on and before ``end``, in order, as of the time of the call."""
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice, starmap
@@ -288,12 +288,38 @@ class ColumnFamily:
         """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
         return self._store.track(self._scan_prefix(self._iterator(prefix + rest), self._handle, prefix))
 
+    def keys(self, from_key: bytes, end: bytes, limit: int) -> list[bytes]:
+        """The first keys from ``from_key`` on and before ``end``, in order; at most ``limit``."""
+        self._check_usable()
+        keys: list[bytes] = []
+        iterator: Any = None
+        try:
+            with _translated("scan", self._store.path):
+                iterator, size = self._handle.keys(from_key=from_key), 1
+                while len(keys) < limit and (not keys or keys[-1] < end):
+                    wanted = min(size, limit - len(keys))
+                    part = list(islice(iterator, wanted))
+                    keys += part
+                    if len(part) < wanted:
+                        _check_end(self._handle, keys[-1] if keys else from_key)
+                        break
+                    # Few keys after the end are read: deleted ones before them take time.
+                    size = min(4 * size, _ROWS_AT_ONCE)
+        finally:
+            # As in `_scan`.
+            del iterator
+        del keys[bisect_left(keys, end) :]
+        return keys
+
     def _iterator(self, from_key: bytes) -> Any:
+        self._check_usable()
+        with _translated("scan", self._store.path):
+            return self._handle.items(from_key=from_key)
+
+    def _check_usable(self) -> None:
         self._store.check_process()
         if self._handle is None:
             _released()
-        with _translated("scan", self._store.path):
-            return self._handle.items(from_key=from_key)
 
     # Only the generators hold the iterators, so closing the generators releases the database. An iterator works
     # even after its column family is dropped.

@@ -31,7 +31,6 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from attrs import frozen
@@ -399,8 +398,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         prefix = KEY_GROUP.pack(key_group)
         # The next possible key is the element followed by a zero byte.
         first = self.lower_bound if after is None else after + b"\x00"
-        rows = self.stored_rows.scan(prefix + first, KEY_GROUP.pack(key_group + 1))
-        return [raw_key[2:] for raw_key, _ in islice(rows, limit)]
+        return [raw_key[2:] for raw_key in self.stored_rows.keys(prefix + first, KEY_GROUP.pack(key_group + 1), limit)]
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
         # One scan serves all groups. It restarts only after a full page, or to skip deletions.

@@ -149,6 +149,10 @@ class ReadOnlyRows:
         rest: Iterator[bytes | None] = iter(found)
         return [kept[key] if key in kept else next(rest) for key in raw_keys]
 
+    def keys(self, from_key: bytes, end: bytes, limit: int) -> list[bytes]:
+        """The first keys from ``from_key`` on and before ``end``; at most ``limit``."""
+        return self._opened().keys(from_key, end, limit)
+
     def scan(self, from_key: bytes, end: bytes | None = None) -> Scan:
         """All entries from ``from_key`` on and before ``end``."""
         return self._opened().scan(from_key, end)

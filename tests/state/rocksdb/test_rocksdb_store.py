@@ -37,6 +37,16 @@ def test_a_scan_starts_at_the_given_key_and_goes_to_the_end(store):
     assert list(store.column_family("a").scan(b"k025")) == ENTRIES[3:]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 4, 10, 11, 100])
+def test_keys_are_those_of_a_scan(store, tmp_path, limit):
+    family = store.column_family("a")
+    family.ingest(written_file(tmp_path / "second.sst", [(b"k03", None), (b"k035", b"more")]))
+    for start in (b"", b"k02", b"k025", b"z"):
+        for end in (b"k02", b"k03", b"k055", b"z"):
+            assert family.keys(start, end, limit) == [key for key, _ in family.scan(start, end)][:limit]
+    assert store.column_family("b").keys(b"", b"z", limit) == []
+
+
 def test_a_prefix_scan_has_only_keys_with_the_prefix(store, tmp_path):
     neighbours = [(b"k0", b"0"), (b"k0\xff", b"1"), (b"k1", b"2"), (b"l", b"3")]
     store.column_family("a").ingest(written_file(tmp_path / "more.sst", neighbours))

@@ -81,6 +81,8 @@ def test_a_scan_over_damage_is_an_error_and_not_the_end(tmp_path):
         with pytest.raises(RocksDBError, match=f"could not scan.*{name}"):
             found.extend(scan)
         assert bool(found) is is_there_more
+    with pytest.raises(RocksDBError, match=f"could not scan.*{name}"):
+        family.keys(b"", b"z", ROWS)
     store.close()
 
 
@@ -92,9 +94,11 @@ def test_a_kept_error_does_not_keep_the_database_open(tmp_path):
         list(store.column_family("a").scan(b""))
     with pytest.raises(RocksDBError) as of_a_prefix:
         list(store.column_family("a").scan_prefix(b"k"))
+    with pytest.raises(RocksDBError) as of_keys:
+        store.column_family("a").keys(b"", b"z", ROWS)
     store.close()
     RocksDBEngine(path).close()
-    assert of_a_scan.value.__traceback__ is not of_a_prefix.value.__traceback__ is not None
+    assert None not in [error.value.__traceback__ for error in (of_a_scan, of_a_prefix, of_keys)]
 
 
 def test_the_end_of_an_undamaged_column_family_is_no_error(tmp_path):
