@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from attrs import define, field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.state.canonical import CanonicalBatch, CanonicalRow
+from statebackend.state.canonical import CanonicalBatch, CanonicalRow, batches_of
 from statebackend.state.canonical_files import CanonicalFile
 from statebackend.state.entry_keys import ClosedEntries
 from statebackend.state.errors import StateRestoreError, unreadable_entry
@@ -31,6 +31,7 @@ from statebackend.state.internal_states import HandleContext, InternalState
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.state_files import StateFiles
 from statebackend.state.state_kind import RowFilter
+from statebackend.state.ttl import kept_rows
 from statebackend.state.value_forms import Load, MemoryForm
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -232,6 +233,10 @@ class HeapTable(ABC):
             for _, key_bytes, namespace, key in self._addressed(key_group, present):
                 for user_key, value in self.rows_of(stored[key]):
                     yield key_group, key_bytes, namespace, user_key, value
+
+    def batches_at(self, entries: FrozenEntries, row_filter: RowFilter | None) -> Iterable[CanonicalBatch]:
+        """All rows of frozen entries that the filter keeps, in canonical order."""
+        return batches_of(kept_rows(row_filter, self.rows_at(entries)))
 
     def addresses(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Key group, key and namespace of all entries, in canonical order; encodes no values."""

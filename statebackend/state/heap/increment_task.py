@@ -246,8 +246,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         """The files of a state after the snapshot; unchanged if there is nothing to write."""
         kept = state.files.stored
         if state.files.needs_base or self._needs_new_base(state):
-            rows = kept_rows(state.row_filter, self._all_rows(state))
-            return StateFiles(self._stored(f"{stem}{FILE_SUFFIX}", batches_of(rows)))
+            return StateFiles(self._stored(f"{stem}{FILE_SUFFIX}", self._all_batches(state)))
         places = state.files.increments_to_merge()
         if places is not None:
             merged = StateFiles(list(kept))
@@ -280,13 +279,13 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         self._written.append(file)
         return [StoredFile(file, self._target.state_id)]
 
-    def _all_rows(self, state: FrozenHeapState) -> Iterator[CanonicalRow]:
+    def _all_batches(self, state: FrozenHeapState) -> Iterable[CanonicalBatch]:
         if state.entries is not None:
-            return state.table.rows_at(state.entries)
+            return state.table.batches_at(state.entries, state.row_filter)
         for source in state.sources:
             for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
                 state.table.load_batch(batch, state.table.form.load)
-        return state.table.rows()
+        return batches_of(kept_rows(state.row_filter, state.table.rows()))
 
     def _merged_rows(self, files: Iterable[StoredFile]) -> Iterator[CanonicalRow]:
         """Merge the rows of increments in canonical order. Rows of a key keep their order. Holds one batch per file."""

@@ -15,7 +15,7 @@ from itertools import compress
 from operator import ne
 from typing import Any, Final, TypeVar
 
-from statebackend.state.canonical import BATCH_ROWS, CanonicalBatch
+from statebackend.state.canonical import BATCH_ROWS, CanonicalBatch, bounded_batches
 from statebackend.state.composite_key import KEY_GROUP, RawKeys
 from statebackend.state.entry_keys import encoded
 from statebackend.state.heap.entry_table import ChangedRows, HeapStateHandle, HeapTable
@@ -102,6 +102,18 @@ class RowTable(HeapTable):
                 columns: Any = effective
                 effective = CanonicalBatch(*(list(compress(column, differs)) for column in columns))
             yield ChangedRows(written, effective)
+
+    def batches_at(self, entries: FrozenEntries, row_filter: RowFilter | None) -> Iterable[CanonicalBatch]:
+        return bounded_batches(self._batches_at(entries, row_filter))
+
+    def _batches_at(self, entries: FrozenEntries, row_filter: RowFilter | None) -> Iterator[CanonicalBatch]:
+        for _, listed in entries.keys(self.new_keys):
+            keys = self.in_order(listed)
+            rows = self.stored_at(entries, keys)
+            if row_filter is not None:
+                rows = [None if row is None else row_filter(row) for row in rows]
+            has_row = [row is not None for row in rows]
+            yield self.batch_of(list(compress(keys, has_row)), list(compress(rows, has_row)))
 
     def rows_of(self, stored: bytes) -> Iterator[tuple[bytes | None, bytes]]:
         yield None, stored

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from statebackend.state.heap.row_table import ValueRowTable
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state.ttl import kept_rows
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.testing.backends.harness import BackendHarness, ManualClock
@@ -118,6 +119,23 @@ def test_rows_have_the_digests_and_entries_of_objects(
     assert objects.results == rows.results
     for subtask in (objects, rows):
         subtask.harness.close()
+
+
+def test_a_whole_snapshot_has_the_frozen_rows_that_the_filter_keeps(tmp_path: Path) -> None:
+    subtask = Subtask(tmp_path, "namespaces", is_bulk=True)
+    subtask.write([(key, key) for key in range(20)], 1)
+    subtask.write([(key, 3) for key in range(10)], 2)
+    table: Any = subtask.entries("value")
+    frozen = table.freeze()
+    subtask.write([(key, None if key % 2 else 7) for key in range(30)], 1)
+
+    def row_filter(row: bytes) -> bytes | None:
+        return None if len(row) == 4 else row[:5]
+
+    written = [row for batch in table.batches_at(frozen, row_filter) for row in zip(*batch, strict=True)]
+    assert written == list(kept_rows(row_filter, table.rows_at(frozen)))
+    assert len(written) == 19
+    subtask.harness.close()
 
 
 def test_a_snapshot_in_bulk_encodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
