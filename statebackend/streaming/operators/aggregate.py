@@ -61,7 +61,7 @@ class AggregateOperator(Operator):
         self._watermark_ms = MIN_TIMESTAMP
 
     @property
-    def has_held(self) -> bool:  # type: ignore[override]
+    def holds_output(self) -> bool:
         return bool(self._held or self._tables) or self._watermark_ms != MIN_TIMESTAMP
 
     def open(self, context: Any, emitter: Emitter) -> None:

@@ -361,7 +361,7 @@ class AsyncWaitOperator(Operator):
         self._failure: Exception | None = None
 
     @property
-    def has_held(self) -> bool:  # type: ignore[override]
+    def holds_output(self) -> bool:
         return bool(self._waiting or self._queue)
 
     def open(self, context: Any, emitter: Emitter) -> None:

@@ -236,14 +236,16 @@ class Operator(ABC):
     If True, the caller passes due timers to `on_event_time_timers` and does not set their keys before.
     """
 
-    has_held: bool = False
-    """Whether it holds back rows or watermarks now. The idle status of its subtask waits for them."""
-
     in_flight_timeout_ms: int | None = None
     """How long what is in flight after `prepare_snapshot` may take; None if nothing is in flight."""
 
     late_records: Mapping[OutputTag[Any] | None, int] = MappingProxyType({})
     """The number of late records since `open`, by side output. Under None is the number of dropped records."""
+
+    @property
+    def holds_output(self) -> bool:
+        """Whether it holds back rows or watermarks now. The idle status of its subtask waits for them."""
+        return False
 
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:

@@ -77,8 +77,8 @@ class OperatorRun:
         return self._operator.holds_watermarks
 
     @property
-    def has_held(self) -> bool:
-        return self._operator.has_held
+    def holds_output(self) -> bool:
+        return self._operator.holds_output
 
     @property
     def fires_together(self) -> bool:

@@ -142,9 +142,9 @@ class OpenedSubtask:
         self.prepare_snapshot = operator.prepare_snapshot
 
     @property
-    def has_held(self) -> bool:
+    def holds_output(self) -> bool:
         """Whether the operator holds back rows or watermarks now."""
-        return self._operator.has_held
+        return self._operator.holds_output
 
     @property
     def has_timers(self) -> bool:
