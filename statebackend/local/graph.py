@@ -73,6 +73,7 @@ from statebackend.streaming.sink import Sink
 from statebackend.streaming.stream_graph import (
     FILTER,
     KEY_TYPES,
+    ONE_COLUMN,
     BroadcastInput,
     DataFrameNode,
     JobGraph,
@@ -344,11 +345,14 @@ class _KeyedInput(LocalInput):
 
     def _type_of(self, key: Any, value: Any) -> str:
         [value] = _plain_keys([value])
+        check_keys(self._place, [value], is_composite=False)
         name = KEY_TYPES.get(type(value))
         if name is None:
+            subject = "a function returned" if isinstance(key, KeyFunction) else f"column {key!r} is"
+            advice = f". Also, {ONE_COLUMN}" if isinstance(value, (tuple, list)) else ""
             raise JobDefinitionError(
-                f"operator {self._uid!r}: the key {key!r} is {format_value(value, 80)}, a {type(value).__name__}, "
-                f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in KEY_TYPES)}"
+                f"operator {self._uid!r}: key_by(): {subject} {format_value(value, 80)}, a {type(value).__name__}, "
+                f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in KEY_TYPES)}{advice}"
             )
         return name
 

@@ -36,6 +36,7 @@ from typing import Any, Final
 import xxhash
 from attrs import frozen
 
+from snapshots.errors import format_value
 from statebackend.state.errors import StateBackendError
 
 __all__ = ["SEED", "KeyHashError", "key_group_hasher", "key_group_of_columns", "key_groups_hasher", "key_hasher"]
@@ -261,18 +262,21 @@ def _explanation(
         for i, (value, type_name, encode) in enumerate(zip(values, types, encoders, strict=True)):
             reason = _rejection(encode, value)
             if reason is not None:
-                return KeyHashError(f"key column {i} is of type {type_name}, which cannot hold {value!r}: {reason}")
+                shown = format_value(value, 200)
+                return KeyHashError(f"key column {i} is of type {type_name}, which cannot hold {shown}: {reason}")
         return KeyHashError(f"the key {key!r} of types ({', '.join(types)}) cannot be hashed: {error}")
 
     return explain
 
 
-def _rejection(encode: Callable[[Any], bytes], value: Any) -> Exception | None:
+def _rejection(encode: Callable[[Any], bytes], value: Any) -> str | None:
     try:
         if value is not None:
             encode(value)
+    except (TypeError, AttributeError):
+        return f"it is a {type(value).__name__}"
     except Exception as reason:
-        return reason
+        return str(reason)
     return None
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
-from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, cast, get_origin, runtime_checkable
 
 import pyarrow as pa
 from attrs import field, frozen
@@ -26,7 +26,7 @@ from attrs import field, frozen
 from snapshots.errors import format_value
 from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception
 from statebackend.streaming.output_tag import OutputTag, check_uid
-from statebackend.streaming.rows.record_schema import returned_type
+from statebackend.streaming.rows.record_schema import annotated_return
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
 __all__ = [
@@ -243,12 +243,18 @@ KEY_TYPES: Final[Mapping[Any, str]] = {
 
 def _as_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return key columns with each function as a `KeyFunction` of the type that it is annotated to return."""
-    return tuple(
-        KeyFunction(one, KEY_TYPES.get(returned_type(one)))
-        if callable(one) and not isinstance(one, KeyFunction)
-        else one
-        for one in keys
-    )
+    return tuple(_key_function(one) if callable(one) and not isinstance(one, KeyFunction) else one for one in keys)
+
+
+def _key_function(function: Callable[[Any], Any]) -> KeyFunction:
+    hint = annotated_return(function)
+    if hint in (tuple, list) or get_origin(hint) in (tuple, list):
+        raise JobDefinitionError(f"key_by() was given a function that returns {format_value(hint, 80)}; {ONE_COLUMN}")
+    return KeyFunction(function, KEY_TYPES.get(hint))
+
+
+ONE_COLUMN: Final = "a function computes one column of a key, so pass several of them, as in key_by(first, second)"
+"""The advice for a function that returns several values."""
 
 
 @frozen(eq=False)

@@ -14,6 +14,7 @@ from statebackend import (
     GlobalWindows,
     JobDefinitionError,
     KeyedProcessFunction,
+    NullKeyError,
     OutputTag,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
@@ -97,6 +98,40 @@ def test_the_keys_true_and_1_are_distinct(first: Any, second: Any) -> None:
         KeyHashError, match=r"operator 'op': key column 0 is of type (boolean|bigint), which cannot hold"
     ):
         run(first, second)
+
+
+def pair_of(record: Any) -> tuple[str, int]:
+    return record["k"], 1
+
+
+def list_of(record: Any) -> list[str] | None:
+    return [record["k"]]
+
+
+def text_of(record: Any) -> str:
+    return record["k"], 1  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (pair_of, r"key_by\(\) was given a function that returns tuple\[str, int\]; .* key_by\(first, second\)"),
+        (list_of, r"key_by\(\) was given a function that returns list\[str\]; .* key_by\(first, second\)"),
+        (lambda record: (record["k"], 1), r"a function returned \('a', 1\), a tuple, .* key_by\(first, second\)"),
+        (lambda record: 1.5, "a function returned 1.5, a float, which cannot be a key; keys are str, bool, int, bytes"),
+        (text_of, r"key column 0 is of type string, which cannot hold \('a', 1\): it is a tuple"),
+        (lambda record: None, "operator 'op': a record has a null key"),
+    ],
+)
+def test_a_function_that_returns_no_key_is_reported(key: Callable[[Any], Any], message: str) -> None:
+    def run() -> None:
+        env = LocalStreamEnvironment()
+        stream = env.from_elements([("a",)], "k string").key_by(key)
+        stream.process(Returns([("a", 1)]), uid="op", schema=SCHEMA).sink_to([])
+        env.execute()
+
+    with pytest.raises((JobDefinitionError, KeyHashError, NullKeyError), match=message):
+        run()
 
 
 class Fired(ProcessWindowFunction[Any, Any, Any, Any]):

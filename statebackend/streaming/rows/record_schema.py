@@ -227,6 +227,15 @@ def _resolved(hint: Any, kind: type) -> Any:
 
 def returned_type(function: object) -> Any:
     """Return the annotated type of the values that a function returns or yields; None without an annotation."""
+    hint = annotated_return(function)
+    origin = typing.get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+        [hint, *_] = typing.get_args(hint)
+    return hint
+
+
+def annotated_return(function: object) -> Any:
+    """Return the annotated type of what a function returns, without None; None without an annotation."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, type):
@@ -238,12 +247,7 @@ def returned_type(function: object) -> Any:
     except (NameError, TypeError):
         return None
     present = [one for one in _members(hint) if one is not type(None)]
-    if len(present) == 1:
-        [hint] = present
-    origin = typing.get_origin(hint)
-    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
-        [hint, *_] = typing.get_args(hint)
-    return hint
+    return present[0] if len(present) == 1 else hint
 
 
 class _NoColumnError(Exception):
