@@ -34,6 +34,7 @@ __all__ = [
     "FLAT_MAP",
     "KEY_TYPES",
     "MAP",
+    "ONE_COLUMN",
     "ONLY_SINK",
     "ONLY_SOURCE",
     "BroadcastInput",
@@ -240,6 +241,9 @@ KEY_TYPES: Final[Mapping[Any, str]] = {
 }
 """The column type of a key of each Python type."""
 
+ONE_COLUMN: Final = "a function computes one column of a key, so pass several of them, as in key_by(first, second)"
+"""The advice for a function that returns several values."""
+
 
 def _as_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return key columns with each function as a `KeyFunction` of the type that it is annotated to return."""
@@ -251,10 +255,6 @@ def _key_function(function: Callable[[Any], Any]) -> KeyFunction:
     if hint in (tuple, list) or get_origin(hint) in (tuple, list):
         raise JobDefinitionError(f"key_by() was given a function that returns {format_value(hint, 80)}; {ONE_COLUMN}")
     return KeyFunction(function, KEY_TYPES.get(hint))
-
-
-ONE_COLUMN: Final = "a function computes one column of a key, so pass several of them, as in key_by(first, second)"
-"""The advice for a function that returns several values."""
 
 
 @frozen(eq=False)

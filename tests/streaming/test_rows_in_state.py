@@ -101,14 +101,15 @@ def test_rows_are_stored_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert [tuple(row) for row in sink.rows] == EXPECTED
 
 
+class Last(KeyedProcessFunction[str, Any, Any]):
+    last = ValueStateDescriptor("last", Row)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield (str(self.last.value()),)
+        self.last.update(value)
+
+
 def test_stored_rows_evolve_by_their_columns(tmp_path: Path) -> None:
-    class Last(KeyedProcessFunction[str, Any, Any]):
-        last = ValueStateDescriptor("last", Row)
-
-        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
-            yield (str(self.last.value()),)
-            self.last.update(value)
-
     rows: list[Any] = []
     for schema, record in (("k string, n int", ("a", 1)), ("more string, n bigint, k string", ("x", 1 << 40, "a"))):
         environment = LocalStreamEnvironment(job_dir=tmp_path)
@@ -124,13 +125,6 @@ BATCH_RECORDS = [("a", number, None, {"city": "Bern"}, [{"n": number}, None]) fo
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_columns_with_names_of_methods_are_separate_fields(tmp_path: Path, backend: Any) -> None:
-    class Last(KeyedProcessFunction[str, Any, Any]):
-        last = ValueStateDescriptor("last", Row)
-
-        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
-            yield (str(self.last.value()),)
-            self.last.update(value)
-
     rows: list[Any] = []
     for record in (("a", 1, 2, 3, 4), ("a", 5, 6, 7, 8)):
         environment = LocalStreamEnvironment(job_dir=tmp_path, backend=backend)
