@@ -273,6 +273,10 @@ def test_steps_run_in_the_harness() -> None:
             lambda one: one.flat_map(lambda row: "text", schema="k string"),
             r"flat_map\(\), {record}.* which is one record",
         ),
+        (
+            lambda one: one.flat_map(lambda row: (row.k, row.v), schema="k string, v bigint"),
+            r"flat_map\(\), {record}.*\('a', 0\), which is one record",
+        ),
     ],
 )
 def test_an_error_of_a_step_names_the_record(chain: Any, reason: str) -> None:

@@ -164,12 +164,12 @@ class Named(NamedTuple):
 
 NOT_NULL = "number int, name string NOT NULL"
 SIDE = OutputTag("side", NOT_NULL)
-NULL_NAME = r"column 'name' \(string not null\) cannot hold None: it is None, and the column is not nullable; the row: "
+NULL_NAME = r"column 'name' \(string NOT NULL\) cannot hold None: it is None, and the column is not nullable; the row: "
 
 REJECTED_NULLS: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
     "inside": (
         lambda stream: stream.key_by("ID").process(WithNull(), uid="nulls", schema=without_nulls()),
-        r"column 'numbers' \(list<element: int32 not null>\) cannot hold \[1, None\]: element is None",
+        r"column 'numbers' \(array<int>\) cannot hold \[1, None\]: element is None",
     ),
     "ddl": (lambda stream: stream.key_by("ID").process(Null(None), uid="nulls", schema=NOT_NULL), NULL_NAME),
     "class": (lambda stream: stream.key_by("ID").process(Null(None), uid="nulls", schema=Named), NULL_NAME),

@@ -16,8 +16,18 @@ from snapshots.errors import StateFormatError, format_value, one_line
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.state.errors import StateBackendError
 from statebackend.streaming.errors import MissingTimestampError, StreamJobError, UserFunctionError, describe_exception
+from statebackend.streaming.rows.row_writer import RowMismatchError
 
-__all__ = ["PLAIN_RESULTS", "call_failure", "call_user", "check_results", "missing_timestamp", "of_key", "of_record"]
+__all__ = [
+    "PLAIN_RESULTS",
+    "call_failure",
+    "call_user",
+    "check_results",
+    "explain_tuple",
+    "missing_timestamp",
+    "of_key",
+    "of_record",
+]
 
 
 _KEY_CHARACTERS: Final = 80
@@ -67,7 +77,7 @@ def call_user(uid: str, method: str, call: Callable[[], object]) -> None:
 _CHARACTERS: Final = 80
 
 PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
-"""Result classes that are not checked with `check_results`, to save time. A tuple is checked after a failure."""
+"""Result classes that are not checked with `check_results`, to save time. `explain_tuple` checks a tuple later."""
 
 
 _SINGLE_VALUES: Final = (bool, int, float, str, bytes, bytearray, Decimal, date, time, timedelta, UUID, type(None))
@@ -91,3 +101,16 @@ def check_results(result: Any, method: str) -> None:
             f"{method} returned {format_value(result, _CHARACTERS)}, which is not an iterable of records; "
             f"yield the records, or return a list of them"
         )
+
+
+def explain_tuple(error: Exception, result: Any, method: str) -> Exception:
+    """Return the error of `check_results` if a row did not fit because a function returned one record as a tuple.
+
+    In all other cases, return ``error``.
+    """
+    if type(result) is tuple and isinstance(error, RowMismatchError):
+        try:
+            check_results(result, method)
+        except TypeError as advice:
+            return advice
+    return error

@@ -23,11 +23,12 @@ from statebackend.streaming.operators.function_calls import (
     PLAIN_RESULTS,
     call_failure,
     check_results,
+    explain_tuple,
     of_key,
     of_record,
 )
 from statebackend.streaming.operators.operator import InputBatch, OrderedOutput
-from statebackend.streaming.rows.row_writer import RowEncoder, RowMismatchError
+from statebackend.streaming.rows.row_writer import RowEncoder
 
 __all__ = ["YOUNG_OBJECTS", "RecordFunctionAdapter", "paused_garbage_collection"]
 
@@ -131,9 +132,5 @@ class RecordFunctionAdapter:
             raise self._failure(error, context, record, result) from error
 
     def _failure(self, error: Exception, context: ProcessContext[Any], record: Any, result: Any) -> Exception:
-        if type(result) is tuple and isinstance(error, RowMismatchError):
-            try:
-                check_results(result, self._method)
-            except TypeError as advice:
-                error = advice
+        error = explain_tuple(error, result, self._method)
         return call_failure(error, f"{of_key(self._uid, context.current_key)}, {of_record(record)}", self._method)

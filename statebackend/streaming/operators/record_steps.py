@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from statebackend.streaming.operators.function_calls import PLAIN_RESULTS, call_failure, check_results, of_record
+from statebackend.streaming.operators.function_calls import (
+    PLAIN_RESULTS,
+    call_failure,
+    check_results,
+    explain_tuple,
+    of_record,
+)
 from statebackend.streaming.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
 from statebackend.streaming.stream_graph import FILTER, FLAT_MAP, MAP
 
@@ -29,18 +35,22 @@ def results_of_step(
     results: list[Any] = []
     positions: list[int] = []
     record: Any = None
+    found: Iterable[Any] = ()
     call, encode, unchanged = _CALLS[method], encoder.encode, encoder.unchanged
     passes_on = method == FILTER or encoder is ENCODER_WITHOUT_SCHEMA
     try:
         for position, record in enumerate(records):
             is_free = passes_on
-            for result in call(function, record):
+            found = call(function, record)
+            for result in found:
                 positions.append(position)
                 # A returned record needs no copy. If it is emitted twice, the second one is copied.
                 is_encoded = result.__class__ in unchanged or (is_free and result is record)
                 is_free = is_free and result is not record
                 results.append(result if is_encoded else encode(result))
     except Exception as error:
+        if method == FLAT_MAP:
+            error = explain_tuple(error, found, "the function")
         raise call_failure(error, f"{method}(), {of_record(record)}", "the function") from error
     return results, positions
 

@@ -31,6 +31,7 @@ __all__ = [
     "array_column",
     "check_columns",
     "check_not_reserved",
+    "column_type_name",
     "map_column",
     "meant_by",
     "missing_schema",
@@ -158,31 +159,49 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
 
 def schema_of_arrow(schema: pa.Schema, where: str) -> DeclaredSchema:
     """Return the declared schema of Arrow columns. Raises `JobDefinitionError` for a type that it cannot have."""
-
-    def ddl_of(one: pa.Field) -> str:
-        null = "" if one.nullable else " not null"
-        return f"`{one.name.replace('`', '``')}` {type_of(one.type, one.name)}{null}"
-
-    def type_of(data_type: pa.DataType, name: str) -> str:
-        if pa.types.is_dictionary(data_type):
-            return type_of(data_type.value_type, name)
-        if pa.types.is_decimal(data_type):
-            return f"decimal({data_type.precision},{data_type.scale})"
-        if pa.types.is_struct(data_type):
-            return f"struct<{', '.join(map(ddl_of, data_type))}>"
-        if pa.types.is_map(data_type):
-            return f"map<{type_of(data_type.key_type, name)}, {type_of(data_type.item_type, name)}>"
-        if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-            return f"array<{type_of(data_type.value_type, name)}>"
-        if pa.types.is_timestamp(data_type):
-            return "timestamp_ntz" if data_type.tz is None else "timestamp"
-        found = next((type_name for is_type, type_name in _OF_ARROW if is_type(data_type)), None)
-        if found is None:
-            raise JobDefinitionError(f"{where}: column {name!r} has the Arrow type {data_type}; cast it to another one")
-        return found
-
     check_columns(schema.names, str(schema), where)
-    return parsed_schema(", ".join(map(ddl_of, schema)), where)
+    try:
+        ddl = ", ".join(map(_field_ddl, schema))
+    except _UnknownArrowTypeError as error:
+        raise JobDefinitionError(f"{where}: {error}; cast it to another one") from None
+    return parsed_schema(ddl, where)
+
+
+def column_type_name(field_: pa.Field) -> str:
+    """Return the type of an Arrow field for messages, as DDL where DDL has it: ``decimal(10,2) NOT NULL``."""
+    try:
+        type_name = _type_ddl(field_.type, field_.name)
+    except _UnknownArrowTypeError:
+        type_name = str(field_.type)
+    return f"{type_name}{'' if field_.nullable else ' NOT NULL'}"
+
+
+class _UnknownArrowTypeError(ValueError):
+    """DDL has no name for the type of an Arrow column."""
+
+
+def _field_ddl(one: pa.Field) -> str:
+    null = "" if one.nullable else " NOT NULL"
+    return f"`{one.name.replace('`', '``')}` {_type_ddl(one.type, one.name)}{null}"
+
+
+def _type_ddl(data_type: pa.DataType, name: str) -> str:
+    if pa.types.is_dictionary(data_type):
+        return _type_ddl(data_type.value_type, name)
+    if pa.types.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if pa.types.is_struct(data_type):
+        return f"struct<{', '.join(map(_field_ddl, data_type))}>"
+    if pa.types.is_map(data_type):
+        return f"map<{_type_ddl(data_type.key_type, name)}, {_type_ddl(data_type.item_type, name)}>"
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return f"array<{_type_ddl(data_type.value_type, name)}>"
+    if pa.types.is_timestamp(data_type):
+        return "timestamp_ntz" if data_type.tz is None else "timestamp"
+    found = next((type_name for is_type, type_name in _OF_ARROW if is_type(data_type)), None)
+    if found is None:
+        raise _UnknownArrowTypeError(f"column {name!r} has the Arrow type {data_type}")
+    return found
 
 
 _OF_ARROW: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (

@@ -36,6 +36,7 @@ from attrs import field, frozen
 
 from snapshots.errors import format_value
 from statebackend.streaming.errors import StreamJobError
+from statebackend.streaming.rows.declared_schema import column_type_name
 from statebackend.streaming.rows.record_copies import IMMUTABLE_TYPES, copied
 from statebackend.streaming.rows.record_schema import constant_value
 from statebackend.streaming.rows.row_reader import is_row_class, row_class
@@ -332,8 +333,8 @@ class RecordShape:
 
     def _reject(self, value: Any) -> tuple[Any, ...]:
         raise MismatchError(
-            f"a {type(value).__name__} is not a row of the columns ({', '.join(self.names)}); emit a tuple, a dict, "
-            f"a Row or an attrs instance"
+            f"a value of type {type(value).__name__} is not a row of the columns ({', '.join(self.names)}); emit a "
+            f"tuple, a dict, a Row or an attrs instance"
         )
 
     def _from_row(self, row: Any) -> tuple[Any, ...]:
@@ -370,7 +371,12 @@ class _ColumnWriter:
         self._type = field.type
         self.is_nullable = field.nullable
         self._accepts, self._prepare = _rules(field.type)
-        self.description = f"{field.type}{'' if field.nullable else ' not null'}"
+        self._field = field
+
+    @property
+    def description(self) -> str:
+        """The type of the column, for messages."""
+        return column_type_name(self._field)
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """Return the values as an array. Raises one of `_CONVERSION_ERRORS`; the message does not contain the value."""
@@ -566,7 +572,9 @@ def _struct_rules(column_type: pa.StructType) -> _Rules:
     def prepare(value: Any) -> tuple[Any, ...]:
         values = shape.tuple_of(value)
         if len(values) != len(checks):
-            raise MismatchError(f"{len(values)} values for the {len(checks)} fields of {column_type}")
+            raise MismatchError(
+                f"{len(values)} values for the {len(checks)} fields of {column_type_name(pa.field('', column_type))}"
+            )
         return tuple(check(part) for check, part in zip(checks, values, strict=True))
 
     return _anything, prepare

@@ -22,6 +22,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from statebackend.spark.columns import spark_row_reader, to_arrow_schema
+from statebackend.streaming.rows.declared_schema import column_type_name
 from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 
@@ -257,13 +258,13 @@ def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
     [
         (("JFK",), "a row of 1 values was emitted for the 2 columns (destination, minutes): ('JFK',)"),
         (("JFK", 1, 2), "a row of 3 values"),
-        ((None, 1), "column 'destination' (string not null) cannot hold None"),
-        (("JFK", "5"), "column 'minutes' (int32) cannot hold '5': it is a str; the row: ('JFK', '5')"),
+        ((None, 1), "column 'destination' (string NOT NULL) cannot hold None"),
+        (("JFK", "5"), "column 'minutes' (int) cannot hold '5': it is a str; the row: ('JFK', '5')"),
         (("JFK", 5.0), "cannot hold 5.0: it is a float"),
         (("JFK", True), "cannot hold True: it is a bool"),
         (
             ("JFK", 2**31),
-            "column 'minutes' (int32) cannot hold 2147483648: it is outside of -2147483648 to 2147483647; "
+            "column 'minutes' (int) cannot hold 2147483648: it is outside of -2147483648 to 2147483647; "
             "the row: ('JFK', 2147483648)",
         ),
         ((b"JFK", 1), "cannot hold b'JFK': it is a bytes"),
@@ -272,9 +273,9 @@ def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
         ({"destination": "JFK", "minutes": 1, "miles": 2}, "the dict has miles, which is not a column"),
         ({"destination": "JFK", "minutes": 1, "km": 3, "miles": 2}, "the dict has km, miles, which are not columns"),
         (Row(destination="JFK", minuets=1), "the Row lacks minutes and has minuets, which is not a column"),
-        (5, "a int is not a row of the columns (destination, minutes)"),
-        (["JFK", 1], "a list is not a row"),
-        (None, "a NoneType is not a row"),
+        (5, "a value of type int is not a row of the columns (destination, minutes)"),
+        (["JFK", 1], "a value of type list is not a row"),
+        (None, "a value of type NoneType is not a row"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named_with_its_column_and_value(row: Any, message: str) -> None:
@@ -309,8 +310,23 @@ def test_a_value_beyond_the_limits_of_its_type_has_an_explanation(
     writer = RowWriter(pa.schema([("v", arrow_type)]), "here")
     with pytest.raises(RowMismatchError) as caught:
         writer.batch([(None,), (value,)])
-    assert str(caught.value).startswith(f"here: column 'v' ({arrow_type}) cannot hold ")
+    assert str(caught.value).startswith("here: column 'v' (")
     assert f": {reason}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "type_name"),
+    [
+        (pa.field("v", pa.int64()), "bigint"),
+        (pa.field("v", pa.timestamp("us", "UTC"), nullable=False), "timestamp NOT NULL"),
+        (pa.field("v", pa.list_(pa.map_(pa.string(), pa.decimal128(10, 2)))), "array<map<string, decimal(10,2)>>"),
+        (pa.field("v", pa.struct([pa.field("a", pa.int8(), nullable=False)])), "struct<`a` tinyint NOT NULL>"),
+        (pa.field("v", pa.time64("ns")), "time(6)"),
+        (pa.field("v", pa.month_day_nano_interval()), "month_day_nano_interval"),
+    ],
+)
+def test_an_error_names_the_type_of_a_column_as_ddl(field: pa.Field, type_name: str) -> None:
+    assert column_type_name(field) == type_name
 
 
 def test_milliseconds_in_place_of_a_timestamp_are_rejected_with_advice() -> None:
