@@ -420,7 +420,9 @@ class _KeyedInput(LocalInput):
             # In Python, True equals 1, and the two would share one state.
             wrong = bool if type_name in _WHOLE_NUMBERS else int if type_name == "boolean" else None
             if wrong is not None and wrong in set(map(type, values[index])):
-                raise self._unlike(f"key column {index} is of type {type_name}, which cannot hold a {wrong.__name__}")
+                raise self._unlike(
+                    f"key column {index} is of type {type_name}, which cannot hold a value of type {wrong.__name__}"
+                )
         is_composite = len(columns.types) > 1
         keys: list[Any] = list(zip(*values, strict=True)) if is_composite else values[0]
         check_keys(self._place, keys, is_composite)
