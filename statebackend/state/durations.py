@@ -58,7 +58,7 @@ def duration_ms(duration: Duration, what: str = "a duration", *, at_least_ms: in
 
 
 def _milliseconds(duration: Any, what: str) -> int:
-    if hasattr(duration, "__index__") and not isinstance(duration, bool):
+    if hasattr(duration, "__index__") and not isinstance(duration, (bool, type)):
         # Also an integer of numpy.
         return operator.index(duration)
     if isinstance(duration, timedelta):

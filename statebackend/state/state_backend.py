@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.errors import format_value
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, read_restored_states
 from statebackend.state.errors import StateBackendError
 from statebackend.state.keyed_state_backend import KeyedStateBackend
@@ -118,6 +119,10 @@ def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
         return name_or_instance
     if isinstance(name_or_instance, type):
         raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class. Pass an instance or a name")
+    if not isinstance(name_or_instance, str):
+        raise UnknownStateBackendError(
+            f"{format_value(name_or_instance)} is not a state backend. Pass a name or an instance"
+        )
     # Reading the metadata of all distributions takes longer than opening a small state, so only other names need it.
     entry_point = _built_in().get(name_or_instance) or _known_backends().get(name_or_instance)
     if entry_point is None:

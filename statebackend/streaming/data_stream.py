@@ -128,7 +128,7 @@ class DataStream(Generic[T]):
         if key_type is not None:
             if len(keys) != 1 or not callable(keys[0]):
                 raise JobDefinitionError("key_type of key_by() is the type of one function; columns have types already")
-            type_name = KEY_TYPES.get(key_type, key_type)
+            type_name = KEY_TYPES.get(key_type) if isinstance(key_type, type) else key_type
             if not isinstance(type_name, str):
                 raise JobDefinitionError(
                     f"key_type of key_by() is {format_value(key_type, 80)}; pass one of "

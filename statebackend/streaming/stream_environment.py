@@ -91,7 +91,11 @@ class StreamEnvironment(ABC, Generic[P]):
         rules: EvolutionRules | None,
         high_availability: JobServices | None,
     ) -> None:
-        check_whole_numbers({"parallelism": parallelism, "max_parallelism": max_parallelism})
+        numbers = {"parallelism": parallelism, "max_parallelism": max_parallelism}
+        for name, number in numbers.items():
+            if number is None:
+                raise JobDefinitionError(f"{name} is None; it takes a whole number")
+        check_whole_numbers(numbers)
         try:
             check_parallelism(parallelism, max_parallelism)
         except ValueError as error:

@@ -37,6 +37,7 @@ def rejected(environment: SparkStreamEnvironment, reported: str) -> None:
     [
         ({"parallelism": 17}, "parallelism"),
         ({"parallelism": "2"}, "parallelism is '2'; it takes a whole number"),
+        ({"max_parallelism": None}, "max_parallelism is None; it takes a whole number"),
         ({"retained_checkpoints": 2.5}, "retained_checkpoints is 2.5; it takes a whole number"),
         ({"metrics": True}, "metrics is True; it takes an instance of StateMetricsConfig"),
         ({"high_availability": "host:2181"}, "high_availability is 'host:2181'; it takes an instance of JobServices"),

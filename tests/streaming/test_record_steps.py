@@ -326,6 +326,10 @@ def test_a_row_of_another_record_is_rejected_with_its_row() -> None:
             r"key_type of key_by\(\) is <class",
         ),
         (
+            lambda one: one.key_by(lambda row: 1, key_type=[int]),
+            r"key_type of key_by\(\) is \[<class 'int'>\]; pass one of",
+        ),
+        (
             lambda one: one.union(one.as_records(Key)),
             r"union\(\) of streams with different records: Key, rows",
         ),

@@ -67,3 +67,10 @@ def test_a_class_in_place_of_an_instance_is_named() -> None:
 
     with pytest.raises(UnknownStateBackendError, match=r"RocksDBStateBackend is a class\. Pass an instance"):
         state_backend(RocksDBStateBackend)  # type: ignore[arg-type]
+
+
+def test_a_list_is_not_a_backend() -> None:
+    with pytest.raises(
+        UnknownStateBackendError, match=r"\['heap'\] is not a state backend\. Pass a name or an instance"
+    ):
+        state_backend(["heap"])  # type: ignore[arg-type]

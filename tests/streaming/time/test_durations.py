@@ -64,6 +64,7 @@ def test_a_duration_has_its_milliseconds(duration: Any, expected_ms: int) -> Non
         (1.5, "which is not a duration: give a text"),
         (True, "which is not a duration"),
         (None, "which is not a duration"),
+        (int, "which is not a duration"),
     ],
 )
 def test_an_invalid_duration_is_rejected_with_the_reason(duration: Any, message: str) -> None:
