@@ -68,7 +68,11 @@ __all__ = [
 ]
 
 
-_CONDITION: Final = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s=!<>.]*)"
+"""A part of a path. Any name may be in backticks, as in SQL."""
+
+_PATH: Final = rf"(?=[^\s=!<>]){_NAME}(?:\.{_NAME})*"
+_CONDITION: Final = re.compile(rf"\s*({_PATH})\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
 
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": lt,
@@ -148,9 +152,14 @@ def parsed_condition(text: str) -> Condition:
     if matched is None:
         raise ConditionError(
             f"--where {text!r} is not a condition; write a path, one of = != {' '.join(_RELATIONS)}, and a value: "
-            f"value.n>3"
+            f"value.n>3, or value.`a b`>3"
         )
-    return Condition(f"--where {text!r}", tuple(matched[1].split(".")), matched[2], Unparsed(matched[3]))
+    return Condition(f"--where {text!r}", _names_in(matched[1]), matched[2], Unparsed(matched[3]))
+
+
+def _names_in(path: str) -> tuple[str, ...]:
+    names = [found[1] for found in re.finditer(rf"(?:^|\.)({_NAME})", path)]
+    return tuple(name[1:-1].replace("``", "`") if name[:1] == "`" and name[1:] else name for name in names)
 
 
 def namespace_condition(text: str) -> Condition:

@@ -26,6 +26,7 @@ from attrs import field, frozen
 
 from statebackend.savepoint.plain_values import plain_value
 from typeserializers.containers.rows import Row
+from typeserializers.records.column_names import displayed_names
 from typeserializers.records.record_shape import field_names
 from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
 from typeserializers.times.moments import Date, Instant, SqlDate, SqlTime, SqlTimestamp
@@ -81,7 +82,8 @@ def part_of(value: Any, name: str) -> Any:
         return value.as_dict()[name]
     names = getattr(value, "_fields", None) or field_names(type(value))
     if names is not None and not isinstance(value, Row):
-        return getattr(value, name, None) if name in names else None
+        attribute = dict(zip(displayed_names(names), names, strict=True)).get(name)
+        return None if attribute is None else getattr(value, attribute, None)
     position = _POSITION.fullmatch(name)
     parts = value.fields if isinstance(value, Row) else value
     if position is not None and isinstance(parts, tuple) and int(position[1]) < len(parts):

@@ -35,6 +35,7 @@ from statebackend.savepoint.type_descriptions import TypeDescription
 from statebackend.state.key_columns import parsed_key
 from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.priority_queue import PRIORITY_QUEUE
+from typeserializers.records.column_names import displayed_names
 
 __all__ = ["Answer", "difference_of_entries", "difference_of_schemas", "entries_of", "inspection", "matched", "schemas"]
 
@@ -137,12 +138,14 @@ def _type(described: TypeDescription) -> Answer:
             **({"schema_version": record.schema_version} if record.schema_version else {}),
             **({"constants": list(record.constants)} if record.constants else {}),
             "fields": {
-                part.name: {
+                name: {
                     "type": part.type_name,
-                    **({"former_names": list(part.former_names)} if part.former_names else {}),
+                    **({"former_names": list(displayed_names(part.former_names))} if part.former_names else {}),
                     **({} if part.default is None else {"default": part.default}),
                 }
-                for part in record.fields
+                for name, part in zip(
+                    displayed_names([part.name for part in record.fields]), record.fields, strict=True
+                )
             },
         }
         for record in described.records

@@ -2,7 +2,7 @@
 
 | Value | JSON |
 |---|---|
-| records, named tuples | object, by field |
+| records, named tuples | object, by field (`typeserializers.records.column_names`) |
 | lists, tuples, sets | list; sets are sorted |
 | maps with text keys | object |
 | other maps | list of [key, value] |
@@ -30,6 +30,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from snapshots.errors import format_value
+from typeserializers.records.column_names import displayed_names
 from typeserializers.records.record_shape import field_names
 
 __all__ = ["comparable_value", "digits", "plain_value", "printed_value", "value_repr"]
@@ -54,7 +55,8 @@ class _PlainValues:
                 return of_kind(self, value)
         names = field_names(type(value))
         if names is not None:
-            return {name: self(getattr(value, name, None)) for name in names}
+            parts = zip(displayed_names(names), names, strict=True)
+            return {shown: self(getattr(value, name, None)) for shown, name in parts}
         return format_value(value)
 
     def integer(self, value: int) -> Any:

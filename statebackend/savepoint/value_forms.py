@@ -12,7 +12,7 @@
 | enumerations, UUIDs | string |
 | records that operators of Flink store | struct of the value, and its timestamp or whether it was joined |
 | values of Flink SQL | as the same types above; decimals with their precision and scale |
-| records, POJOs without subclasses, rows, tuples | struct by field; unnamed fields are `f0`, `f1`, ... |
+| records, POJOs without subclasses, rows, tuples | struct by field or column; unnamed fields are `f0`, `f1`, ... |
 | lists, sets (sorted), arrays; maps | list; map |
 | optional values | the same, nullable |
 | either | struct of `left` and `right`, one of them null |
@@ -61,6 +61,7 @@ from statebackend.savepoint.foreign import flink_records, flink_tables
 from statebackend.savepoint.plain_values import digits, plain_value
 from typeserializers.avro import NamedSchemas, type_of
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.column_names import displayed_names
 
 __all__ = [
     "FAMILIES",
@@ -335,7 +336,12 @@ def _attributes(*parts: tuple[str, str, str | None]) -> MakeForm:
 
 
 def _record_column(serializer: Any, forms: ColumnForms) -> ColumnForm:
-    return _struct((part.name, attrgetter(part.name), forms.of(part.serializer)) for part in serializer.fields)
+    parts = zip(_displayed(serializer), serializer.fields, strict=True)
+    return _struct((name, attrgetter(part.name), forms.of(part.serializer)) for name, part in parts)
+
+
+def _displayed(serializer: Any) -> tuple[str, ...]:
+    return displayed_names([part.name for part in serializer.fields])
 
 
 def _pojo_column(serializer: ts.PojoSerializer[Any], forms: ColumnForms) -> ColumnForm:
@@ -419,7 +425,8 @@ def _inside(part: str) -> Callable[[Any], StoredType]:
 
 
 def _record_type(serializer: Any) -> StoredType:
-    parts = {part.name: partial(stored_type, part.serializer) for part in serializer.fields}
+    fields = zip(_displayed(serializer), serializer.fields, strict=True)
+    parts = {name: partial(stored_type, part.serializer) for name, part in fields}
     return RecordType(serializer.type_name, parts, conditions.of_class(serializer.python_type))
 
 
@@ -589,7 +596,8 @@ def _part(serializer: TypeSerializer[Any], what: str) -> Convert:
 
 
 def _record_back(serializer: ts.AttrsSerializer[Any], what: str) -> Convert:
-    parts = [(part.name, _part(part.serializer, f"{what}.{part.name}")) for part in serializer.fields]
+    fields = zip(_displayed(serializer), serializer.fields, strict=True)
+    parts = [(name, _part(part.serializer, f"{what}.{name}")) for name, part in fields]
     record_of = serializer.shape.record_of
     names = frozenset(name for name, _ in parts)
 

@@ -30,12 +30,13 @@ from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionError
 from statebackend.streaming.rows.declared_schema import Column, DeclaredSchema
 from statebackend.streaming.rows.record_serializer import scalar_serializer
-from statebackend.streaming.rows.row_reader import attribute_of_column, column_values, row_class
+from statebackend.streaming.rows.row_reader import column_values, row_class
 from statebackend.streaming.sketches import SKETCHES
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.column_names import attribute_of_column
 from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.records.record_shape import RecordField, RecordShape
 from typeserializers.scalars.big_numbers import BigDecSerializer, BigIntSerializer

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chain_runner import run_chain
 
@@ -25,8 +27,10 @@ from statebackend import (
     Row,
     RuntimeContext,
     SplitListStateDescriptor,
+    StateMigrationException,
     ValueStateDescriptor,
 )
+from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
 
 if TYPE_CHECKING:
@@ -119,8 +123,8 @@ def test_stored_rows_evolve_by_their_columns(tmp_path: Path) -> None:
     assert rows == [("None",), ("Row(more=None, n=1, k='a')",)]
 
 
-BATCH_DDL = "k string, n int, `a b` decimal(10,2), place struct<city: string>, parts array<struct<n: int>>"
-BATCH_RECORDS = [("a", number, None, {"city": "Bern"}, [{"n": number}, None]) for number in range(3)]
+BATCH_DDL = "k string, n int, `a b` decimal(10,2), count int, place struct<city: string>, parts array<struct<n: int>>"
+BATCH_RECORDS = [("a", number, None, 4, {"city": "Bern"}, [{"n": number}, None]) for number in range(3)]
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
@@ -135,6 +139,38 @@ def test_columns_with_names_of_methods_are_separate_fields(tmp_path: Path, backe
     assert rows[1] == ("Row(k='a', count=1, column_count=2, column_column_count=3, column_k=4)",)
 
 
+def stored_rows(directory: Path, schema: str, record: Any) -> LocalStreamEnvironment:
+    environment = LocalStreamEnvironment(job_dir=directory)
+    stream = environment.from_elements([record], schema).key_by("k")
+    stream.process(Last(), uid="last", schema=EMITTED).sink_to(print)
+    return environment
+
+
+def test_tools_show_columns_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = "k string, count int, column_count int, `a b` int, `<i>x\n</i>` struct<index: int>, column_61 int"
+    stored_rows(tmp_path, columns, ("a", 1, 2, 3, (4,), 5)).execute()
+    capsys.readouterr()
+    shown = {"k": "a", "count": 1, "column_count": 2, "a b": 3, "<i>x\n</i>": {"index": 4}, "column_61": 5}
+    for condition in ("count=1", "column_count=2", "`a b`=3", "`<i>x\n</i>`.index=4", "`count`=1"):
+        assert main(["show", str(tmp_path), "last", "last", "--where", f"value.{condition}", "--json"]) == 0
+        assert [one["value"] for one in json.loads(capsys.readouterr().out)] == [shown]
+    assert main(["schema", str(tmp_path), "--json"]) == 0
+    [described] = json.loads(capsys.readouterr().out)["last"]["states"].values()
+    assert list(described["types"]["value"]["records"]["Record"]["fields"]) == list(shown)
+    out = tmp_path / "out.parquet"
+    assert main(["export", str(tmp_path), "last", "last", str(out), "--to", "parquet"]) == 0
+    assert pq.read_table(out)["value"].to_pylist() == [shown]
+
+
+def test_compatibility_reports_name_columns(tmp_path: Path) -> None:
+    stored_rows(tmp_path, "k string, count int, `a b` int, index int", ("a", 1, 2, 3)).execute()
+    with pytest.raises(StateMigrationException) as failure:
+        stored_rows(tmp_path, "k string, count string, `a b` bigint, indexes int", ("a", "1", 2, 3)).execute()
+    assert ".count: incompatible [field-type-changed]" in str(failure.value)
+    assert "column_" not in str(failure.value)
+    assert "former_names" not in str(failure.value)
+
+
 class KeepBatch(KeyedBatchFunction[str, Any, Any]):
     """Stores the rows of a batch as structs, and emits the former last row of each key."""
 
@@ -145,11 +181,13 @@ class KeepBatch(KeyedBatchFunction[str, Any, Any]):
     def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> pa.RecordBatch:
         groups = context.groups(batch)
         before = self.last.get_many(groups).to_pylist()
-        rows = pa.StructArray.from_arrays(batch.columns, names=[field.name for field in self.last.type])
+        rows = pa.StructArray.from_arrays(batch.columns, names=batch.schema.names)
         self.last.put_many(groups.of_rows, rows)
         self.by_number.put_many(groups.of_rows, batch["n"], rows)
         self.all.add_many(groups.of_rows, rows)
-        return pa.record_batch({"text": [one and str([one["n"], one["place"], one["parts"]]) for one in before]})
+        return pa.record_batch(
+            {"text": [one and str([one["n"], one["count"], one["place"], one["parts"]]) for one in before]}
+        )
 
 
 class ShowKept(KeyedProcessFunction[str, Any, Any]):
@@ -172,7 +210,7 @@ def test_rows_are_stored_in_bulk_and_read_one_by_one(tmp_path: Path, backend: An
         environment.execute()
     assert rows == [
         (None,),
-        ("[0, {'city': 'Bern'}, [{'n': 0}, None]]",),
+        ("[0, 4, {'city': 'Bern'}, [{'n': 0}, None]]",),
         ("[True, [0, 1, 2], [Row(n=1), None]]",),
     ]
 

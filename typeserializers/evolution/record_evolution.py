@@ -45,9 +45,11 @@ lost:
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, frozen
@@ -92,6 +94,7 @@ from typeserializers.kernel.references import ReferenceSerializer, ReferenceSeri
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, described
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque import PickleSerializer
+from typeserializers.records.column_names import displayed_names
 from typeserializers.records.record_format import WrittenField, WrittenRecord
 from typeserializers.records.record_serializer import AttrsSerializer, AttrsSerializerSnapshot, default_problem
 from typeserializers.records.record_shape import RecordField, RecordShape
@@ -339,13 +342,26 @@ def resolve_record(
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
         plan = RecordConvertersPlan(steps, _untouched(old, new)) if steps else _plan(kind, tuple(origins))
+    shown = _with_column_names(old, new)
     return TypeSerializerSchemaCompatibility(
         kind,
-        tuple(issues),
+        tuple(
+            evolve(issue, path=shown(issue.path), reason=shown(issue.reason), fix=shown(issue.fix)) for issue in issues
+        ),
         new_serializer.with_serializers(reconfigured) if kind is _RECONFIGURED else None,
-        unchanged=tuple(unchanged),
+        unchanged=tuple(map(shown, unchanged)),
         plan=plan,
     )
+
+
+def _with_column_names(old: WrittenRecord, new: RecordShape) -> Callable[[str], str]:
+    """Return a function that replaces names of fields in a text by their displayed names."""
+    fields: tuple[NamedField, ...] = (*old.fields, *new.fields)
+    names = list(dict.fromkeys(name for part in fields for name in (part.name, *part.former_names)))
+    replaced = {name: shown for name, shown in zip(names, displayed_names(names), strict=True) if name != shown}
+    if not replaced:
+        return str
+    return partial(re.compile(r"\bcolumn_[0-9a-f]+\b").sub, lambda found: replaced.get(found[0], found[0]))
 
 
 @RULES.resolves(ReferenceSerializerSnapshot)

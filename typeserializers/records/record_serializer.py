@@ -52,6 +52,7 @@ from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference
 from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import emit_exact, exact_parts, size_of_parts
+from typeserializers.records.column_names import displayed_names
 from typeserializers.records.record_format import (
     NEWEST_VERSION,
     WrittenRecord,
@@ -572,8 +573,9 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         if value.__class__ is not self.shape.record_class:
             yield misfit(path, value, f"is not a {self.shape.name}")
             return
-        for part in self.fields:
-            where = f"{path}.{part.name}"
+        names = displayed_names([part.name for part in self.fields])
+        for part, name in zip(self.fields, names, strict=True):
+            where = f"{path}.{name}"
             try:
                 item = getattr(value, part.name)
             except AttributeError:

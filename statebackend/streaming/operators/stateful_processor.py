@@ -53,7 +53,6 @@ from statebackend.streaming.operators.operator import Emitter, InputBatch, Opera
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, place_of_output
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.record_serializer import stored_records
-from statebackend.streaming.rows.row_reader import attribute_of_column
 from statebackend.streaming.stateful_processor import (
     ExpiredTimerInfo,
     InitialState,
@@ -64,6 +63,7 @@ from statebackend.streaming.stateful_processor import (
 from statebackend.streaming.time.internal_timer_service import InternalTimerService
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.column_names import attribute_of_column, displayed_names
 from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
@@ -143,7 +143,7 @@ class ProcessorSchema:
         columns = values.flatten()
         return pa.StructArray.from_arrays(
             [columns[given[one.name]] if one.name in given else pa.nulls(len(values), one.type) for one in self.arrow],
-            names=list(map(attribute_of_column, self._names)),
+            names=displayed_names(list(map(attribute_of_column, self._names))),
         )
 
     def values(self, stored: Any) -> tuple[Any, ...]:

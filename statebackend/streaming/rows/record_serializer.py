@@ -8,7 +8,7 @@ widened. Every column is nullable, and an added column is null in old records.
     array               list of optional values   map         map of optional values
     struct              a stored record inside    timestamp   the datetime, with its time zone
 
-A column name that is not a valid attribute becomes ``column_`` and its UTF-8 bytes in hexadecimal.
+A column name that is not a valid attribute is stored as another name (`typeserializers.records.column_names`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from statebackend.state.operator_state_descriptors import OperatorStateDescripto
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.row_reader import RecordRow, attribute_of_column, attribute_of_row, row_class
+from statebackend.streaming.rows.row_reader import RecordRow, row_class
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import Inference, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.column_names import attribute_of_column, attribute_of_row
 from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.records.record_shape import RecordField, RecordShape
 from typeserializers.scalars.big_numbers import BigDecSerializer
@@ -171,6 +172,7 @@ def _row_serializer(name: str, fields: Sequence[pa.Field], base: type[tuple[Any,
                 NullableSerializer(_row_value_serializer(f"{name}.{field.name}", field.type, base)),
                 default=None,
                 argument=f"a{index}",
+                declared_rename=_no_declaration,
             )
             for index, field in enumerate(fields)
         ),
@@ -178,6 +180,11 @@ def _row_serializer(name: str, fields: Sequence[pa.Field], base: type[tuple[Any,
         maker=partial(_new_row, kind),
     )
     return AttrsSerializer.from_shape(shape)
+
+
+def _no_declaration(former: str) -> str:
+    """Return no code: columns have no former names."""
+    return ""
 
 
 def _new_row(kind: type[Any], *values: Any) -> Any:
@@ -229,7 +236,7 @@ def _records(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]])
         name=name,
         record_class=record_class,
         fields=tuple(
-            RecordField(one, form.optional, default=None, argument=f"a{index}")
+            RecordField(one, form.optional, default=None, argument=f"a{index}", declared_rename=_no_declaration)
             for index, (one, form) in enumerate(zip(names, forms, strict=True))
         ),
         is_frozen=True,

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import keyword
-import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
@@ -31,14 +29,13 @@ from snapshots.errors import format_value, one_line
 from statebackend.streaming.errors import StreamJobError, describe_exception
 from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.time_zones import time_zone_named
+from typeserializers.records.column_names import attribute_of_row
 
 __all__ = [
     "RecordRow",
     "RowReader",
     "UnreadableColumnError",
     "UnreadableRowError",
-    "attribute_of_column",
-    "attribute_of_row",
     "column_values",
     "is_row_class",
     "key_values",
@@ -96,26 +93,6 @@ def is_row_class(kind: type) -> bool:
 
 def _tuple_with_accessors(length: int) -> type[Any]:
     return namedtuple("_Accessors", [f"a{position}" for position in range(length)])
-
-
-def attribute_of_column(column: str) -> str:
-    """Return a valid attribute name for a column: its own name, or ``column_`` and its UTF-8 bytes in hexadecimal."""
-    is_plain = column.isidentifier() and not keyword.iskeyword(column) and not column.startswith(("__", "column_"))
-    if is_plain and unicodedata.normalize("NFKC", column) == column:
-        return column
-    return f"column_{column.encode('utf-8', 'surrogatepass').hex()}"
-
-
-def attribute_of_row(column: str, base: type) -> str:
-    """Return the attribute of a row for a column, also if its name is a method of the row, such as ``count``.
-
-    ``count`` has the attribute of a column ``column_count``, which has that of ``column_column_count``, and so on: no
-    two columns share one.
-    """
-    name = column
-    while name.startswith("column_"):
-        name = name.removeprefix("column_")
-    return attribute_of_column(f"column_{column}" if hasattr(base, name) else column)
 
 
 @cache
