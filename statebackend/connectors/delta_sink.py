@@ -28,7 +28,7 @@ import pyarrow.fs
 from attrs import asdict, evolve
 
 from statebackend.checkpoint.fs.store_uri import without_secrets
-from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
+from statebackend.connectors.sink_errors import check_names, check_parent, checked_columns, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     StagedFile,
     check_staged,
@@ -111,7 +111,7 @@ class DeltaSink(Sink):
         _deltalake()
         given = os.fspath(path)
         self._uri = given if "://" in given else os.path.abspath(os.path.expanduser(given))
-        self._partition_by = tuple(partition_by)
+        self._partition_by = checked_columns(partition_by, "DeltaSink", "partition_by")
         self._evolve_schema = evolve_schema
         self._options = dict(storage_options or {})
         self._compression = compression

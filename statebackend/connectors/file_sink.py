@@ -25,7 +25,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.connectors.epoch_files import EPOCH_COLUMN, EpochFiles, EpochMark, staging_of
-from statebackend.connectors.sink_errors import check_names, reported
+from statebackend.connectors.sink_errors import check_names, checked_columns, reported
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -81,7 +81,7 @@ class FileSink(Sink):
         if compression.lower() not in _COMPRESSIONS:
             raise ValueError(f"{self}: compression is {compression!r}; it is one of {', '.join(_COMPRESSIONS)}")
         self._compression = compression.lower().replace("uncompressed", "none")
-        self._partition_by = tuple(partition_by)
+        self._partition_by = checked_columns(partition_by, self._name, "partition_by")
         self._files = EpochFiles(self._fs)
 
     def __repr__(self) -> str:

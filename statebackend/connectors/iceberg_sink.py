@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 import pyarrow.fs
 from attrs import evolve, frozen
 
-from statebackend.connectors.sink_errors import check_names, check_parent, reported, retry_conflicts
+from statebackend.connectors.sink_errors import check_names, check_parent, checked_columns, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     check_staged,
     convert_rows,
@@ -151,7 +151,7 @@ class IcebergSink(Sink):
         self._name = table
         self._catalog_name = catalog
         self._catalog_properties = {"py-io-impl": _FILE_IO, **(catalog_properties or {})}
-        self._partition_by = tuple(map(_parsed_partition, partition_by))
+        self._partition_by = tuple(map(_parsed_partition, checked_columns(partition_by, "IcebergSink", "partition_by")))
         self._evolve_schema = evolve_schema
         self._table_properties = {"commit.manifest-merge.enabled": "true", **(table_properties or {})}
         self._catalog: Catalog | None = None

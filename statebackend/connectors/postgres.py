@@ -28,7 +28,7 @@ import pyarrow.csv
 from typing_extensions import override
 
 from snapshots.errors import format_value
-from statebackend.connectors.sink_errors import check_names
+from statebackend.connectors.sink_errors import check_names, checked_columns
 from statebackend.connectors.staged_content import StagedContent, StagingArea, json_text
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -119,8 +119,7 @@ class PostgresSink(Sink):
         epochs_table: str = "statebackend_epochs",
         staging: str | None = None,
     ) -> None:
-        if isinstance(key, str):
-            raise TypeError(f"PostgresSink: key is a list of columns, such as [{key!r}]")
+        self._key = checked_columns(key, "PostgresSink", "key")
         if delete_field is not None and not key:
             raise ValueError("PostgresSink: delete_field needs key, the columns of a unique index")
         for name in (table, epochs_table):
@@ -130,7 +129,7 @@ class PostgresSink(Sink):
         self._conninfo: str | None = conninfo
         self._password = password
         self._table, self._epochs_table = table, epochs_table
-        self._key, self._delete_field = tuple(key), delete_field
+        self._delete_field = delete_field
         self._staging = StagingArea(self._identity, staging)
 
     def __getstate__(self) -> dict[str, Any]:

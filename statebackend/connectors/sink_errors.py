@@ -15,12 +15,22 @@ from statebackend.checkpoint.errors import fix_of
 from statebackend.checkpoint.fs.store_uri import redacted
 from statebackend.streaming.sink import SinkError, SinkLineage
 
-__all__ = ["check_names", "check_parent", "reported", "retry_conflicts"]
+__all__ = ["check_names", "check_parent", "checked_columns", "reported", "retry_conflicts"]
 
 _VALUE_ERRORS: Final = (pa.ArrowInvalid, NotImplementedError, TypeError)
 """What pyarrow and encoders raise for a value or a type that the target cannot store."""
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def checked_columns(given: Sequence[str], sink_name: str, argument: str) -> tuple[str, ...]:
+    """Return an argument of a sink that is a list of columns.
+
+    Raises `TypeError` for a text, because its letters would count as columns.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{sink_name}: {argument} is a list of columns, such as [{given!r}]")
+    return tuple(given)
 
 
 @contextlib.contextmanager

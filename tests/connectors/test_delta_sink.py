@@ -420,3 +420,8 @@ def test_a_type_that_delta_lake_does_not_have_is_an_error_that_names_the_column(
         stage(DeltaSink(tmp_path), 0, pa.table({"k": ["a"], "t": pa.array([1], kind)}))
     expected = f"Delta Lake cannot store column 't' of type {kind}. Change its type, or drop it from the rows"
     assert str(caught.value).endswith(expected), "no stack trace"
+
+
+def test_one_text_is_no_list_of_partition_columns(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"DeltaSink: partition_by is a list of columns, such as \['day'\]"):
+        DeltaSink(tmp_path, partition_by="day")

@@ -261,3 +261,10 @@ def test_a_type_that_cannot_be_stored_is_an_error_that_names_it(
     sink = FileSink(tmp_path, file_format, partition_by=partition_by)
     with pytest.raises(SinkError, match=rf"{tmp_path}.*{message}"):
         sink.stage(SinkEpoch(SinkLineage("out", "job"), 0, "run"), 0, rows.to_reader())
+
+
+def test_one_text_is_no_list_of_partition_columns(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"ParquetSink: partition_by is a list of columns, such as \['day'\]"):
+        ParquetSink(tmp_path, partition_by="day")
+    with pytest.raises(TypeError, match=r"FileSink: partition_by is a list of columns, such as \['day'\]"):
+        FileSink(tmp_path, partition_by="day")

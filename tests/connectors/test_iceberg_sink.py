@@ -598,6 +598,8 @@ def test_secrets_of_the_configuration_are_not_in_errors(target: Path, monkeypatc
 
 
 def test_invalid_arguments_are_errors(target: Path) -> None:
+    with pytest.raises(TypeError, match=r"IcebergSink: partition_by is a list of columns, such as \['day\(at\)'\]"):
+        IcebergSink("shop.rows", partition_by="day(at)")
     for name in ("flat", ".a", "a."):
         with pytest.raises(ValueError, match="is not the name of a table with its namespace"):
             IcebergSink(name)
