@@ -613,6 +613,7 @@ class SparkEpoch:
                     has_records=epoch.time_passed is None,
                     watermark_ms=self._watermarks.of(uid),
                     previous_watermark_ms=self._watermarks.before_of(uid),
+                    is_idle=self._watermarks.is_idle(uid),
                 ),
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,

@@ -622,6 +622,10 @@ class EpochWatermarks:
             return MAX_TIMESTAMP
         return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
 
+    def is_idle(self, uid: str) -> bool:
+        """Return whether the inputs of an operator are idle in this epoch."""
+        return self._watermarks is not None and self._watermarks.is_idle(uid)
+
     def before_of(self, uid: str) -> int:
         """Return its watermark in the epoch before; `MIN_TIMESTAMP` if unknown."""
         return self._before.get(uid, MIN_TIMESTAMP)

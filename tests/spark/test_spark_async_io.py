@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from json_source import add_file
 from spark_job_fixture import WordCount, memory_sink, pickled_by_value, rows_of
 
-from statebackend import EpochError
+from statebackend import EpochError, OutputTag, TumblingEventTimeWindows, WatermarkStrategy
 from statebackend.streaming.async_functions import AsyncContext, AsyncFunction
 from statebackend.streaming.data_stream import AsyncDataStream
 
@@ -198,3 +199,34 @@ def test_records_in_flight_of_a_savepoint_are_restored_when_all_sources_start_ov
     start("new", sink, Answering(), from_savepoint=tmp_path / "savepoint", restore_source_progress=False)
     rows = [(row[0], row[1]) for row in rows_of(sink)]
     assert sorted(rows) == [("a", 3), ("never", 1), ("never", 1), ("never", 2), ("never", 2)]
+
+
+def test_time_waits_for_records_in_flight_when_their_source_becomes_idle(spark: SparkSession, tmp_path: Path) -> None:
+    sent = {"slow": [1], "busy": [5, 30, 31, 32, 33]}
+    for name, times in sent.items():
+        (tmp_path / name).mkdir()
+        for number, at in enumerate(times):
+            add_file(tmp_path / name, number, [{"word": name, "number": at}])
+    environment = WordCount(spark, tmp_path).environment()
+    idle = WatermarkStrategy.no_watermarks().with_idleness("1 ms")
+    strategies = {"slow": idle, "busy": WatermarkStrategy.for_monotonous_timestamps()}
+    schema, streams = "word string, number int", {}
+    for name, strategy in strategies.items():
+        files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / name))
+        stream: Any = environment.from_dataframe(files, uid=name)
+        streams[name] = stream.assign_timestamps_and_watermarks(strategy.with_timestamps("number"))
+    ask = AnsweringWhenAllowed(tmp_path / "allowed")
+    asked = AsyncDataStream.ordered_wait(
+        streams["slow"], ask, "10 minutes", uid="ask", schema=schema, carry_in_flight=True
+    )
+    late: Any = OutputTag("late", schema)
+    windows = asked.union(streams["busy"]).key_by("word").window(TumblingEventTimeWindows.of(10))
+    counted: Any = windows.side_output_late_data(late).count(
+        uid="windows", schema="word string, start bigint, until bigint, count bigint"
+    )
+    sink, late_sink = allowing_sink(tmp_path / "allowed"), memory_sink()
+    counted.sink_to(sink, uid="counts")
+    counted.get_side_output(late).sink_to(late_sink, uid="late")
+    environment.execute("job", trigger={"availableNow": True}).await_termination()
+    assert rows_of(late_sink) == []
+    assert sorted(rows_of(sink)) == [("busy", 0, 10, 1), ("slow", 0, 10, 1)]

@@ -281,7 +281,8 @@ class OperatorEpoch:
     """An epoch of one operator, the same for all its subtasks. It starts with the watermark ``watermark_ms``.
 
     Early records, which upstream operators sent at that watermark, are processed at ``previous_watermark_ms``.
-    A no-data epoch has no records of sources (``has_records`` is False).
+    A no-data epoch has no records of sources (``has_records`` is False). While the inputs are idle, the time of readers
+    advances without the operator, so requests in flight from the epoch before are awaited first.
     """
 
     epoch_id: int
@@ -289,6 +290,7 @@ class OperatorEpoch:
     has_records: bool = True
     watermark_ms: int = MIN_TIMESTAMP
     previous_watermark_ms: int = MIN_TIMESTAMP
+    is_idle: bool = False
 
 
 class Subtask:
@@ -356,7 +358,8 @@ class Subtask:
             with operator.opened(context, emitter):
                 context.check_planned_are_registered()
                 subtask = self._opened(operator, context, emitter, backends)
-                emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
+                has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP or self._epoch.is_idle
+                emitter.is_early = has_time
                 for input_index, batch in batches:
                     if emitter.is_early and not batch.is_early:
                         yield self._advanced(subtask, emitter)
@@ -435,6 +438,8 @@ class Subtask:
         subtask.advance_watermark(self._epoch.watermark_ms)
         # An epoch has one watermark. All later output follows it.
         subtask.let_watermarks_out()
+        if self._epoch.is_idle:
+            subtask.await_in_flight()
         emitter.is_early = False
         subtask.advance_processing_time()
         return emitter.taken()

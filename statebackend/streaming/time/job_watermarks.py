@@ -306,6 +306,10 @@ class JobWatermarks:
         """The watermark of an operator, or the last one of a source; the smallest time if none."""
         return self._graph.watermark_of(node)
 
+    def is_idle(self, node: str) -> bool:
+        """Whether the last status of an operator or a source is idle."""
+        return self._graph.status_of(node).is_idle
+
     def await_from(self, now_ms: int) -> None:
         """Count idleness from this processing time on for channels without reports since the start."""
         self._channels.await_from(now_ms)
