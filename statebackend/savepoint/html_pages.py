@@ -323,6 +323,8 @@ _SMALLEST: Final = 1e-12
 
 _WIDTH, _HEIGHT = 340.0, 150.0
 _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 52.0, 8.0, 10.0, 20.0
+_LABEL_CHARACTERS: Final = 8
+"""Longer labels of the axis are squeezed into the margin."""
 
 Shown = Callable[[float], str]
 
@@ -428,8 +430,11 @@ def _frame(scale: _Scale, shown: Shown, ends: tuple[str, str]) -> Html:
         kind = "axis" if part == 0.0 else "grid"
         line = {"class": kind, "x1": _n(_LEFT_MARGIN), "x2": _n(_WIDTH - _RIGHT_MARGIN), "y1": _n(y), "y2": _n(y)}
         parts.append(element("line", Html(""), line))
+        label = shown(value)
         place = {"class": "tick end", "x": _n(_LEFT_MARGIN - 6), "y": _n(y + 3.5)}
-        parts.append(element("text", text(shown(value)), place))
+        if len(label) > _LABEL_CHARACTERS:
+            place |= {"textLength": _n(_LEFT_MARGIN - 8), "lengthAdjust": "spacingAndGlyphs"}
+        parts.append(element("text", text(label), place))
     below = _HEIGHT - 5
     parts.append(element("text", text(ends[0]), {"class": "tick", "x": _n(_LEFT_MARGIN), "y": _n(below)}))
     if ends[1] != ends[0]:

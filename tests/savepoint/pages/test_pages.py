@@ -115,6 +115,12 @@ def test_plots_of_few_or_odd_values_are_complete(values: list[float | None]) -> 
     PageReader(f"<div>{spark_line(values, title='a')}</div>")
 
 
+def test_a_long_label_of_an_axis_is_squeezed_into_the_margin() -> None:
+    drawn = line_plot([Series("a", [205.0])], title="a", shown=format_duration, ends=("", ""))
+    assert re.findall(r'textLength="44"[^>]*>([^<]*)<', drawn) == ["2 min 30 s", "5 min 00 s"]
+    assert re.findall(r'y="[\d.]+">([^<]*)<', drawn)[0] == "0 s"
+
+
 def test_a_page_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     write_page(path, "first")
