@@ -103,6 +103,13 @@ class UnknownTypeError(StateFormatError, TypeError):
     """No serializer can be inferred for a type hint."""
 
 
+def checked_former_names(names: Any, where: str) -> tuple[str, ...]:
+    """Return declared former names. Raises `UnknownTypeError` for a text, because its letters would count as names."""
+    if isinstance(names, str):
+        raise UnknownTypeError(f"{where}: former names are a tuple of names; write ({names!r},)")
+    return tuple(names)
+
+
 Rule = Callable[[Any, "Inference"], "TypeSerializer[Any] | None"]
 
 

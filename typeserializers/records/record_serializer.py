@@ -48,7 +48,13 @@ from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.record_families import RecordConverter, identity_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound, refers_to
-from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
+from typeserializers.kernel.serializer_inference import (
+    DEFAULT_RULES,
+    Inference,
+    InferenceRules,
+    UnknownTypeError,
+    checked_former_names,
+)
 from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import emit_exact, exact_parts, size_of_parts
@@ -399,7 +405,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         self.shape = attrs.evolve(
             shape,
             name=name or shape.name,
-            former_names=tuple(former_names) or shape.former_names,
+            former_names=checked_former_names(former_names, record_class.__name__) or shape.former_names,
             schema_version=shape.schema_version if schema_version is None else schema_version,
             converters=shape.converters if converters is None else dict(converters),
             source_serializers=tuple(source_serializers),

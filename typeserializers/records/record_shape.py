@@ -25,7 +25,7 @@ from typeserializers.kernel.record_families import (
     RecordFamily,
     metadata_of,
 )
-from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError
+from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, checked_former_names
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["field_names"]
@@ -138,7 +138,7 @@ def shape_of(
         fields=tuple(
             _field_of(item, field_serializers.get(item.name), record_class, inference, where) for item in declared
         ),
-        former_names=_names(record_class.__dict__.get("__former_names__", ()), where),
+        former_names=checked_former_names(record_class.__dict__.get("__former_names__", ()), where),
         is_frozen=family.is_frozen(record_class),
         maker=family.maker(record_class),
         schema_version=record_class.__dict__.get("__schema_version__", 1),
@@ -164,7 +164,7 @@ def _field_of(
         if item.hint is ABSENT:
             raise UnknownTypeError(f"{place}: the field has no type hint; give it one")
         serializer = inference.below(f".{item.name}", record_class).serializer_for(item.hint)
-    declared_names = _names(metadata.get(FORMER_NAMES_KEY, ()), place)
+    declared_names = checked_former_names(metadata.get(FORMER_NAMES_KEY, ()), place)
     return RecordField(
         name=item.name,
         serializer=serializer,
@@ -186,9 +186,3 @@ def _declared_fields(family: RecordFamily, record_class: type, where: str) -> Se
             f"{where}: a type hint cannot be resolved ({reason}); define the types at the top of a module that can be "
             f"imported (the workers do not find those of a main script or notebook), or pass field_serializers"
         ) from error
-
-
-def _names(names: Any, where: str) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise UnknownTypeError(f"{where}: former names are a tuple of names; write ({names!r},)")
-    return tuple(names)

@@ -22,6 +22,7 @@ from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import BASE, known_of, nested_snapshot
+from typeserializers.kernel.serializer_inference import checked_former_names
 
 C = TypeVar("C", bound=enum.Enum)
 
@@ -57,7 +58,8 @@ class EnumSerializer(CompiledTypeSerializer[C]):
     ) -> None:
         self.enum_class = enum_class
         self.name = name or enum_class.__qualname__.rpartition("<locals>.")[2]
-        self.former_names = tuple(former_names) or tuple(enum_class.__dict__.get(FORMER_NAMES_ATTRIBUTE, ()))
+        declared_names = former_names or enum_class.__dict__.get(FORMER_NAMES_ATTRIBUTE, ())
+        self.former_names = checked_former_names(declared_names, self.name)
         declared = [constant.name for constant in enum_class]
         self.constants = tuple(declared if constants is None else constants)
         if not self.constants:

@@ -143,6 +143,24 @@ def test_another_enum_is_rejected_unless_it_declares_the_former_name() -> None:
     assert resolve_compatibility(old, ts.EnumSerializer(Renamed)).is_with_reconfigured_serializer
 
 
+def test_one_text_is_no_list_of_former_names() -> None:
+    class Renamed(enum.Enum):
+        __former_names__ = "old.Name"
+        A = 1
+
+    @attrs.frozen
+    class Record:
+        n: int
+
+    message = r"former names are a tuple of names; write \('old.Name',\)"
+    with pytest.raises(ts.UnknownTypeError, match=f"Renamed: {message}"):
+        ts.EnumSerializer(Renamed)
+    with pytest.raises(ts.UnknownTypeError, match=message):
+        ts.EnumSerializer(enum_of("A"), former_names="old.Name")
+    with pytest.raises(ts.UnknownTypeError, match=f"Record: {message}"):
+        ts.AttrsSerializer(Record, former_names="old.Name")  # type: ignore[arg-type]
+
+
 def test_state_without_its_class_is_read_by_a_stand_in_and_written_by_the_new_serializer() -> None:
     written = ts.EnumSerializer(enum_of("A", "B"), name="gone.Enum$Inner")
     data = written.to_bytes(written.enum_class["B"])
