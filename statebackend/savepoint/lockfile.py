@@ -4,7 +4,7 @@ A lockfile implements `StoredSchemas` as a savepoint does, so the same compatibi
 states are sorted by name.
 
     lock     := title notes "max_parallelism " number NL operator* NL bytes* "end" NL
-    title    := "statebackend state lock, format 1" NL
+    title    := "statebackend schema lockfile, format 1" NL
     notes    := two lines that begin with "#", always the same
     operator := NL "operator " name NL ("  " description NL)*
     bytes    := "bytes of " name " sha256 " 64 hexadecimal digits NL ("  keyed " base64 NL)* ("  operator " base64 NL)*

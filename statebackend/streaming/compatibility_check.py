@@ -228,7 +228,7 @@ class Outcome(enum.Enum):
     RESTORES = "restores"
     LOSES = "restores, and loses what is marked 'data loss'"
     REJECTED_UNLESS_ALLOWED = (
-        "does not restore, unless the start is given allow_non_restored_state=True, which drops the listed state"
+        "does not restore, unless the start is given allow_non_restored_state=True, which leaves out the listed state"
     )
     REJECTED = "does not restore"
 

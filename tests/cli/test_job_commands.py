@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _UNLESS_ALLOWED = (
-    "state.lock: does not restore, unless the start is given allow_non_restored_state=True, which drops the "
-    "listed state"
+    "state.lock: does not restore, unless the start is given allow_non_restored_state=True, which leaves "
+    "out the listed state"
 )
 
 
