@@ -72,7 +72,7 @@ from statebackend.state.state_compatibility import (
     incompatibility_message,
 )
 from statebackend.state.state_kind import RowFilter, StateDescriptor
-from statebackend.state.state_meta import NAMESPACE_ROLE, KeyedStateMeta, StateMeta, StateSchema, meta_of_descriptor
+from statebackend.state.state_meta import NAMESPACE_ROLE, KeyedStateMeta, StateSchema, meta_of_descriptor
 from statebackend.state.state_store import StateStore, StateTable, closed_error
 from statebackend.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.state.ttl import Expiry, ExpirySweep, Pass, PassStart
@@ -599,10 +599,6 @@ class KeyedStateBackend:
     def current_meta(self) -> KeyedStateMeta:
         """The current metadata of all states, registered or not, without files."""
         return self._store.meta_now()
-
-    def state_meta(self, name: str) -> StateMeta | None:
-        """The current metadata of a state, registered or not, without files; None for an unknown name."""
-        return self._store.state_meta_now(name)
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         """All entries of a state in canonical form, sorted by key group and key; works for unregistered states too."""

@@ -606,6 +606,31 @@ def test_parts_of_a_millisecond_are_rounded_up_in_timers() -> None:
     assert [row[0] for row in rows] == [-1, 2]
 
 
+class RemindsLater(KeyedBatchFunction[str, Sale, Any]):
+    """Registers a timer for each key in a minute. The last key deletes the timer of the first one."""
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> None:
+        groups = context.groups(batch)
+        context.timer_service.register_processing_time_timers(groups, "1 minute")
+        if "b" in groups.keys.to_pylist():
+            context.timer_service.delete_processing_time_timers(groups.filter(pc.equal(groups.keys, "a")), 60_000)
+
+    def on_timers(self, timers: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        return timers
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_timers_of_the_clock_fire_for_their_keys_unless_they_are_deleted(backend: str) -> None:
+    rows: list[Any] = []
+    times = iter([0, 59_999, 60_000, 120_000, 180_000])
+    environment = LocalStreamEnvironment(epoch_size=2, backend=backend, clock=lambda: next(times))
+    sales = [("a",), ("b",), *[("c",)] * 6]
+    keyed = environment.from_elements(sales, "shop string").key_by("shop")
+    keyed.process(RemindsLater(), uid="timers", schema="timestamp bigint, key string").sink_to(rows)
+    environment.execute("sales")
+    assert [tuple(row) for row in rows] == [(60_000, "b"), (119_999, "c"), (120_000, "c")]
+
+
 def test_only_a_function_with_on_timers_registers_timers() -> None:
     def register(batch: pa.RecordBatch, context: BatchContext[str]) -> None:
         context.timer_service.register_processing_time_timers(context.groups(batch), "1 minute")
