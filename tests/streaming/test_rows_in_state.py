@@ -168,6 +168,7 @@ def test_compatibility_reports_name_columns(tmp_path: Path) -> None:
         stored_rows(tmp_path, "k string, count string, `a b` bigint, indexes int", ("a", "1", 2, 3)).execute()
     assert ".count: incompatible [field-type-changed]" in str(failure.value)
     assert "column_" not in str(failure.value)
+    assert "not every old value fits. Keep int: convert the column before it is stored" in str(failure.value)
     assert "former_names" not in str(failure.value)
 
 

@@ -321,7 +321,8 @@ def resolve_record(
         if not compatibility.is_incompatible:
             origins.append(Origin(match.old_index, compatibility.plan))
         kinds.append(compatibility.kind)
-        issues += [issue.below(path) for issue in compatibility.issues]
+        is_column = match.new.declared_rename is not None
+        issues += [(_of_column(issue) if is_column else issue).below(path) for issue in compatibility.issues]
         unchanged += [path + inner for inner in compatibility.unchanged]
         if len(issues) == issues_before and not compatibility.unchanged:
             unchanged.append(path)
@@ -494,6 +495,14 @@ def _left_to_converters(
             issue = evolve(issue, reason=f"{issue.reason}, unless a converter returns it")
         left.append(issue)
     return left
+
+
+def _of_column(issue: CompatibilityIssue) -> CompatibilityIssue:
+    """Correct the fix of an issue of a column, which cannot declare a converter."""
+    if "converted_by(" not in issue.fix:
+        return issue
+    kept = issue.fix.partition(",")[0]
+    return evolve(issue, fix=f"{kept}: convert the column before it is stored, or give it another name")
 
 
 def _converted(new: RecordField) -> CompatibilityIssue:
