@@ -97,7 +97,7 @@ def test_every_response_forbids_scripts_frames_and_caching(page: ServedPage) -> 
             assert "script" not in policy
             assert "unsafe" not in policy
             assert answered.headers["cache-control"] == "no-store"
-            assert answered.headers["referrer-policy"] == "no-referrer"
+            assert answered.headers["referrer-policy"] == "same-origin"
             assert answered.headers["x-frame-options"] == "DENY"
 
 
