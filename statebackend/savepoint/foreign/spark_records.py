@@ -11,7 +11,7 @@ Spark reserves memory for a length before it reads so many bytes. One wrong leng
 
 Files are compressed by LZ4, Zstandard or Snappy:
 
-    lz4    := (``LZ4Block`` u8(method) u32(stored) u32(original) u32(checksum) bytes)*      little-endian
+    lz4    := (``LZ4Block`` u4(method) u4(level) u32(stored) u32(original) u32(checksum) bytes)*    little-endian
     snappy := ``\\x82SNAPPY\\0`` i32 i32 (i32(length) block)*                                 big-endian
 """
 
@@ -37,6 +37,10 @@ RECORD_FILE: Final = re.compile(r"\d+(?:_[-0-9a-f]+)*\.(delta|snapshot|changelog
 _LZ4: Final = b"LZ4Block"
 _LZ4_HEADER_BYTES: Final = 21
 _LZ4_RAW: Final = 1
+_LZ4_METHODS: Final = (_LZ4_RAW, 2)
+_LZ4_LEVEL_BASE: Final = 10
+"""A block of level n has up to 2 ** (10 + n) bytes. Spark rejects larger ones."""
+
 _LZ4_SEED: Final = 0x9747B28C
 _LZ4_CHECKSUM_BITS: Final = 0x0FFFFFFF
 _ZSTANDARD: Final = b"\x28\xb5\x2f\xfd"
@@ -161,13 +165,17 @@ def _lz4_blocks(data: bytes) -> Iterator[bytes]:
         header, start = data[position : position + _LZ4_HEADER_BYTES], position + _LZ4_HEADER_BYTES
         if len(header) < _LZ4_HEADER_BYTES or not header.startswith(_LZ4):
             raise MalformedDataError(f"there is no block of LZ4 at byte {position} of the file")
+        method, level = divmod(header[8], 16)
         stored, original = int.from_bytes(header[9:13], "little"), int.from_bytes(header[13:17], "little")
         position = start + stored
-        if original > _MAX_BLOCK_BYTES or position > len(data):
+        if method not in _LZ4_METHODS:
+            raise MalformedDataError(f"the block of LZ4 at byte {start} of the file has the unknown method {method}")
+        is_raw = method == _LZ4_RAW
+        if original > 1 << _LZ4_LEVEL_BASE + level or position > len(data) or (is_raw and stored != original):
             raise MalformedDataError(f"a block of LZ4 has {stored} bytes, and {original} when decompressed")
         if original:
             block = data[start:position]
-            content = block if header[8] >> 4 == _LZ4_RAW else codec.decompress(block, original, asbytes=True)
+            content = block if is_raw else codec.decompress(block, original, asbytes=True)
             checksum = xxhash.xxh32_intdigest(content, _LZ4_SEED) & _LZ4_CHECKSUM_BITS
             if checksum != int.from_bytes(header[17:21], "little"):
                 raise MalformedDataError(f"the checksum of the block of LZ4 at byte {start} of the file is wrong")

@@ -247,6 +247,9 @@ def test_records_of_every_form_are_accepted(compressed: Callable[[bytes], bytes]
         ),
         ("delta", lz4(RECORD + END)[:12], "no block of LZ4 at byte 0 of the file"),
         ("delta", b"LZ4Block\x25" + b"\1\0\0\0\xff\xff\xff\xff" + bytes(5), "and 4294967295 when decompressed"),
+        ("delta", lz4(RECORD + END).replace(b"\x25", b"\x05", 1), "at byte 21 of the file has the unknown method 0"),
+        ("delta", lz4(RECORD + END).replace(b"\x25", b"\x15", 1), "has 17 bytes, and 15 when decompressed"),
+        ("delta", lz4(bytes(2000)).replace(b"\x25", b"\x20", 1), "bytes, and 2000 when decompressed"),
         ("delta", zstandard(RECORD + END)[:-3], "Truncated compressed stream"),
         ("delta", snappy(RECORD + END)[:-3], "the data is truncated"),
         (
