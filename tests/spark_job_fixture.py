@@ -149,7 +149,7 @@ class WordCount:
         words.process(
             function or CountWords(), uid=uid, schema="word string, times bigint, total bigint", order_by="number"
         ).sink_to(sink)
-        return environment.execute(name, trigger={"availableNow": True}, **(execute or {}))
+        return environment.execute(name, **{"trigger": {"availableNow": True}, **(execute or {})})
 
     def run(self, sink: Any, *arguments: Any, **options: Any) -> SparkJob:
         job = self.start(sink, *arguments, **options)

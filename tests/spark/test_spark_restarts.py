@@ -235,6 +235,25 @@ def test_rolling_back_is_rejected_without_changes_if_output_of_others_is_in_the_
 
 
 @pytest.mark.extended
+def test_two_jobs_run_from_one_savepoint(word_count: WordCount) -> None:
+    savepoint = word_count.directory / "savepoint"
+    word_count.run(memory_sink()).savepoint(savepoint)
+    endless = {"from_savepoint": savepoint, "trigger": {"processingTime": "0 seconds"}}
+    sinks = {name: memory_sink() for name in ("one", "other")}
+    jobs = [word_count.start(sink, job=name, name=name, execute=endless) for name, sink in sinks.items()]
+    try:
+        before = len(word_count.expected())
+        word_count.add_batch([("a", 100)])
+        for job in jobs:
+            job.process_all_available()
+            assert job.query.isActive
+    finally:
+        for job in jobs:
+            job.stop()
+    assert [len(sink.rows) for sink in sinks.values()] == [len(word_count.expected()) - before] * 2
+
+
+@pytest.mark.extended
 def test_another_source_is_rejected_before_anything_changes(word_count: WordCount) -> None:
     word_count.run(memory_sink()).savepoint(word_count.directory / "savepoint")
     job = word_count.directory / "job"

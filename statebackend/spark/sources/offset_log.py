@@ -445,7 +445,7 @@ class SourceLogPlan:
         if self.of_log is not None and not self.of_log.changes_nothing and has_log:
             has_batch = newest_planned_batch(location) is not None
             files = whole_source_log(location) if has_batch else {}
-            appear_at_once(RearrangedLog(files, self.of_log, self.schemas), file_system.location(_REARRANGED))
+            appear_at_once(RearrangedLog(files, self.of_log, self.schemas).items(), file_system.location(_REARRANGED))
             set_aside = f"{SET_ASIDE_DIRECTORY}/{free_set_aside_name(file_system)}"
             file_system.move_directory(SOURCE_LOG_DIRECTORY, set_aside)
             file_system.move_directory(_REARRANGED, SOURCE_LOG_DIRECTORY)

@@ -85,6 +85,9 @@ SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
 Schema = Mapping[str, Any] | None
 """The schema of a source as Spark writes it in JSON; None if unknown."""
 
+_ID: Final = "metadata"
+"""The file with the id of the query."""
+
 _FORMAT_VERSION: Final = 1
 _MAX_BYTES: Final = 16 << 20
 """Spark's name of a source may list all partitions that it reads."""
@@ -175,7 +178,7 @@ def check_log_is_whole(spark_checkpoint_directory: str) -> None:
         if str(batch) not in listed:
             read_offsets(spark_checkpoint_directory, batch)
     committed = newest_committed_batch(spark_checkpoint_directory)
-    names = ["metadata", *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
+    names = [_ID, *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
     _check_whole(fs, (name for name in names if fs.exists(name)))
     entries = _source_entries(fs)
     newest = {source: _newest_entry(own) for source, own in entries.items() if _is_file_log(fs, source, own)}
@@ -228,7 +231,7 @@ def capture_source_progress(
     batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
     for batch in reversed(batches):
         read_offsets(spark_checkpoint_directory, batch)
-    names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
+    names = [_ID, *(f"offsets/{batch}" for batch in batches)]
     _check_whole(fs, names)
     names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
     # Spark replays a batch without a commit, and the epochs recognise the replay.
@@ -251,7 +254,7 @@ def capture_source_progress(
 def new_source_log(positions: SourcePositions) -> Mapping[str, bytes]:
     """Return the files of a query that continues at positions of another runtime."""
     return {
-        "metadata": json.dumps({"id": str(uuid.uuid4())}).encode(),
+        _ID: _new_id(),
         f"offsets/{positions.batch_id}": positions.offsets,
         f"commits/{positions.batch_id}": b'v1\n{"nextBatchWatermarkMs":0}',
     }
@@ -272,7 +275,8 @@ def whole_source_log(spark_checkpoint_directory: str) -> SourceLogFiles:
 def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directory: str) -> None:
     """Make `spark_checkpoint_directory` the checkpointLocation of a query that continues where `files` were captured.
 
-    On a local disk all files appear at once.
+    The query has a new id: Spark stops a running query when another one of its id starts. On a local disk all files
+    appear at once.
 
     Raises:
         SourceProgressError: The directory is not empty, or a file name is not one of a source log.
@@ -281,7 +285,7 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
         checked_relative_path(name)
         if not _RESTORABLE.fullmatch(name) or _is_hidden(name):
             raise SourceProgressError(f"{name!r} is not the name of a file of Spark's source log; nothing was restored")
-    if "metadata" not in files or not any(name.startswith("offsets/") for name in files):
+    if _ID not in files or not any(name.startswith("offsets/") for name in files):
         raise SourceProgressError("the source progress lacks `metadata` or `offsets`; nothing was restored")
 
     target = _file_system(spark_checkpoint_directory)
@@ -290,16 +294,21 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
             f"{target.uri} is not empty; the progress of a savepoint can only be restored into a new directory. "
             f"Use a new job directory, or start without the savepoint to continue in this one."
         )
-    appear_at_once(files, target.uri)
+    new_id = _new_id()
+    appear_at_once(((name, new_id if name == _ID else content) for name, content in files.items()), target.uri)
 
 
-def appear_at_once(files: Mapping[str, bytes], directory: str) -> None:
+def _new_id() -> bytes:
+    return json.dumps({"id": str(uuid.uuid4())}).encode()
+
+
+def appear_at_once(files: Iterable[tuple[str, bytes]], directory: str) -> None:
     """Write a directory that is absent or empty; on a local disk it appears with all its files."""
     parent_uri, _, name = directory.rstrip("/").rpartition("/")
     parent = CheckpointFileSystem.from_uri(parent_uri or "/")
     staging = f"{STAGING_PREFIX}{name}-{uuid.uuid4().hex}"
     try:
-        for file_name, content in files.items():
+        for file_name, content in files:
             parent.write_file(f"{staging}/{file_name}", content)
         parent.move_directory(staging, name)
     except BaseException:

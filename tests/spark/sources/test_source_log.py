@@ -241,12 +241,14 @@ def test_the_log_of_a_savepoint_starts_in_the_order_of_the_job(tmp_path: Path) -
     job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=True)
     offsets = job.begin(BCA).source_offsets
     started = {
-        "metadata": b"{}",
+        "metadata": job.log()["metadata"],
         "offsets/4": v1("b4", "-", "-"),
         "sources/0/0": b"of b",
         SOURCE_ORDER_FILE_NAME: source_order(BCA),
     }
     assert (job.log(), offsets) == (started, started["offsets/4"])
+    # The query has its own id.
+    assert started["metadata"] != b"{}"
     # Before its first checkpoint, the log is reordered again, together with the planned batch.
     job.fs.write_file("spark/offsets/5", v1("b5", "c5", "a5"))
     job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=False)

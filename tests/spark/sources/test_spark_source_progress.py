@@ -219,16 +219,12 @@ def test_offsets_of_more_or_fewer_sources_than_the_order_has_are_rejected(tmp_pa
 
 
 def test_files_that_cannot_all_be_written_are_all_removed(tmp_path: Path) -> None:
-    class Failing(dict[str, bytes]):
-        def __getitem__(self, name: str) -> bytes:
-            raise OSError("gone")
-
-        def items(self) -> Any:
-            yield "metadata", b"{}"
-            raise OSError("gone")
+    def failing() -> Iterator[tuple[str, bytes]]:
+        yield "metadata", b"{}"
+        raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        appear_at_once(Failing(), str(tmp_path / "parent" / "log"))
+        appear_at_once(failing(), str(tmp_path / "parent" / "log"))
     assert list((tmp_path / "parent").iterdir()) == []
 
 
@@ -256,7 +252,7 @@ def test_state_of_sparks_own_operators_is_rejected(tmp_path: Path) -> None:
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-FILES = {"metadata": b"{}", "offsets/0": b"v1\n{}\n-"}
+FILES = {"metadata": b'{"id":"q"}', "offsets/0": b"v1\n{}\n-"}
 
 
 def test_progress_is_restored_into_a_new_or_empty_directory_only(tmp_path: Path) -> None:
@@ -268,6 +264,14 @@ def test_progress_is_restored_into_a_new_or_empty_directory_only(tmp_path: Path)
     with pytest.raises(SourceProgressError, match="is not empty"):
         restore_source_progress(FILES, str(tmp_path / "empty"))
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_each_restored_query_has_its_own_id(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        restore_source_progress(FILES, str(tmp_path / name))
+    ids = {json.loads((tmp_path / name / "metadata").read_text())["id"] for name in ("one", "other")}
+    assert len(ids) == 2
+    assert "q" not in ids
 
 
 def test_a_local_uri_with_a_single_slash_is_a_local_directory(tmp_path: Path) -> None:
