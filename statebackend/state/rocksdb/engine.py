@@ -48,8 +48,9 @@ _WRITE_BUFFER_SHARE: Final = 8
 
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 
-_MAX_SORTED_RUNS: Final = 16
-"""RocksDB merges files of similar size when a column family has this many. A read looks into each file."""
+_MAX_SORTED_RUNS: Final = 4
+"""RocksDB merges files of similar size when a column family has this many. A read looks into each file, and a scan
+steps over all that was deleted or overwritten and not merged."""
 
 _MAX_OPEN_FILES: Final = 512
 """The limit of open file handles per store; further files are opened when they are read."""

@@ -99,6 +99,7 @@ def test_the_first_writes_to_a_damaged_database_are_kept_with_the_restored_rows(
 
 def test_a_database_of_many_files_is_restored(harness, monkeypatch):
     monkeypatch.setattr("statebackend.state.rocksdb.read_only_database.MAX_KEPT_ROWS", 0)
+    monkeypatch.setattr("statebackend.state.rocksdb.engine._MAX_SORTED_RUNS", 16)
     handle, _ = epoch(harness, None, 0)
     # RocksDB ingests the first files into levels below zero, one per level.
     offsets = range(1, 9)
