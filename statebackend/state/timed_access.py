@@ -28,7 +28,8 @@ class TimedLines:
     """The lines from which the accessors of one class of handle are made. ``self`` is the inner handle.
 
     Attributes:
-        start: Continue the clean-up. Then ``now_ms`` is the time, ``expired_ms`` the latest time of an expired entry.
+        time: Set ``now_ms`` to the time, and ``expired_ms`` to the latest time of an expired entry.
+        clean_up: Continue the clean-up.
         read: Set ``stored`` to the entry of the current key, or None.
         kept: Replace ``value`` by the value to keep; without effect on None.
         kept_or_clear: As ``kept``, but None removes the entry and returns.
@@ -39,7 +40,8 @@ class TimedLines:
         returns_expired: Whether the read that removes an expired entry returns it.
     """
 
-    start: list[str]
+    time: list[str]
+    clean_up: list[str]
     read: list[str]
     kept: list[str]
     kept_or_clear: list[str]
@@ -49,21 +51,28 @@ class TimedLines:
     renews: bool
     returns_expired: bool
 
+    @property
+    def start(self) -> list[str]:
+        """Set the time, and continue the clean-up."""
+        return [*self.time, *self.clean_up]
+
     def visible(self, absent: str, remove: str = "self.clear()") -> list[str]:
         """Set ``value`` to that of a visible entry, removed if it has expired; else return ``absent``."""
-        lines = [
-            *self.start,
-            *self.read,
-            f"if stored is None: return {absent}",
-            "value, time_ms = stored",
-            "if time_ms <= expired_ms:",
-            f"    {remove}",
-        ]
+        older = [*self.clean_up, "if time_ms <= expired_ms:", f"    {remove}"]
         if not self.returns_expired:
-            lines.append(f"    return {absent}")
+            older.append(f"    return {absent}")
         if self.renews:
-            lines += ["elif time_ms < now_ms:", "    stored = (value, now_ms)", *indented(self.write)]
-        return lines
+            older += ["elif time_ms < now_ms:", "    stored = (value, now_ms)", *indented(self.write)]
+        return [
+            *self.time,
+            *self.read,
+            "if stored is None:",
+            *indented([*self.clean_up, f"return {absent}"]),
+            "value, time_ms = stored",
+            # An entry of this epoch has not expired, and its write continued the clean-up.
+            "if time_ms is not now_ms:",
+            *indented(older),
+        ]
 
 
 Methods = Callable[[TimedLines], Mapping[str, tuple[str, list[str]]]]
@@ -116,14 +125,13 @@ def _compile(
             made += ["def clean_up():", *indented(cleaned)]
         made += ["def set_time(time_ms):", *indented(["nonlocal now_ms, expired_ms, is_due", *changed])]
         made = ["now_ms = expired_ms = is_due = None", *made, "clock.follow(set_time)"]
-        start = ["if is_due: clean_up()"] if has_cleanup else []
+        time, clean_up = [], "if is_due: clean_up()"
     else:
-        start = ["now_ms = clock()", "expired_ms = now_ms - ttl_ms"]
-        if has_cleanup:
-            start.append("if cleanup.due_ms <= now_ms: cleanup()")
+        time, clean_up = ["now_ms = clock()", "expired_ms = now_ms - ttl_ms"], "if cleanup.due_ms <= now_ms: cleanup()"
     exact, clear = handle.exact_value, "return self.clear()"
     lines = TimedLines(
-        start,
+        time,
+        [clean_up] if has_cleanup else [],
         handle.emit_read_stored(function),
         [] if exact is None else exact_or_none_lines(serializer, function, none="pass", exact=exact),
         [f"if value is None: {clear}"] if exact is None else exact_or_none_lines(serializer, function, clear, exact),

@@ -1,9 +1,10 @@
 """Removes expired entries: the incremental clean-up, and the row filter of savepoints and base files.
 
-Each access visits a few further entries, of any key, and removes the expired ones. A sweep goes over the state in
-*passes*, which the store lays out as a sequence of places (`StateTable.cleanup_pass`). A place may be out of date when
-it is visited. So a visit goes through the state's handle, which sees the current entry, if there is one. A removal is
-an ordinary write of the current epoch, also while a snapshot is being written.
+Each access visits a few further entries, of any key, and removes the expired ones. A read of an entry that was written
+at the same time may skip this, since its write did it. A sweep goes over the state in *passes*, which the store lays
+out as a sequence of places (`StateTable.cleanup_pass`). A place may be out of date when it is visited. So a visit goes
+through the state's handle, which sees the current entry, if there is one. A removal is an ordinary write of the current
+epoch, also while a snapshot is being written.
 
 After a pass the sweep rests until a quarter of the time-to-live has passed since the pass started. So an entry is
 visited about four times in its life, and an expired entry stays for a quarter longer, plus the time of a pass. If the
