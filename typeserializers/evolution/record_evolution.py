@@ -287,47 +287,13 @@ def resolve_record(
         )
     new = new_serializer.shape
     steps = _steps(old, new)
-    issues = [*_name_issues(old, new), *_version_issues(old, new, steps)]
-    kinds: list[CompatibilityKind] = []
-    unchanged: list[str] = []
-    reconfigured: dict[str, TypeSerializer[Any]] = {}
-    origins: list[Origin | None] = []
     matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
     continued = set(matched)
     removed = [part for index, part in enumerate(old.fields) if index not in continued]
-    for match in matches:
-        path = f".{match.new.name}"
-        if match.disputed:
-            issues.append(
-                CompatibilityIssue(path, FieldCompatibility.REJECT, "ambiguous-rename", *ambiguous_rename(match))
-            )
-            origins.append(None)
-            continue
-        if match.old_index is None:
-            issues.append(_added(match, removed, new))
-            origins.append(None)
-            continue
-        written = old.fields[match.old_index]
-        issues_before = len(issues)
-        if written.name != match.new.name:
-            issues.append(CompatibilityIssue(path, FieldCompatibility.AS_IS, "field-renamed", f"was {written.name}"))
-        compatibility = resolve_part(written.snapshot, match.new.serializer)
-        if compatibility.is_incompatible and match.new.converter is not None:
-            issues += _converter_input_issues(written, new_serializer) or [_converted(match.new)]
-            by_converter = FieldConverterPlan(match.new.converter, match.new.rejects_none)
-            origins.append(Origin(match.old_index, by_converter))
-            continue
-        if not compatibility.is_incompatible:
-            origins.append(Origin(match.old_index, compatibility.plan))
-        kinds.append(compatibility.kind)
-        is_column = match.new.declared_rename is not None
-        issues += [(_of_column(issue) if is_column else issue).below(path) for issue in compatibility.issues]
-        unchanged += [path + inner for inner in compatibility.unchanged]
-        if len(issues) == issues_before and not compatibility.unchanged:
-            unchanged.append(path)
-        if compatibility.is_with_reconfigured_serializer:
-            reconfigured[match.new.name] = compatibility.reconfigured_serializer
+    fields = [_resolved_field(match, old, removed, new_serializer) for match in matches]
+    issues = [*_name_issues(old, new), *_version_issues(old, new, steps)]
+    issues += [issue for one in fields for issue in one.issues]
     issues += _removed(removed, matches, old.fields, new, bool(steps))
     if matched != sorted(matched):
         issues.append(
@@ -338,11 +304,21 @@ def resolve_record(
     if steps:
         issues = _left_to_converters(issues, old, matches, steps)
         issues += [issue for part in old.fields for issue in _converter_input_issues(part, new_serializer)]
-        kinds = []
+    # Converters of the record replace the results of its fields.
+    kinds = [] if steps else [one.kind for one in fields if one.kind is not None]
     kind = worst_kind([*kinds, *(issue.compatibility.kind for issue in issues)])
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
-        plan = RecordConvertersPlan(steps, _untouched(old, new)) if steps else _plan(kind, tuple(origins))
+        plan = (
+            RecordConvertersPlan(steps, _untouched(old, new))
+            if steps
+            else _plan(kind, tuple(one.origin for one in fields))
+        )
+    reconfigured = {
+        match.new.name: one.reconfigured
+        for match, one in zip(matches, fields, strict=True)
+        if one.reconfigured is not None
+    }
     shown = _with_column_names(old, new)
     return TypeSerializerSchemaCompatibility(
         kind,
@@ -350,8 +326,55 @@ def resolve_record(
             evolve(issue, path=shown(issue.path), reason=shown(issue.reason), fix=shown(issue.fix)) for issue in issues
         ),
         new_serializer.with_serializers(reconfigured) if kind is _RECONFIGURED else None,
-        unchanged=tuple(map(shown, unchanged)),
+        unchanged=tuple(shown(path) for one in fields for path in one.unchanged),
         plan=plan,
+    )
+
+
+@frozen
+class _ResolvedField:
+    """The compatibility of one field of the new record.
+
+    ``kind`` is None if a converter or a default gives the values. ``unchanged`` are the paths that stay as they are.
+    """
+
+    issues: Sequence[CompatibilityIssue]
+    origin: Origin | None = None
+    kind: CompatibilityKind | None = None
+    unchanged: Sequence[str] = ()
+    reconfigured: TypeSerializer[Any] | None = None
+
+
+def _resolved_field(
+    match: FieldMatch[RecordField],
+    old: WrittenRecord,
+    removed: Sequence[WrittenField],
+    new_serializer: AttrsSerializer[Any],
+) -> _ResolvedField:
+    path = f".{match.new.name}"
+    if match.disputed:
+        reason = ambiguous_rename(match)
+        return _ResolvedField([CompatibilityIssue(path, FieldCompatibility.REJECT, "ambiguous-rename", *reason)])
+    if match.old_index is None:
+        return _ResolvedField([_added(match, removed, new_serializer.shape)])
+    written = old.fields[match.old_index]
+    issues: list[CompatibilityIssue] = []
+    if written.name != match.new.name:
+        issues.append(CompatibilityIssue(path, FieldCompatibility.AS_IS, "field-renamed", f"was {written.name}"))
+    compatibility = resolve_part(written.snapshot, match.new.serializer)
+    if compatibility.is_incompatible and match.new.converter is not None:
+        issues += _converter_input_issues(written, new_serializer) or [_converted(match.new)]
+        by_converter = FieldConverterPlan(match.new.converter, match.new.rejects_none)
+        return _ResolvedField(issues, Origin(match.old_index, by_converter))
+    is_column = match.new.declared_rename is not None
+    issues += [(_of_column(issue) if is_column else issue).below(path) for issue in compatibility.issues]
+    unchanged = [path + inner for inner in compatibility.unchanged]
+    return _ResolvedField(
+        issues,
+        None if compatibility.is_incompatible else Origin(match.old_index, compatibility.plan),
+        compatibility.kind,
+        unchanged if issues or unchanged else [path],
+        compatibility.reconfigured_serializer if compatibility.is_with_reconfigured_serializer else None,
     )
 
 
