@@ -564,6 +564,7 @@ class StatefulProcessorOperator(Operator):
         self._emitted: list[tuple[Any, ...]] = []
         declared = output_schema(function.output_schema, place_of_output(uid), OF_TRANSFORM_WITH_STATE)
         self._names = list(declared.names)
+        self._with_maps = {index: one.type for index, one in enumerate(declared.arrow) if _has_map(one.type)}
         self._lateness: LateRecords | None = None
         self._begun: BroadcastState[str, bool] | None = None
 
@@ -675,6 +676,11 @@ class StatefulProcessorOperator(Operator):
             for row in call() or ():
                 # A Row that is created with keywords has its names in the instance.
                 values = tuple(row) if getattr(row, "__fields__", None) == names else self._by_name(row)
+                if self._with_maps:
+                    of_maps = self._with_maps
+                    values = tuple(
+                        [_with_dicts(of_maps[at], one) if at in of_maps else one for at, one in enumerate(values)]
+                    )
                 emit(values if tuple in encoder.unchanged else encoder.encode(values))
         except Exception as error:
             raise self._failure(method, key, error) from error
@@ -789,6 +795,32 @@ def arrow_form(data_type: pa.DataType, value: Any) -> Any:
         key_type, item_type = data_type.key_type, data_type.item_type
         return [(arrow_form(key_type, key), arrow_form(item_type, item)) for key, item in value.items()]
     return [arrow_form(data_type.value_type, item) for item in value]
+
+
+def _with_dicts(data_type: pa.DataType, value: Any) -> Any:
+    """Convert maps as lists of pairs, the form of the input, to dicts. What does not match the type stays as it is."""
+    if value is None or not _has_map(data_type):
+        return value
+    if pa.types.is_map(data_type):
+        if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+            value = dict(value)
+        item_type = data_type.item_type
+        return {key: _with_dicts(item_type, one) for key, one in value.items()} if isinstance(value, dict) else value
+    if pa.types.is_struct(data_type):
+        if hasattr(value, "__fields__"):
+            value = dict(zip(value.__fields__, value, strict=True))
+        if isinstance(value, dict):
+            types = {one.name: one.type for one in data_type}
+            return {name: _with_dicts(types[name], one) if name in types else one for name, one in value.items()}
+        if isinstance(value, tuple) and len(value) == data_type.num_fields:
+            return tuple([_with_dicts(field.type, one) for field, one in zip(data_type, value, strict=True)])
+        return value
+    return [_with_dicts(data_type.value_type, one) for one in value] if isinstance(value, list) else value
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    nested = (data_type.field(index).type for index in range(data_type.num_fields))
+    return pa.types.is_map(data_type) or any(map(_has_map, nested))
 
 
 def _is_other(data_type: pa.DataType) -> bool:

@@ -242,6 +242,23 @@ def test_emitted_rows_are_read_by_name_and_completed_with_nulls() -> None:
         run(processor)
 
 
+def test_values_of_the_input_may_be_emitted() -> None:
+    class Forwarding(Processor):
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            for one in rows:
+                assert one.m == [("p", 1), ("q", None)]
+                assert one.s == {"a": 1, "m": [("x", {"y": [("z", 2)]})]}
+                yield one
+                yield row(m={"p": 1, "q": None}, k="k", s=row(m={"x": {"y": {"z": 2}}}, a=1), l=[None, {}])
+
+    struct = "struct<a: int, m: map<string, struct<y: map<string, int>>>>"
+    schema = f"k string, m map<string, int>, s {struct}, l array<map<int, int>>"
+    given = ("k", {"p": 1, "q": None}, (1, {"x": ({"z": 2},)}), [None, {}])
+    first, second = run(Forwarding(), [given], schema=schema, output=schema)
+    assert repr(first) == repr(second)
+    assert (first[1], first[2].m["x"].y, first[3]) == ({"p": 1, "q": None}, {"z": 2}, [None, {}])
+
+
 def test_an_error_of_a_processor_names_key_and_method() -> None:
     def ask(of: Asking) -> list[Any]:
         raise ArithmeticError("no")
