@@ -343,6 +343,18 @@ def test_a_failure_in_the_function_names_operator_key_and_record(word_count: Wor
     assert "ArithmeticError: this word is poison" in message
 
 
+def test_a_function_that_exits_fails_the_epoch_and_names_the_operator(word_count: WordCount) -> None:
+    class Exiting(CountWords):
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            sys.exit(3)
+
+    with pytest.raises(EpochError, match=r"epoch 0 failed: \S*UserFunctionError: operator 'words': .* sys.exit\(3\)"):
+        word_count.run(memory_sink(), Exiting())
+    sink = memory_sink()
+    word_count.run(sink)
+    assert rows_of(sink) == word_count.expected()
+
+
 @pytest.mark.extended
 def test_a_null_key_is_rejected(word_count: WordCount) -> None:
     word_count.add_batch([(None, 1)])

@@ -50,7 +50,7 @@ from statebackend.spark.tasks.arrow_rows import (
 from statebackend.spark.tasks.channels import AcknowledgementSender, ProgressSender, acknowledge_what_has_come
 from statebackend.spark.tasks.program_pickles import ProgramModules, naming_missing_modules, pickled, unpickled
 from statebackend.state.key_groups import key_group_range_of_subtask, subtask_of_key_group
-from statebackend.streaming.errors import EpochError
+from statebackend.streaming.errors import EpochError, UserFunctionError
 from statebackend.streaming.operators.operator import InputBatch, place_of_input
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
 from statebackend.streaming.runtime.restore_plan import RestorePlanSection, SubtaskRestore
@@ -226,7 +226,7 @@ class EpochTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs the subtask of this partition: yields the emitted rows, then sends the acknowledgement."""
         acknowledge_what_has_come()
-        with naming_missing_modules(f"operator {self.operator_uid!r}"):
+        with naming_missing_modules(f"operator {self.operator_uid!r}"), self._reporting_exit():
             operator = self.run_reference.parts().operators[self.operator_uid]
             identity = task_identity()
             restore = self._restore(operator, identity.partition_id)
@@ -247,6 +247,17 @@ class EpochTask:
                         for one in emitted:
                             yield from writer.batches(one.tag, one.rows, one.timestamps, is_early=one.is_early)
                 self.acknowledgements.send(self.epoch.epoch_id, subtask.acknowledgement.encode())
+
+    @contextlib.contextmanager
+    def _reporting_exit(self) -> Iterator[None]:
+        try:
+            yield
+        except SystemExit as error:
+            # Spark would report the traceback alone.
+            raise UserFunctionError(
+                f"operator {self.operator_uid!r}: a function called sys.exit({error.code!r}), which cannot end the job "
+                f"from a worker; raise an error instead"
+            ) from error
 
     def _restore(self, operator: OperatorTask, subtask_index: int) -> SubtaskRestore:
         if self.restore is None:
