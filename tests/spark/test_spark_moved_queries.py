@@ -7,6 +7,8 @@ import importlib
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ from statebackend import (
     TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
-from statebackend.savepoint.errors import ForeignFormatError, PlanError, UnsupportedForeignStateError
+from statebackend.savepoint.errors import ForeignFormatError, PlanError, SavepointError, UnsupportedForeignStateError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.errors import JobRestoreError
@@ -387,6 +389,67 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
     with pytest.raises(ForeignFormatError, match=message):
         move()
     assert not (tmp_path / "savepoint").exists() or not list((tmp_path / "savepoint").iterdir())
+
+
+PLAN = """
+from statebackend import ValueStateDescriptor
+from statebackend.savepoint.rewrite import Plan
+
+max_parallelism = 16
+
+def plan(checkpoint):
+    plan = Plan().add_operator("unique", checkpoint.key_columns())
+    return plan.add_state("unique", ValueStateDescriptor("seen", bool, default=False), checkpoint.entries("true"))
+"""
+
+KILLED_BEFORE_METADATA = """
+import os, signal
+
+def killing(give_name):
+    def kill_or_give(source, target, **options):
+        if os.path.basename(target) == "_metadata":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return give_name(source, target, **options)
+
+    return kill_or_give
+
+os.link, os.replace = killing(os.link), killing(os.replace)
+"""
+
+
+@pytest.mark.extended
+def test_a_repeated_import_clears_what_a_killed_one_has_written(
+    spark: SparkSession, checkpoint_of_one_key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statebackend.cli.main import main
+
+    # monkeypatch removes this module after the test.
+    monkeypatch.setitem(sys.modules, "statebackend_plan", ModuleType("statebackend_plan"))
+    plan, killing, target = tmp_path / "plan.py", tmp_path / "killing.py", tmp_path / "savepoint"
+    plan.write_text(PLAN)
+    killing.write_text(KILLED_BEFORE_METADATA + PLAN)
+    command = ["import", str(checkpoint_of_one_key), str(target), "--plan"]
+    ended = subprocess.run([sys.executable, "-m", "statebackend", *command, str(killing)], capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    left = {path.name for path in target.rglob("*") if path.is_file()}
+    assert "_in_progress" in left
+    assert "_metadata" not in left
+    assert len(left) > 2
+    query = Query(spark, tmp_path)
+    query.add([("a", 1_000)])
+    env = query.environment()
+    env.from_dataframe(query.stream()).key_by("k").process(Unique(), uid="unique", schema="k string, t bigint").sink_to(
+        memory_sink()
+    )
+    with pytest.raises(SavepointError, match="savepoint"):
+        env.execute("unique", trigger={"availableNow": True}, from_savepoint=target)
+    assert not (tmp_path / "job").exists()
+
+    assert main([*command, str(plan)]) == 0
+    assert main(["import", str(checkpoint_of_one_key), str(tmp_path / "whole"), "--plan", str(plan)]) == 0
+    assert [(one.key, one.value) for one in Savepoint.open(target).read("unique", "seen")] == [("a", True)]
+    count = [sum(path.is_file() for path in one.rglob("*")) for one in (target, tmp_path / "whole")]
+    assert count[0] == count[1]
 
 
 def test_the_error_of_an_unreadable_state_names_directory_and_cause(
