@@ -11,9 +11,8 @@
 | NaN, infinity, integers with more than 4,300 digits | text |
 | anything else | its repr |
 
-`printed_value` shows a very large integer by its size, because its digits take long to compute, and a sketch of an
-approximate aggregate by its estimates, if the package datasketches is installed. `comparable_value` writes a large
-integer in hexadecimal.
+`printed_value` shows a very large integer by its size, because its digits take long to compute. `comparable_value`
+writes it in hexadecimal.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ class _PlainValues:
     """Converts values. ``large_integer`` formats integers that Python does not write by itself."""
 
     large_integer: Callable[[int], str]
-    shows_estimates: bool = False
-    """Whether a sketch is shown by its estimates, and not by its bytes."""
 
     def __call__(self, value: Any) -> Any:
         """Return the value as None, bool, int, float, str, list or dict. Never raises."""
@@ -58,12 +55,8 @@ class _PlainValues:
                 return of_kind(self, value)
         names = field_names(type(value))
         if names is not None:
-            parts = {
-                shown: getattr(value, name, None) for shown, name in zip(displayed_names(names), names, strict=True)
-            }
-            if self.shows_estimates and type(value).__name__ == "Accumulators":
-                parts = {name: _estimates(name, part) for name, part in parts.items()}
-            return {name: self(part) for name, part in parts.items()}
+            parts = zip(displayed_names(names), names, strict=True)
+            return {shown: self(getattr(value, name, None)) for shown, name in parts}
         return format_value(value)
 
     def integer(self, value: int) -> Any:
@@ -108,41 +101,6 @@ def digits(number: int) -> str:
 
         text = f"{converted(abs(number), number.bit_length()):f}"
     return f"-{text}" if number < 0 else text
-
-
-def _distinct(package: Any, data: bytes) -> Any:
-    return {"approx_count_distinct": round(package.hll_sketch.deserialize(data).get_estimate())}
-
-
-def _percentiles(package: Any, data: bytes) -> Any:
-    sketch = package.tdigest_double.deserialize(data)
-    points = {} if sketch.is_empty() else {"min": 0.0, "median": 0.5, "max": 1.0}
-    return {"approx_percentile": {name: sketch.get_quantile(point) for name, point in points.items()}}
-
-
-def _most_frequent(package: Any, data: bytes) -> Any:
-    sketch = package.frequent_strings_sketch.deserialize(data)
-    found = sketch.get_frequent_items(package.frequent_items_error_type.NO_FALSE_NEGATIVES)
-    return {"top_k": [[one[0], one[1]] for one in sorted(found, key=lambda one: (-one[1], one[0]))[:_MOST_FREQUENT]]}
-
-
-_MOST_FREQUENT: Final = 10
-_ESTIMATES: Final = {"distinct": _distinct, "percentile": _percentiles, "top": _most_frequent}
-"""How to read a sketch, by the kind of aggregate that its field ends with (`statebackend.streaming.sketches`)."""
-
-
-def _estimates(field: str, value: Any) -> Any:
-    """Return what a field of accumulators estimates, or the value if it is not a sketch that can be read here."""
-    read = _ESTIMATES.get(field.rpartition("_")[2])
-    if read is None or not isinstance(value, bytes):
-        return value
-    try:
-        import datasketches
-
-        return read(datasketches, value)
-    except Exception:
-        # The package is not installed, or these are other bytes.
-        return value
 
 
 _MOST_PRINTED_BITS: Final = 1 << 16
@@ -207,7 +165,7 @@ _BY_KIND: Final[Mapping[Any, Callable[[_PlainValues, Any], Any]]] = {
 """For subclasses and abstract types; the first match is used."""
 
 plain_value: Final = _PlainValues(digits)
-printed_value: Final = _PlainValues(_digits_or_size, shows_estimates=True)
+printed_value: Final = _PlainValues(_digits_or_size)
 comparable_value: Final = _PlainValues(hex)
 """For comparisons: large integers are exact, without the time to compute their digits."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import random
 import sys
@@ -38,9 +37,7 @@ from statebackend import (
     sum_,
     top_k,
 )
-from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
-from statebackend.savepoint.plain_values import printed_value
 from statebackend.streaming.aggregates import BoundAggregates, bound_aggregates, checked_aggregates
 from statebackend.streaming.rows.declared_schema import parsed_schema
 
@@ -533,28 +530,3 @@ def test_names_of_results_may_be_no_identifiers() -> None:
 def test_means_of_decimals_are_rounded_half_up() -> None:
     rows = [("a", Decimal("0.01")), *[("a", Decimal(0))] * 31]
     assert final(rows, 40, "card string, x decimal(10,2)", mean=avg("x")) == {"a": (Decimal("0.000313"),)}
-
-
-def test_sketches_are_shown_by_their_estimates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    environment = LocalStreamEnvironment(job_dir=tmp_path)
-    rows = [("a", number, f"t{number % 7 % 3}", number / 2) for number in range(70)] + [("b", None, None, None)]
-    environment.from_elements(rows, "k string, n int, t string, x double").key_by("k").aggregate(
-        n=approx_count_distinct("n"), t=top_k("t"), x=approx_percentile("x", 0.9), c=count(), uid="agg"
-    ).sink_to(lambda records: None)
-    environment.execute()
-    assert main(["show", str(tmp_path), "agg", "accumulators", "--json"]) == 0
-    estimates = {
-        "n_distinct": {"approx_count_distinct": 70},
-        "t_top": {"top_k": [["t0", 30], ["t1", 20], ["t2", 20]]},
-        "x_percentile": {"approx_percentile": {"min": 0.0, "median": 17.5, "max": 34.5}},
-        "c_count": 70,
-    }
-    nothing = {"n_distinct": None, "t_top": None, "x_percentile": None, "c_count": 1}
-    shown = {one["key"]: one["value"] for one in json.loads(capsys.readouterr().out)}
-    assert shown == {"a": estimates, "b": nothing}
-
-
-def test_bytes_that_are_no_sketch_are_shown_as_bytes() -> None:
-    others: Any = attrs.make_class("Accumulators", ["n_distinct", "t_top", "x_percentile", "y_max"])
-    shown = printed_value(others(b"", b"no sketch", b"\xff" * 100, b"\0"))
-    assert [list(one) for one in shown.values()] == [["base64"]] * 4
