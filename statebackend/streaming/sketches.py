@@ -12,6 +12,9 @@ from datetime import date, timezone
 from decimal import Context, Decimal
 from typing import Any, ClassVar, Final
 
+from typing_extensions import override
+
+from snapshots.errors import MalformedDataError
 from statebackend.streaming.errors import JobDefinitionError
 
 __all__ = ["SKETCHES"]
@@ -57,8 +60,19 @@ class _Sketch(ABC):
         """The result of a sketch."""
 
     def opened(self, stored: bytes | None) -> Any:
-        """Return a sketch that may be updated."""
-        return self.new() if stored is None else self._class.deserialize(stored)
+        """Return a sketch that may be updated. Raises `MalformedDataError` for bytes that are not a sketch."""
+        if stored is None:
+            return self.new()
+        if not self.has_size_of_new(stored):
+            raise MalformedDataError(f"a stored {self.sketch_class} is larger than those that aggregates make")
+        try:
+            return self._class.deserialize(stored)
+        except Exception as error:
+            raise MalformedDataError(f"a stored {self.sketch_class} cannot be read: {error}") from error
+
+    def has_size_of_new(self, stored: bytes) -> bool:
+        """Whether the header allows no larger tables than a new sketch has."""
+        return True
 
     def closed(self, sketch: Any) -> bytes:
         """Return the bytes of a sketch."""
@@ -142,6 +156,11 @@ class _FrequentSketch(_Sketch):
 
     def new(self) -> Any:
         return self._class(_LG_FREQUENT)
+
+    @override
+    def has_size_of_new(self, stored: bytes) -> bool:
+        # DataSketches does not check the two sizes, which are exponents, and crashes on large ones.
+        return len(stored) > 4 and stored[4] <= stored[3] <= _LG_FREQUENT
 
     def estimate(self, sketch: Any) -> list[tuple[Any, int]]:
         found = sketch.get_frequent_items(self._package.frequent_items_error_type.NO_FALSE_NEGATIVES)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshots import MalformedDataError
 from statebackend import (
     AggregateOverflowError,
     DataStream,
@@ -40,6 +41,7 @@ from statebackend import (
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.aggregates import BoundAggregates, bound_aggregates, checked_aggregates
 from statebackend.streaming.rows.declared_schema import parsed_schema
+from statebackend.streaming.sketches import SKETCHES
 
 SCHEMA = "card string, n int, amount double, price decimal(10,2), day date"
 ROWS: list[tuple[Any, ...]] = [
@@ -170,6 +172,31 @@ def test_sketches_estimate() -> None:
     assert top[0] == ("word 3", 571)
     assert len(top) == 2
     assert abs(middle - 500) < 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_name", "argument"), [("distinct", "int", None), ("top", "string", 2), ("percentile", "int", 0.5)]
+)
+def test_bytes_that_are_no_sketch_are_rejected(kind: str, type_name: str, argument: Any) -> None:
+    sketch = SKETCHES[kind](type_name, argument)
+    made = sketch.new()
+    made.update(sketch.value(7))
+    stored = sketch.closed(made)
+    assert sketch.result(stored) == sketch.result(made)
+    for length in range(len(stored)):
+        with pytest.raises(MalformedDataError, match="a stored .* cannot be read|is larger than"):
+            sketch.result(stored[:length])
+
+
+@pytest.mark.parametrize(("largest", "current"), [(15, 3), (0x80, 0x80), (14, 0x80)])
+def test_a_sketch_whose_header_claims_huge_tables_is_rejected(largest: int, current: int) -> None:
+    sketch = SKETCHES["top"]("string", 2)
+    made = sketch.new()
+    made.update("a")
+    stored = bytearray(sketch.closed(made))
+    stored[3:5] = largest, current
+    with pytest.raises(MalformedDataError, match="frequent_strings_sketch is larger than those that aggregates make"):
+        sketch.result(bytes(stored))
 
 
 def test_sketches_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
