@@ -41,19 +41,27 @@ class Browser:
         self._session: dict[str, str] = {}
         target = self("Target.createTarget", url="about:blank")["targetId"]
         self._session = {"sessionId": self("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
-        self("Page.enable")
 
     def __call__(self, method: str, **parameters: Any) -> Any:
+        """Call a method; its result, or nothing if it failed."""
         message = {"id": 1, "method": method, "params": parameters, **self._session}
         self._to_browser.write(json.dumps(message).encode() + b"\0")
         self._to_browser.flush()
-        return next(one for one in self._messages() if one.get("id") == 1)["result"]
+        return next(one for one in self._messages() if one.get("id") == 1).get("result", {})
 
-    def loaded(self, method: str, **parameters: Any) -> str:
-        """Call a method that loads a page; the text of the page."""
-        self(method, **parameters)
-        next(one for one in self._messages() if one.get("method") == "Page.loadEventFired")
-        return str(self("Runtime.evaluate", expression="document.body.innerText")["result"]["value"])
+    def text_when(self, condition: str) -> str:
+        """Wait until a condition in JavaScript holds; the text of the page."""
+        look = f"() => {condition} ? done(document.body.innerText) : setTimeout(look, 10)"
+        while True:
+            # A navigation ends the call without a value.
+            called = self(
+                "Runtime.evaluate",
+                expression=f"new Promise(done => {{ const look = {look}; look() }})",
+                awaitPromise=True,
+            )
+            text = called.get("result", {}).get("value")
+            if text is not None:
+                return str(text)
 
     def _messages(self) -> Iterator[Any]:
         message = bytearray()
@@ -109,9 +117,11 @@ def test_a_browser_uploads_a_lockfile(tmp_path: Path) -> None:
     lock = tmp_path / "state.lock"
     lock.write_text("no lockfile")
     with started_page(tmp_path / "savepoint") as (address, token), started_browser(tmp_path / "chromium") as browser:
-        browser.loaded("Page.navigate", url=f"{address}/checkpoint?at=0&{token}")
+        browser("Page.navigate", url=f"{address}/checkpoint?at=0&{token}")
+        browser.text_when("document.readyState === 'complete' && document.querySelector('input[type=file]')")
         root = browser("DOM.getDocument")["root"]["nodeId"]
         chosen = browser("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
         browser("DOM.setFileInputFiles", nodeId=chosen, files=[str(lock)])
-        sent = "document.querySelector('input[type=file]').form.requestSubmit()"
-        assert "state.lock does not begin with" in browser.loaded("Runtime.evaluate", expression=sent)
+        browser("Runtime.evaluate", expression="document.querySelector('input[type=file]').form.requestSubmit()")
+        shown = browser.text_when("!document.querySelector('input[type=file]') && document.readyState === 'complete'")
+    assert "state.lock does not begin with" in shown
