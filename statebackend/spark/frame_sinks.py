@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from statebackend.spark.columns import spark_row_reader, to_arrow_schema
+from statebackend.spark.columns import check_are_in_python, spark_row_reader, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
 from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter, no_sink
 from statebackend.streaming.runtime.settings import is_instance_of
@@ -189,6 +189,7 @@ class MemorySink:
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
         """Collect the rows of the epoch."""
+        check_are_in_python(frame.schema, "MemorySink")
         try:
             self._staged[epoch_id, attempt_id] = frame.collect()
         except (ValueError, OverflowError):

@@ -17,6 +17,7 @@ from statebackend.spark.frame_sinks import (
     NoopSink,
     stage_epoch,
 )
+from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.row_reader import UnreadableRowError
 from statebackend.streaming.sink import SinkEpoch, SinkLineage
 
@@ -186,4 +187,10 @@ def test_a_stream_killed_at_any_step_of_an_epoch_has_each_row_once(
 def test_a_memory_sink_names_the_column_of_a_value_without_python_type(spark: SparkSession, value: str) -> None:
     frame = spark.sql(f"select 7 as id, {value} as `at`")
     with pytest.raises(UnreadableRowError, match=r"MemorySink: column 'at' .* cannot hold: .*; the record: id=7"):
+        MemorySink().stage(frame, 1, "a")
+
+
+def test_a_memory_sink_names_the_column_of_a_type_that_python_does_not_have(spark: SparkSession) -> None:
+    frame = spark.sql("select 7 as id, array(interval '3' month) as spans")
+    with pytest.raises(JobDefinitionError, match=r"MemorySink: column 'spans' is of type array<interval month>"):
         MemorySink().stage(frame, 1, "a")
