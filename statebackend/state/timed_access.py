@@ -69,7 +69,7 @@ class TimedLines:
             "if stored is None:",
             *indented([*self.clean_up, f"return {absent}"]),
             "value, time_ms = stored",
-            # An entry of this epoch has not expired, and its write continued the clean-up.
+            # The write of an entry of this epoch continued the clean-up, and the entry is not expired yet.
             "if time_ms is not now_ms:",
             *indented(older),
         ]

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["attribute_of_column", "attribute_of_row", "displayed_names"]
@@ -40,8 +41,11 @@ def displayed_names(names: Sequence[str]) -> tuple[str, ...]:
     Two displayed names are never equal. A name that another field has too is displayed as it is stored. Only rows store
     ``count`` as if it were ``column_count``; a column ``column_count`` of another record is displayed as ``count``.
     """
-    if not any(name.startswith("column_") for name in names):
-        return tuple(names)
+    return _displayed_names(tuple(names))
+
+
+@lru_cache(maxsize=256)
+def _displayed_names(names: tuple[str, ...]) -> tuple[str, ...]:
     columns = [_column_of_attribute(name) for name in names]
     times = Counter([*columns, *(name for name, column in zip(names, columns, strict=True) if name != column)])
     return tuple(column if times[column] == 1 else name for name, column in zip(names, columns, strict=True))
