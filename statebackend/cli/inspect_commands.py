@@ -68,8 +68,8 @@ __all__ = [
 ]
 
 
-_NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s=!<>.]*)"
-"""A part of a path. Any name may be in backticks, as in SQL."""
+_NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s=!<>.`][^\s=!<>.]*|)"
+"""A part of a path. Any name may be in backticks, as in SQL. The first character decides, so a search is fast."""
 
 _PATH: Final = rf"(?=[^\s=!<>]){_NAME}(?:\.{_NAME})*"
 _CONDITION: Final = re.compile(rf"\s*({_PATH})\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
@@ -159,7 +159,7 @@ def parsed_condition(text: str) -> Condition:
 
 def _names_in(path: str) -> tuple[str, ...]:
     names = [found[1] for found in re.finditer(rf"(?:^|\.)({_NAME})", path)]
-    return tuple(name[1:-1].replace("``", "`") if name[:1] == "`" and name[1:] else name for name in names)
+    return tuple(name[1:-1].replace("``", "`") if name.startswith("`") else name for name in names)
 
 
 def namespace_condition(text: str) -> Condition:

@@ -231,6 +231,8 @@ def test_values_are_compared_as_their_types(
         ("value.tags=a", "'a' is not of type list"),
         ("value.tags>1", "have no order"),
         ("value", "is not a condition"),
+        ("value." + "`.`." * 60, "is not a condition"),
+        ("value.`amount = 3", "is not a condition"),
     ],
 )
 def test_a_path_or_literal_that_the_schema_does_not_have_is_an_error(
