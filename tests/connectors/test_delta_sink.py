@@ -140,6 +140,14 @@ def test_statistics_and_partition_values_are_in_the_log(tmp_path: Path) -> None:
     assert delta.to_pyarrow_table(filters=where).num_rows == 1
 
 
+def test_bounds_of_a_part_of_a_file_are_not_in_the_log(tmp_path: Path) -> None:
+    # Parquet keeps no bounds of the batch with the long text.
+    batches = [pa.record_batch({"text": [text]}) for text in ("x" * 5000, "a")]
+    write(DeltaSink(tmp_path), 0, pa.Table.from_batches(batches))
+    [row] = pa.table(DeltaTable(tmp_path).get_add_actions(flatten=True)).to_pylist()
+    assert (row["num_records"], row.get("min.text"), row.get("max.text")) == (2, None, None)
+
+
 def test_other_writers_are_not_lost_and_not_rolled_back(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path)
     write(sink, 0, numbers(0))
@@ -165,6 +173,28 @@ def test_older_versions_are_readable_after_a_rollback_and_a_start(tmp_path: Path
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 10]
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path, version=version))) == [0, 1, 2]
     assert not uncommitted.exists()
+
+
+def test_a_job_is_rolled_back_again_and_again(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    for epoch_id in range(4):
+        write(sink, epoch_id, numbers(epoch_id))
+    sink.roll_back(LINEAGE, 2)
+    write(sink, 3, numbers(13))
+    sink.roll_back(LINEAGE, 1)
+    write(sink, 2, numbers(22))
+    sink.roll_back(LINEAGE, 0)
+    assert table_rows(DeltaTable(tmp_path)) == [("k0", 0)]
+
+
+def test_a_repeated_commit_adds_nothing_to_a_compacted_table(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    write(sink, 0, numbers(0))
+    epoch, committables = SinkEpoch(LINEAGE, 1, "run"), [stage(sink, 1, numbers(1))]
+    sink.commit(epoch, committables)
+    DeltaTable(tmp_path).optimize.compact()
+    sink.commit(epoch, committables)
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1]
 
 
 def test_a_rollback_of_compacted_files_is_an_error_and_changes_nothing(tmp_path: Path) -> None:

@@ -121,6 +121,20 @@ def test_recovery_keeps_staged_files_of_another_job(tmp_path: Path) -> None:
     assert files_below(tmp_path)["epoch=000000000008/part-0.parquet"] == b"job.a"
 
 
+def test_recovery_removes_what_is_staged_for_a_visible_epoch(tmp_path: Path) -> None:
+    ParquetSink(tmp_path).commit(epoch(8), [stage_by_hand(tmp_path, 8, "job.a")])
+    stage_by_hand(tmp_path, 8, "job.b")
+    ParquetSink(tmp_path).recover(JOB, 8)
+    assert staged(tmp_path) == []
+
+
+def test_committables_of_two_attempts_are_rejected(tmp_path: Path) -> None:
+    committables = [stage_by_hand(tmp_path, 1, attempt) for attempt in ("job.a", "job.b")]
+    with pytest.raises(SinkError, match="not of one attempt"):
+        ParquetSink(tmp_path).commit(epoch(1), committables)
+    assert staged(tmp_path) == ["000000000001-job.a", "000000000001-job.b"]
+
+
 def test_missing_rows_are_an_error(tmp_path: Path) -> None:
     committable = stage_by_hand(tmp_path, 1, "a")
     shutil.rmtree(tmp_path / "_staging")
@@ -155,15 +169,24 @@ def test_a_store_without_atomic_rename_is_rejected_at_once() -> None:
         ParquetSink("gs://bucket/out")
 
 
-def test_the_names_of_staged_files_are_durable_before_the_checkpoint(
+def test_staged_files_and_their_names_are_durable_before_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
+    files: list[str] = []
+    sync = os.fsync
+
+    def sync_file(descriptor: int) -> None:
+        files.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
     monkeypatch.setattr(epoch_files, "sync_directory", synced.append)
+    monkeypatch.setattr(epoch_files.os, "fsync", sync_file)
     root = tmp_path / "new" / "rows"
     ParquetSink(root).stage(epoch(7), 0, pa.table({"id": [1]}).to_reader())
     staged = root / "_staging" / "000000000007-job.a"
     assert set(synced) == {str(one) for one in (tmp_path, root.parent, root, staged.parent, staged)}
+    assert len([one for one in files if os.path.dirname(one) == str(staged)]) == 1
 
 
 @pytest.mark.parametrize(

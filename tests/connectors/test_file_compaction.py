@@ -217,6 +217,23 @@ def test_an_older_attempt_at_a_compacted_epoch_is_not_committed(new_target: Call
     assert numbers(target, sink.files()) == ALL
 
 
+@pytest.mark.parametrize("new_target", ["objects"], indirect=True)
+def test_commits_of_all_attempts_are_recognised_after_their_epochs_were_compacted(
+    new_target: Callable[[], Any],
+) -> None:
+    target = new_target()
+    sink = ParquetSink(target)
+    commits = []
+    for epoch_id in range(EPOCHS):
+        epoch = SinkEpoch(JOB, epoch_id, f"run-{epoch_id // 2}")
+        commits.append((epoch, [sink.stage(epoch, 0, table(epoch_id).to_reader())]))
+        sink.commit(*commits[-1])
+    sink.compact(keep=1, at_least=2)
+    for commit in commits:
+        sink.commit(*commit)
+    assert numbers(target, sink.files()) == ALL
+
+
 @ALSO_WITH_A_SERVER
 def test_a_rollback_returns_to_the_newest_compacted_epoch_and_not_before(new_target: Callable[[], Any]) -> None:
     target = new_target()

@@ -333,6 +333,18 @@ def test_commits_keep_the_log_of_metadata_and_delete_its_oldest_files_if_the_tab
     assert kept == files if is_deleting else kept < files
 
 
+def test_a_job_is_rolled_back_again_and_again(target: Path) -> None:
+    sink = sink_of(target)
+    for epoch_id in range(4):
+        write(sink, epoch_id, numbers(epoch_id))
+    sink.roll_back(LINEAGE, 2)
+    write(sink, 3, numbers(13))
+    sink.roll_back(LINEAGE, 1)
+    write(sink, 2, numbers(22))
+    sink.roll_back(LINEAGE, 0)
+    assert numbers_in(target) == [0]
+
+
 def test_a_rolled_back_table_accepts_its_epochs_again(target: Path) -> None:
     sink = sink_of(target)
     for epoch_id in range(3):
