@@ -51,6 +51,22 @@ MATCHES: list[tuple[Any, Any, list[str], list[str]]] = [
         ["value>2024-05-10", "value.month=6"],
     ),
     (
+        ts.SetSerializer(ts.StringSerializer()),
+        {"a", "b"},
+        ['value=["b", "a"]', 'value!=["a"]'],
+        ['value=["a"]', 'value=["a", "b", "c"]'],
+    ),
+    (
+        ts.ListSerializer(
+            ts.NullableSerializer(
+                ts.EitherSerializer(ts.StringSerializer(), ts.NullableSerializer(ts.LongSerializer()))
+            )
+        ),
+        [None],
+        ["value=[null]"],
+        ['value=[{"value": null}]'],
+    ),
+    (
         ts.LocalTimeSerializer(),
         ts.LocalTime(9, 30, 0, 1),
         ["value>09:30", "value=09:30:00.000000001", "value.nano=1"],

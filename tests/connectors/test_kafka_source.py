@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -443,6 +444,67 @@ def test_a_partition_without_an_offset_for_a_time_is_an_error(monkeypatch: pytes
     monkeypatch.setattr(source, "_opened", Consumer)
     with pytest.raises(StreamJobError, match=r"no offset for a time in 't-1': .*Start the broker"):
         source.splits()
+
+
+class ScriptedConsumer:
+    """A consumer of the partition ``t-0``: `messages` are offsets, or an offset and the name of an error."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = list(messages)
+        self.calls: list[str] = []
+
+    def incremental_assign(self, places: list[Any]) -> None:
+        self.calls.append("assign")
+
+    def pause(self, places: list[Any]) -> None:
+        self.calls.append("pause")
+
+    def resume(self, places: list[Any]) -> None:
+        self.calls.append("resume")
+
+    def consume(self, most: int, wait_s: float) -> list[Any]:
+        messages, self.messages = self.messages, []
+        return [self.message(*(one if isinstance(one, tuple) else (one, None))) for one in messages]
+
+    def message(self, offset: int, problem: str | None) -> Any:
+        content = {"topic": "t", "partition": 0, "offset": offset, "timestamp": (0, 0), "key": None, "value": b"v"}
+        error = None if problem is None else SimpleNamespace(name=lambda: problem)
+        values = {**content, "headers": None, "error": error}
+        return SimpleNamespace(**{name: partial(lambda value: value, one) for name, one in values.items()})
+
+
+def scripted_source(monkeypatch: pytest.MonkeyPatch, *messages: Any) -> tuple[KafkaSource, ScriptedConsumer]:
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", decode=lambda record: record.offset)
+    consumer = ScriptedConsumer(*messages)
+    monkeypatch.setattr(source, "_consumer", consumer)
+    return source, consumer
+
+
+def test_offsets_without_records_at_the_end_of_a_partition_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, _ = scripted_source(monkeypatch, (1, "_PARTITION_EOF"))
+    assert source.read("t-0", 0, 10).position == 1
+
+
+def test_records_before_the_position_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, _ = scripted_source(monkeypatch, 3, 4, 5, 6)
+    assert source.read("t-0", 5, 10).records == [5, 6]
+
+
+def test_a_partition_continues_when_half_of_its_queue_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statebackend.connectors.kafka_source._MOST_QUEUED", 4)
+    source, consumer = scripted_source(monkeypatch, 0, 1, 2, 3)
+    source.read("t-0", 0, 2)
+    assert consumer.calls == ["assign", "pause"]
+    source.read("t-0", 2, 1)
+    assert consumer.calls == ["assign", "pause", "resume"]
+
+
+def test_a_record_shows_that_a_broker_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, _ = scripted_source(monkeypatch, 0)
+    source._on_error(SimpleNamespace(name=lambda: "_ALL_BROKERS_DOWN", fatal=lambda: False))
+    assert source._down_since_s is not None
+    source.read("t-0", 0, 1)
+    assert source._down_since_s is None
 
 
 def test_topic_ids_identify_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import pickle
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import psycopg
 import pyarrow as pa
@@ -423,6 +425,34 @@ def test_keys_may_be_dictionaries_and_not_lists() -> None:
         sink.stage(epoch, 0, pa.table({"account": [[1]], "balance": [1]}).to_reader())
     with pytest.raises(SinkError, match=r"the rows have two columns 'account'\. Rename one of them"):
         sink.stage(epoch, 0, pa.table([["a"], ["b"]], names=["account", "account"]).to_reader())
+
+
+def test_a_commit_that_conflicts_every_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = PostgresSink("dbname=bank", "balances", key=["account"])
+    monkeypatch.setattr(sink, "_connected", contextlib.nullcontext)
+    attempts: list[SinkEpoch] = []
+
+    def conflicting(connection: Any, epoch: SinkEpoch, committables: Any) -> None:
+        attempts.append(epoch)
+        raise psycopg.errors.SerializationFailure("could not serialize access")
+
+    monkeypatch.setattr(sink, "_commit", conflicting)
+    with pytest.raises(SinkError, match="could not serialize access"):
+        sink.commit(epoch_of(1), [])
+    assert len(attempts) > 1
+
+
+def test_a_parent_counts_only_until_the_first_epoch_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = PostgresSink("dbname=bank", "balances", key=["account"])
+    known = {"parent/balances": (9, "run"), "child/balances": (3, "run")}
+    monkeypatch.setattr(sink, "_connected", lambda: contextlib.nullcontext(mock.Mock()))
+    monkeypatch.setattr(sink, "_create_epochs_table", lambda connection: None)
+    monkeypatch.setattr(sink, "_newest_epoch", lambda connection, name: known.get(name))
+    child = SinkLineage("balances", "child", SavepointIdentity("parent", 2, 1))
+    sink.recover(child, 3)
+    del known["child/balances"]
+    with pytest.raises(SinkError, match="contains epochs up to 9 of parent/balances"):
+        sink.recover(child, 2)
 
 
 def test_a_text_that_postgres_cannot_store_fails_the_epoch() -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.lockfile import lock_to_bytes
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.state.key_groups import KeyGroupRange
 from statebackend.ui.places import Places, entries_page
 
 pytestmark = pytest.mark.slow
@@ -120,6 +122,20 @@ def test_pages_of_entries_contain_all_entries_in_order(directory: Path, place: s
     assert [text for texts in pages for text in texts] == expected
     assert [len(texts) for texts in pages[:-1]] == [limit] * (len(pages) - 1)
     assert 1 <= len(pages[-1]) <= limit
+
+
+def test_a_page_that_begins_inside_of_a_key_group_contains_all_entries_after_it() -> None:
+    entries = [SimpleNamespace(key_group=group, key=key) for group, key in [(0, key) for key in "abcde"]]
+    entries += [SimpleNamespace(key_group=group, key=str(group)) for group in range(1, 9)]
+
+    def read(operator: str, state: str, key_groups: KeyGroupRange) -> list[Any]:
+        return [one for one in entries if one.key_group in key_groups]
+
+    savepoint: Any = SimpleNamespace(metadata=SimpleNamespace(max_parallelism=9), read=read)
+    first = entries_page(savepoint, "operator", "state", (0, 0), 3, lambda entry: (entry.key,))
+    assert (first.rows, first.next_place) == ([("a",), ("b",), ("c",)], (0, 3))
+    second = entries_page(savepoint, "operator", "state", (0, 3), 20, lambda entry: (entry.key,))
+    assert [key for [key] in second.rows] == list("de12345678")
 
 
 def test_pages_of_entries_follow_one_another(page: ServedPage) -> None:

@@ -35,6 +35,17 @@ def test_min_checkpoint_pause() -> None:
     assert early
 
 
+def test_a_savepoint_is_followed_by_the_pause_too() -> None:
+    one = outside(pause_ms=50)
+    one.start(10)
+    one.request(Kind.SAVEPOINT)
+    one.acknowledge(1, A, B)
+    one.pass_time(49)
+    assert one.reported == [1]
+    one.pass_time(50)
+    assert one.reported == [1, 2]
+
+
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_max_concurrent_attempts(most: int) -> None:
     one = outside(most=most)

@@ -340,6 +340,9 @@ def test_objects_refer_to_others() -> None:
     assert read_java(data).fields == {"text": "a"}
     data = b"\x75" + described("[LSome;") + (3).to_bytes(4, "big") + b"\x74" + utf("a") + b"\x71\x00\x7e\x00\x02\x70"
     assert read_java(data) == ["a", "a", None]
+    long_text = b"\x7c" + (1).to_bytes(8, "big") + b"b"
+    data = b"\x75" + described("[LSome;") + (2).to_bytes(4, "big") + long_text + b"\x71\x00\x7e\x00\x02"
+    assert read_java(data) == ["b", "b"]
 
 
 def test_lists_of_java_are_read() -> None:

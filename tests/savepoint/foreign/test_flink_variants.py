@@ -14,13 +14,14 @@ import shutil
 import tarfile
 import tempfile
 
+import pyarrow as pa
 import pytest
 from golden_savepoints import GOLDEN
 
-from snapshots.errors import UnresolvableSerializerError
+from snapshots.errors import MalformedDataError, UnresolvableSerializerError
 from statebackend.checkpoint.errors import MissingFileError
 from statebackend.savepoint.errors import ForeignFormatError
-from statebackend.savepoint.foreign.snappy_frames import crc32c, python_crc32c
+from statebackend.savepoint.foreign.snappy_frames import STREAM_START, crc32c, decompress_frames, python_crc32c
 from statebackend.savepoint.savepoint import Savepoint
 
 pytestmark = pytest.mark.slow
@@ -84,6 +85,24 @@ def test_both_implementations_of_the_checksum_agree() -> None:
     assert [python_crc32c(data[:size]) for size in range(1, 1280, 97)] == [
         crc32c(data[:size]) for size in range(1, 1280, 97)
     ]
+
+
+def chunk(kind: int, body: bytes) -> bytes:
+    return bytes([kind]) + len(body).to_bytes(3, "little") + body
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+def test_a_damaged_chunk_is_detected(is_compressed: bool) -> None:
+    content = b"a" * 100
+    crc = crc32c(content)
+    checksum = (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+    stored = pa.Codec("snappy").compress(content, asbytes=True) if is_compressed else content
+    whole = STREAM_START + chunk(0 if is_compressed else 1, checksum + stored)
+    assert decompress_frames(whole) == content
+    with pytest.raises(MalformedDataError, match="the compressed chunk at byte 10 does not match its checksum"):
+        decompress_frames(STREAM_START + chunk(0 if is_compressed else 1, bytes(4) + stored))
+    with pytest.raises(MalformedDataError, match="the compressed chunk at byte 10 is truncated"):
+        decompress_frames(whole[:-1])
 
 
 def test_a_wrong_checksum_of_a_compressed_chunk_is_detected(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:

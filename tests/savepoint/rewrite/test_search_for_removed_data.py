@@ -20,6 +20,7 @@ from statebackend.checkpoint.store.savepoint_directory import create_savepoint_d
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.absence import remains
 from statebackend.state.canonical import CanonicalBatch, encoded_canonical
+from typeserializers.scalars.strings import StringSerializer
 
 MIB = 1 << 20
 
@@ -77,6 +78,15 @@ def test_a_marker_is_found_anywhere_in_a_file(tmp_path: Path, begin: int) -> Non
     file = target.write_file("operators/one/file", bytes(data))
     savepoint = written(target, SubtaskState(operator=OpaqueStateHandle("of", b"", (file,))))
     assert (places(savepoint, b"Lovel"), places(savepoint, b"Lovem")) == (["file operators/one/file"], [])
+
+
+@pytest.mark.parametrize("length", [1, 126, 127, 20_000])
+def test_a_text_of_any_length_is_found_inside_a_stored_text(tmp_path: Path, length: int) -> None:
+    marker = "\u00fc" * length
+    target = create_savepoint_directory(tmp_path / "one")
+    file = target.write_file("operators/one/file", StringSerializer().to_bytes(f"of {marker} here"))
+    savepoint = written(target, SubtaskState(operator=OpaqueStateHandle("of", b"", (file,))))
+    assert places(savepoint, marker) == ["file operators/one/file"]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,17 @@ def test_rows_are_sorted_stably(
         ]
 
 
+def test_rows_of_one_address_keep_their_order_across_batches_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_rows, "BATCH_ROWS", 2)
+    values = [str(number).encode() for number in range(15)]
+    sorter = RowSorter(str(tmp_path), memory_bytes=1)
+    for start in range(0, len(values), 5):
+        sorter.add(batch_of([(1, b"a", b"", b"", value) for value in values[start : start + 5]]))
+    assert [row[4] for row in rows_of(merged_runs(sorter.finish()))] == values
+
+
 def test_the_first_duplicate_address_is_rejected_across_batches_too() -> None:
     one, other = (1, b"a", b"", b"", b"1"), (1, b"a", b"", b"", b"2")
     rejected = RejectingRepeated(lambda pair: ValueError(pair.column("value").to_pylist()))

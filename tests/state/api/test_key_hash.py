@@ -88,6 +88,8 @@ def test_every_column_and_the_chain_of_all_columns_hash_as_in_spark(
         ("int", 42, -387659249110444264),
         ("double", -0.0, -5252525462095825812),
         ("decimal(10,2)", Decimal("-1.28"), -7035553742189352530),
+        ("decimal(18,2)", Decimal("-1.28"), -7035553742189352530),
+        ("decimal(19,2)", Decimal("-1.28"), -7898411661632158123),
         ("decimal(20,2)", Decimal("-1.28"), -7898411661632158123),
     ],
 )

@@ -144,6 +144,22 @@ def test_nothing_is_rebuilt_while_an_older_snapshot_is_read() -> None:
     assert dict(owner.history.live_keys(no_new_keys)) == {3: ["other"]}
 
 
+@pytest.mark.parametrize(("removed_count", "is_rebuilt"), [(1499, False), (1501, True)])
+def test_members_are_rebuilt_when_half_as_many_as_the_live_entries_were_removed(
+    removed_count: int, is_rebuilt: bool
+) -> None:
+    history = EntryHistory()
+    for key in range(3000 + removed_count):
+        history.put_restored(key, 3, "stored")
+    for key in range(removed_count):
+        del history.live[key]
+    frozen = history.freeze()
+    frozen.removed_count = removed_count
+    frozen.release(is_written=True)
+    frozen.tidy(no_new_keys, no_fold)
+    assert len(history.members_of(3)) == (3000 if is_rebuilt else 3000 + removed_count)
+
+
 def test_new_keys_of_an_epoch_become_members_once_for_any_number_of_reads() -> None:
     history = EntryHistory()
     history.live["new"] = history.epoch.changes["new"] = 1

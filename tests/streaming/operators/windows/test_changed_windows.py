@@ -100,6 +100,8 @@ def test_a_window_that_fires_before_the_next_snapshot_is_never_stored(harness: B
     run.watermark(100)
     assert sorted(run.rows()) == [("a", [1]), ("a", [4]), ("a", [4]), ("a", [8]), ("b", [2]), ("b", [2]), ("b", [2])]
     assert kept(run) == 0
+    operator: Any = run.operator
+    assert operator._changed._windows == {}, "windows without values are forgotten"
 
 
 def test_many_values_are_stored_before_the_next_snapshot(

@@ -53,6 +53,18 @@ def test_sessions_of_more_keys_than_the_cache_all_fire(harness: BackendHarness) 
     assert run.entries() == {}
 
 
+def test_stored_sessions_leave_memory(harness: BackendHarness) -> None:
+    run = WindowRun(harness, HEAP, summed(sessions()))
+    run.records(("a", 1, 0), ("b", 2, 0))
+    operator: Any = run.operator
+    assert len(operator._merging._in_use) == 2
+    run.snapshot()
+    assert operator._merging._in_use == {}
+    run.records(("a", 4, 5))
+    run.watermark(MAX_TIMESTAMP)
+    assert sorted(run.rows()) == [2, 5]
+
+
 @pytest.mark.parametrize(
     ("trigger", "timers"),
     [(EventTimeTrigger(), 2), (CountTrigger.of(5), 1)],
