@@ -185,7 +185,7 @@ class EntryHistory:
         folded.is_taken_in = True
         folded.following = unwritten[-1].following
         with self._lock:
-            if self._unwritten is unwritten:
+            if self._unwritten is unwritten and not self.readers:
                 self._unwritten = (folded,)
 
     def _renew_members(self, written: EpochChanges) -> None:
