@@ -125,8 +125,10 @@ def test_pages_of_entries_contain_all_entries_in_order(directory: Path, place: s
 
 
 def test_a_page_that_begins_inside_of_a_key_group_contains_all_entries_after_it() -> None:
-    entries = [SimpleNamespace(key_group=group, key=key) for group, key in [(0, key) for key in "abcde"]]
-    entries += [SimpleNamespace(key_group=group, key=str(group)) for group in range(1, 9)]
+    entries = [
+        SimpleNamespace(key_group=group, key=key)
+        for group, key in zip([0] * 5 + list(range(1, 9)), "abcde12345678", strict=True)
+    ]
 
     def read(operator: str, state: str, key_groups: KeyGroupRange) -> list[Any]:
         return [one for one in entries if one.key_group in key_groups]
