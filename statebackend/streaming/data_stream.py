@@ -567,7 +567,8 @@ class AsyncDataStream:
         schema: The schema of the emitted records, as for `KeyedStream.process`.
         carry_in_flight: At a checkpoint the operator waits for in-flight requests (on Spark at the end of every
             epoch). With this option the checkpoint stores the records instead, and the operator repeats their requests
-            first in the next epoch or after a restore. A request may then be made twice.
+            first in the next epoch or after a restore. A request may then be made twice; the checkpoint after that
+            waits for it.
 
     On a keyed stream all records of a key go to the same subtask in order. Records of other streams are distributed
     evenly, and the order is that within a subtask. Both methods raise `JobDefinitionError` for invalid arguments.

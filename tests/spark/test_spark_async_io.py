@@ -124,12 +124,29 @@ def test_every_record_of_a_stream_without_keys_is_emitted_once_and_a_hanging_one
         run(word_count, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
 
 
-def test_records_in_flight_are_restored_in_the_next_epoch_and_after_a_restart(
+class Slow(Asking):
+    """Completes after many turns of the event loop, which take longer than a small epoch."""
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        for _ in range(100_000):
+            await asyncio.sleep(0)
+        return [(value.word, value.number, self.process_id)]
+
+
+def test_a_request_that_takes_longer_than_an_epoch_completes_in_the_next_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     word_count = WordCount(spark, tmp_path)
-    word_count.add_batch([("never", 1), ("never", 2)])
-    word_count.add_batch([("a", 3), ("never", 4)])
+    for number in range(4):
+        word_count.add_batch([("a", number)])
+    sink = memory_sink()
+    run(word_count, sink, Slow(), AsyncDataStream.ordered_wait, carry_in_flight=True)
+    assert [row[1] for row in rows_of(sink)][:3] == [0, 1, 2]
+
+
+def test_records_in_flight_are_restored_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 3), ("never", 1), ("never", 2), ("never", 4)])
     sink = memory_sink()
     run(word_count, sink, Asking(), AsyncDataStream.ordered_wait, carry_in_flight=True)
     word_count.add_batch([("never", 5)])

@@ -8,10 +8,12 @@
 - A failure is raised after everything that may still be emitted; no more requests start.
 
 At a barrier the operator waits until nothing is in flight. If it may carry requests over, it only waits for the
-watermarks in its queue. The remaining records become operator state (`snapshot_of_records`), and their requests
-continue. An epoch without records waits for them. Restored records are requested again first, in order, as capacity
-allows; so a request may be made twice. A snapshot never contains a watermark. The function is opened before the first
-request, so neither the driver nor a subtask without records connects to anything.
+watermarks in its queue and for restored records. The remaining records become operator state (`snapshot_of_records`),
+and their requests continue. An epoch without records waits for them. Restored records are requested again first, in
+order, as capacity allows; so a request may be made twice. On Spark each epoch restores the operator: if it did not wait
+for restored records, a request that takes longer than an epoch would never complete. A snapshot never contains a
+watermark. The function is opened before the first request, so neither the driver nor a subtask without records connects
+to anything.
 
 The state is a split list of ``tuple(optional i64 event time in ms, optional text of the key, record)``. The text of
 the key is for errors only.
@@ -357,6 +359,8 @@ class AsyncWaitOperator(Operator):
         """Open requests by number, in the order of their deadlines."""
         self._waiting: deque[InFlightRecord] = deque()
         """Restored records that wait for capacity."""
+        self._restored = 0
+        """The number of restored records. They have the first numbers of the queue."""
         self._requests: Requests | None = None
         self._failure: Exception | None = None
 
@@ -373,6 +377,7 @@ class AsyncWaitOperator(Operator):
         for descriptor in descriptors_on_class(type(self._function)).values():
             self._context.register(descriptor)
         self._waiting.extend(self._snapshot.restored())
+        self._restored = len(self._waiting)
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
         self._wait_until(lambda: not self._waiting)
@@ -404,6 +409,7 @@ class AsyncWaitOperator(Operator):
     def prepare_snapshot(self) -> None:
         if self._definition.carries_in_flight:
             self.let_watermarks_out()
+            self._wait_until(lambda: next(iter(self._in_flight), self._restored) >= self._restored)
         else:
             self.await_in_flight()
         self._snapshot.update([element.content for element in self._queue])

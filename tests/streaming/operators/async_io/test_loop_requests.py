@@ -233,8 +233,8 @@ class StoodStill(threading.Event):
 def test_a_loop_that_answers_after_a_pause_of_the_process_is_not_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(requests_module, "threading", SimpleNamespace(Event=StoodStill))
     loop = worker_loop()
+    monkeypatch.setattr(requests_module, "threading", SimpleNamespace(Event=StoodStill))
     requests = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
     requests.start(0, asyncio.Event().wait)  # type: ignore[arg-type]
     requests.close()
