@@ -105,6 +105,7 @@ _LOG_VERSIONS: Final = ("v1", "v2")
 _JOIN: Final = "symmetricHashJoin"
 _SIDES: Final = ("left", "right")
 _EVENT_TIME: Final = "__event_time"
+_TTL_COLUMNS: Final = ["value", "ttlExpirationMs"]
 _WINDOW: Final = "window"
 _SESSION: Final = "session_window"
 _TIME_MODES: Final = {
@@ -243,10 +244,18 @@ class SparkCheckpoint:
                 keys are those of Spark.
 
         Raises:
-            PlanError: An expression is invalid, or ``key`` is missing.
+            PlanError: An expression is invalid, ``key`` is missing, or the state is a list, a map or has TTL. For
+                these, pass a selection of `table` to `batches`.
         """
         found = self.operator(operator)
-        table = self._keyed(self.table(state, operator=operator), key, found)
+        stored = self.table(state, operator=operator)
+        if "value" not in stored.columns or _columns(stored.schema, "value") == _TTL_COLUMNS:
+            raise PlanError(
+                f"{self.location}: state {state!r} of operator {found.id} is a list, a map, or has TTL, and entries() "
+                f"reads one value of a key, without its time. Select the columns key, user_key, value and "
+                f"last_access_ms of table({state!r}), and pass the frame to batches()"
+            )
+        table = self._keyed(stored, key, found)
         if isinstance(value, str):
             return self.batches(self._selected(table, value, "key"))
         columns = self.columns(table, "value")
@@ -281,7 +290,11 @@ class SparkCheckpoint:
             log.disabled = was_disabled
 
     def batches(self, table: DataFrame) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches, the key in the form of a Statebackend job."""
+        """Yield the rows in batches, the key in the form of a Statebackend job, for `Plan.add_state`.
+
+        Args:
+            table: The columns key and value, and if needed user_key, namespace and last_access_ms.
+        """
         with self._reading():
             for batch in local_batches(table):
                 keys = batch.column("key").flatten()
@@ -772,14 +785,14 @@ def _single_entries(
 
 def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[Any, int | None]:
     """Return a value in its stored form, and its last access, so that it expires at the same time as in Spark."""
-    if value.__fields__ != ["value", "ttlExpirationMs"]:
+    if value.__fields__ != _TTL_COLUMNS:
         return schema.stored(value.asDict(recursive=True)), None
     time_ms = None if ttl_ms is None else max(0, value.ttlExpirationMs - ttl_ms)
     return schema.stored(value.value.asDict(recursive=True)), time_ms
 
 
 def _has_ttl(stored: Iterable[Any]) -> bool:
-    return [field.name for field in stored] == ["value", "ttlExpirationMs"]
+    return [field.name for field in stored] == _TTL_COLUMNS
 
 
 def _without_ttl(stored: DataType) -> DataType:

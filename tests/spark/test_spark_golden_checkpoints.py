@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from statebackend import EventTimeSessionWindows, ListStateDescriptor, TumblingEventTimeWindows, ValueStateDescriptor
-from statebackend.savepoint.errors import ForeignFormatError
+from statebackend import (
+    EventTimeSessionWindows,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateTtlConfig,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+)
+from statebackend.savepoint.errors import ForeignFormatError, PlanError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.operators.window_state import CONTENTS_NAME
@@ -258,6 +265,55 @@ def test_processors_are_imported(
         assert {(one.key, one.value) for one in entries(queue)} == {
             (k, t + delay_ms) for k, rows in ROWS.items() for t, _ in rows
         }
+
+
+class KeptHere:
+    """State of a function that continues `Kept` of the golden programs."""
+
+    ttl = StateTtlConfig(f"{CENTURY_MS} ms")
+    count = ValueStateDescriptor("count", int, ttl=ttl)
+    numbers = ListStateDescriptor("numbers", int, ttl=ttl)
+    times = MapStateDescriptor("times", int, int, ttl=ttl)
+
+
+DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "transform-with-state.md").read_text()
+
+
+@pytest.mark.extended_after(1)
+@pytest.mark.parametrize("mode", ["ttl-format-2", "ttl-rocksdb"])
+def test_a_plan_moves_a_processor_with_ttl_to_another_function(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    with tarfile.open(GOLDEN / f"{NEWEST}.tar.gz") as archive:
+        members = [one for one in archive.getmembers() if one.name.split("/")[0] == f"processor-{mode}"]
+        archive.extractall(tmp_path, members, filter="data")
+    checkpoint = SparkCheckpoint(spark, tmp_path / f"processor-{mode}")
+    source = DOCUMENTED.partition("# plan.py\n")[2].partition("```")[0].replace("3600000", str(CENTURY_MS))
+    program: dict[str, Any] = {"Plan": Plan, "Kept": KeptHere}
+    exec(source, program)
+    checkpoint.write(tmp_path / "savepoint", program["plan"](checkpoint), max_parallelism=8)
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+    [expiry_ms] = {row.value.ttlExpirationMs for row in checkpoint.table("count").collect() if row.key.k == "a"}
+    found = {
+        state: {
+            (one.key, one.user_key, tuple(one.value) if state == "numbers" else one.value): one.last_access_ms
+            for one in savepoint.read("kept", state)
+        }
+        for state in ("count", "numbers", "times")
+    }
+    assert set(found["count"]) == {(k, None, len(rows)) for k, rows in ROWS.items()}
+    assert set(found["numbers"]) == {(k, None, tuple(x for _, x in rows)) for k, rows in ROWS.items()}
+    assert set(found["times"]) == {(k, x, t) for k, rows in ROWS.items() for t, x in rows}
+    assert found["count"]["a", None, 3] == expiry_ms - CENTURY_MS
+    assert found["numbers"]["a", None, (1, 2, 4)] == (expiry_ms - CENTURY_MS,) * 3
+    assert found["times"]["a", 4, 25_000] == expiry_ms - CENTURY_MS
+    timers = savepoint.read("kept", "_timer_state/processing_user-timers")
+    assert {(one.key, one.value) for one in timers} == {
+        (k, t + CENTURY_MS) for k, rows in ROWS.items() for t, _ in rows
+    }
+    for state in ("count", "numbers", "times"):
+        with pytest.raises(PlanError, match=rf"state '{state}' of operator 0 is a list, a map, or has TTL"):
+            checkpoint.entries("value.value.n", state)
 
 
 @attrs.frozen
