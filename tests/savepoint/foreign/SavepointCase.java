@@ -1,5 +1,10 @@
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.ListState;
@@ -94,7 +99,7 @@ public class SavepointCase {
         while (job.getJobStatus().get() != JobStatus.RUNNING) {
             Thread.sleep(100);
         }
-        while (SEEN.get() < 999) {
+        while (SEEN.get() < 999 || !hasCheckpoint(Path.of(arguments[0], "checkpoints"))) {
             Thread.sleep(100);
         }
         for (SavepointFormatType format : SavepointFormatType.values()) {
@@ -102,5 +107,14 @@ public class SavepointCase {
         }
         job.cancel().get();
         System.exit(0);
+    }
+
+    static boolean hasCheckpoint(Path directory) {
+        try (Stream<Path> files = Files.exists(directory) ? Files.walk(directory) : Stream.empty()) {
+            return files.anyMatch(file -> file.endsWith("_metadata"));
+        } catch (IOException | UncheckedIOException error) {
+            // The job removes a directory meanwhile.
+            return false;
+        }
     }
 }
