@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -425,6 +426,11 @@ class FlinkFiles(CheckpointFileSystem):
             if not isinstance(heap, HeapGroups):
                 heap = HeapGroups(header.key_snapshot, part.metas, self.known, is_compressed=header.is_compressed)
                 self._groups[state_id] = heap
+                ends = self._group_ends(keyed)
+                sizes = [ends.get(start, sys.maxsize) - start for start in keyed.offsets]
+                smallest = keyed.first_key_group + sizes.index(min(sizes))
+                for _, _, data in self._group_data(keyed, [smallest]):
+                    heap.learn_order(data)
             yield from self._group_batches(keyed, key_groups, heap.reader(index), sorted_rows)
             return
         operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
@@ -481,13 +487,16 @@ class FlinkFiles(CheckpointFileSystem):
                 rows = rows_of(batch)
             yield from _bounded(rows)
 
+    def _group_ends(self, handle: KeyGroupsHandle) -> dict[int, int]:
+        """Return the end of each key group by its start."""
+        return dict(itertools.pairwise(sorted({*handle.offsets, self._region(handle.stream).size_bytes})))
+
     def _group_data(
         self, handle: KeyGroupsHandle, key_groups: Iterable[int], no_offset: int = 0
     ) -> Iterator[tuple[int, int, bytes]]:
         """Yield the existing key groups, with the start and the bytes of each."""
         region = self._region(handle.stream)
-        ends = sorted({*handle.offsets, region.size_bytes})
-        following = dict(itertools.pairwise(ends))
+        following = self._group_ends(handle)
         with region.opened() as read:
             for key_group in key_groups:
                 start = handle.offsets[key_group - handle.first_key_group]

@@ -38,7 +38,7 @@ import contextlib
 import itertools
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -564,8 +564,11 @@ def _count(data: bytes, position: int) -> int:
     return count
 
 
-_MAX_ATTEMPTS: Final = 1 << 14
+_MAX_ATTEMPTS: Final = 1 << 16
 """The maximum number of positions to try for the state after an unknown one, per key group."""
+_MAX_DIVISIONS: Final = 16
+"""With this many possible divisions of a key group into states, no place is certain."""
+_UNCERTAIN: Final = (-1, -1)
 
 
 class HeapGroups:
@@ -578,7 +581,7 @@ class HeapGroups:
         self._states = [_HeapState(key_snapshot, meta, known) for meta in metas]
         self._is_compressed = is_compressed
         self._order: tuple[int, ...] | None = None
-        """The state ids in the order of the streams of compressed groups."""
+        """The state ids in their order in each group."""
         self._is_in_order = not is_compressed and all(state.is_known for state in self._states)
         self._starts: dict[int, array[int]] = {}
         """By key group: the starts of the states found so far, and where to search the next one."""
@@ -603,9 +606,13 @@ class HeapGroups:
                     self._is_in_order = False
             spans = self._spans.get(key_group)
             if spans is None:
-                found = self._streams(data) if self._is_compressed else self._found(data, 0, {})
+                found = self._streams(data) if self._is_compressed else self._found(data)
                 spans = array("q", [place for number in range(len(self._states)) for place in found[number]])
                 self._spans[key_group] = spans
+            if spans[2 * state_id] < 0:
+                raise MalformedDataError(
+                    "values of states with unknown serializers hide where this state begins. Take a canonical savepoint"
+                )
             part = data[spans[2 * state_id] : spans[2 * state_id + 1]]
             part = decompress_frames(part) if self._is_compressed else part
             if _short(part, 0) != state_id:
@@ -646,15 +653,36 @@ class HeapGroups:
             raise MalformedDataError(f"the key group does not have the {len(self._states)} states of the file")
         return dict(zip(self._order, places, strict=True))
 
-    def _found(
-        self, data: bytes, position: int, found: dict[int, tuple[int, int]], attempts: Iterator[int] | None = None
-    ) -> dict[int, tuple[int, int]]:
-        """Return the places of the states in an uncompressed group. ``found`` has those before the position."""
-        attempts = attempts or iter(range(_MAX_ATTEMPTS))
+    def learn_order(self, data: bytes) -> None:
+        """Remember the order of the states, which all groups of the file have, from a group with few entries."""
+        if not self._is_compressed:
+            with contextlib.suppress(StateFormatError):
+                self._found(data[4:])
+
+    def _found(self, data: bytes) -> dict[int, tuple[int, int]]:
+        """Return the places of the states in an uncompressed group. A place that is not certain is negative."""
+        attempts = iter(range(_MAX_ATTEMPTS))
+        every = list(itertools.islice(self._places(data, 0, {}, attempts), _MAX_DIVISIONS))
+        if len(every) == _MAX_DIVISIONS or next(attempts, None) is None:
+            return dict.fromkeys(range(len(self._states)), _UNCERTAIN)
+        if len(every) == 1:
+            self._order = tuple(every[0])
+        return {
+            number: place if all(one[number] == place for one in every) else _UNCERTAIN
+            for number, place in every[0].items()
+        }
+
+    def _places(
+        self, data: bytes, position: int, found: dict[int, tuple[int, int]], attempts: Iterator[int]
+    ) -> Iterator[dict[int, tuple[int, int]]]:
+        """Yield each possible division of a group, in the order of the group. ``found`` is before the position.
+
+        Values of an unknown state may end wherever the rest of the group can be read.
+        """
         states = self._states
         while position < len(data):
             number = _short(data, position)
-            if number >= len(states) or number in found:
+            if not self._may_follow(found, number):
                 raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
             state = states[number]
             with contextlib.suppress(UnknownSubclassError):
@@ -664,20 +692,33 @@ class HeapGroups:
                     position = end
                     continue
             if len(found) == len(states) - 1:
-                return {**found, number: (position, len(data))}
+                yield {**found, number: (position, len(data))}
+                return
+            has_place = False
             for end in range(position + 6, len(data) - 5):
-                if _short(data, end) in (number, *found) or _short(data, end) >= len(states):
+                before = {**found, number: (position, end)}
+                if not self._may_follow(before, _short(data, end)):
                     continue
                 if next(attempts, None) is None:
                     break
                 with contextlib.suppress(StateFormatError):
-                    return self._found(data, end, {**found, number: (position, end)}, attempts)
-            raise MalformedDataError(
-                f"byte {position}: what follows the values of state {self._names[number]!r} is unknown"
-            )
+                    for places in self._places(data, end, before, attempts):
+                        has_place = True
+                        yield places
+            if not has_place:
+                raise MalformedDataError(
+                    f"byte {position}: what follows the values of state {self._names[number]!r} is unknown"
+                )
+            return
         if len(found) != len(states):
             raise EndOfDataError(f"{len(states) - len(found)} states are missing at byte {position}")
-        return found
+        yield found
+
+    def _may_follow(self, found: Mapping[int, tuple[int, int]], number: int) -> bool:
+        """Whether this state can be the next one after those found."""
+        if self._order is not None:
+            return len(found) < len(self._order) and self._order[len(found)] == number
+        return number < len(self._states) and number not in found
 
 
 def sorted_rows(batch: CanonicalBatch) -> pa.RecordBatch:

@@ -209,6 +209,55 @@ def test_a_subclass_that_flink_did_not_describe_does_not_hide_other_states() -> 
     assert [read(known, state_id) for state_id in range(3)] == [[one] for one in stored]
 
 
+def heap_state(number: int, *values: bytes) -> bytes:
+    """A value state in a key group of the HashMap backend. Its keys are 1, 2, and so on."""
+    entries = [b"\0" + LONG.to_bytes(key) + value for key, value in enumerate(values, 1)]
+    return number.to_bytes(2, "big") + len(entries).to_bytes(4, "big") + b"".join(entries)
+
+
+def test_unknown_values_that_look_like_states_do_not_hide_other_states() -> None:
+    void, long = (one.snapshot_configuration() for one in (ts.VoidNamespaceSerializer(), LONG))
+    unknown = ts.PojoSerializer(Base).snapshot_configuration()
+    values = {"a": unknown, "b": long, "c": unknown, "d": long, "e": long}
+    metas = [
+        StateMeta.of_one_schema(name, STATE_KINDS["value"], void, {VALUE_ROLE: value}, ())
+        for name, value in values.items()
+    ]
+    sub = ts.PojoSerializer(Base).to_bytes(Sub(7, "sub"))
+    five, six, seven = map(LONG.to_bytes, (5, 6, 7))
+
+    def group_of(value: bytes) -> bytes:
+        states = [
+            heap_state(0, value),
+            heap_state(1, five),
+            heap_state(3, six),
+            heap_state(2, sub),
+            heap_state(4, seven),
+        ]
+        return (3).to_bytes(4, "big") + b"".join(states)
+
+    def groups_of(*order: int) -> HeapGroups:
+        groups = HeapGroups(LONG.snapshot_configuration(), metas, is_compressed=False)
+        groups.learn_order((4).to_bytes(4, "big") + b"".join(map(heap_state, order)))
+        return groups
+
+    def read(groups: HeapGroups, value: bytes, state_id: int) -> list[bytes]:
+        batch = CanonicalBatch.empty()
+        groups.reader(state_id)(group_of(value), 3, batch)
+        return list(batch.values)
+
+    other_order = sub + heap_state(3) + heap_state(1) + heap_state(2, sub)
+    same_order = sub + heap_state(1) + heap_state(3) + heap_state(2, sub)
+    groups = groups_of(0, 1, 3, 2, 4)
+    assert [read(groups, other_order, state_id) for state_id in (1, 3, 4)] == [[five], [six], [seven]]
+    # Without a readable group, the order is unknown.
+    for groups, value in ((groups_of(0, 1, 3, 2, 4), same_order), (groups_of(), other_order)):
+        assert read(groups, value, 4) == [seven]
+        for state_id in (1, 3):
+            with pytest.raises(MalformedDataError, match=r"hide where this state begins.*Take a canonical savepoint"):
+                read(groups, value, state_id)
+
+
 @pytest.mark.parametrize(
     ("serializer", "values", "column"),
     [
