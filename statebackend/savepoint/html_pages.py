@@ -373,9 +373,8 @@ def bar_plot(
         x = _LEFT_MARGIN + place * step + (step - width) / 2
         y = scale.y(max(value, 0.0))
         height = max(_HEIGHT - _BOTTOM_MARGIN - y, 0.0)
-        title = element("title", text(shown(value)))
         place_of_bar = {"class": "bar", "x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height), "rx": 1.5}
-        parts.append(element("rect", title, place_of_bar))
+        parts.append(element("rect", element("title", text(shown(value))), place_of_bar))
     described = _described(Series(f"{len(known)} bars", known), shown) if known else "No values yet."
     return _svg(title, described, parts)
 

@@ -98,6 +98,11 @@ def test_a_plot_has_a_description_and_a_table() -> None:
     assert 'role="img"' in page
 
 
+def test_a_bar_plot_has_its_own_title_and_one_for_each_bar() -> None:
+    drawn = bar_plot([1.0, 2.0], title="sizes", shown=format_count, ends=("", ""))
+    assert re.findall("<title>(.*?)</title>", drawn) == ["sizes", "1", "2"]
+
+
 def test_plots_of_many_values_are_bounded_and_keep_the_peaks() -> None:
     values = [0.0] * 100_000
     values[77_777] = 9.0
