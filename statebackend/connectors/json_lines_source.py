@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,12 +23,15 @@ from statebackend.streaming.stream_graph import SplitRead
 
 __all__ = ["JsonLinesSource"]
 
+_OTHER_TYPE: Final = re.compile(r"JSON parse error: Column\(/(.+)\) changed from (\w+) to (\w+) in row \d+")
+
 
 class JsonLinesSource:
     """Reads files with one JSON object per line, in the order of their names.
 
-    Fields are converted to the types of the schema, for example a string to a timestamp. A missing field is null, and
-    fields without a column are ignored. The source ends after the last file. The next start of the job reads new files.
+    Fields are converted to the types of the schema, for example a string to a timestamp or a date. A missing field is
+    null, and fields without a column are ignored. The source ends after the last file. The next start of the job reads
+    new files.
 
     Args:
         directory: The directory of the files.
@@ -48,15 +52,18 @@ class JsonLinesSource:
         self._pattern = pattern
         # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.
         fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
+        self._schema = pa.schema(fields)
+        read = pa.schema([field.with_type(_type_in_json(field.type)) for field in fields])
+        self._needs_cast = read != self._schema
         self._options = pa_json.ParseOptions(
-            explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore", newlines_in_values=False
+            explicit_schema=read, unexpected_field_behavior="ignore", newlines_in_values=False
         )
         try:
             self._rows(b"{}")
         except pa.ArrowNotImplementedError as error:
             raise JobDefinitionError(
                 f"JsonLinesSource: the schema has a type that it cannot read: {error}. Declare a struct "
-                f"instead of a map, and a number or a string instead of an interval"
+                f"instead of a map, a string instead of a time, and a number or a string instead of an interval"
             ) from error
 
     @override
@@ -89,14 +96,17 @@ class JsonLinesSource:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if len(lines) > 1:
                 return [row for line in lines for row in self._parsed(split, [line])]
+            reason = _OTHER_TYPE.sub(lambda match: f"{match[1]} is a {match[3]}, not a {match[2]}", str(error))
             raise StreamJobError(
-                f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {error}. "
+                f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {reason}. "
                 f"Correct the line, or change the schema"
             ) from error
 
     def _rows(self, data: bytes) -> list[dict[str, Any]]:
         read_options = pa_json.ReadOptions(use_threads=False, block_size=len(data))
         table = pa_json.read_json(io.BytesIO(data), read_options=read_options, parse_options=self._options)
+        if self._needs_cast:
+            table = table.cast(self._schema)
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
@@ -109,3 +119,13 @@ def _nullable(field: pa.Field) -> pa.Field:
     elif pa.types.is_list(kind):
         kind = pa.list_(_nullable(kind.value_field))
     return field.with_type(kind).with_nullable(True)
+
+
+def _type_in_json(kind: pa.DataType) -> pa.DataType:
+    """Return the type with text instead of dates and times, which Arrow's reader expects as numbers."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(_type_in_json(field.type)) for field in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_json(kind.value_type)))
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_time(kind) else kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -76,6 +76,35 @@ def test_fields_are_converted_to_the_columns_of_the_schema(tmp_path: Path) -> No
     assert read.is_at_end
 
 
+class Shift(NamedTuple):
+    day: date
+
+
+class Plan(NamedTuple):
+    first: Shift
+    others: list[Shift]
+
+
+def test_dates_are_text_at_every_level(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"first": {"day": "2026-02-28"}, "others": [{"day": "0001-01-01"}, null]}\n{}\n')
+    assert JsonLinesSource(tmp_path, Plan).read("a.jsonl", 0, 10).records == [
+        {
+            "first": {"day": date(2026, 2, 28)},
+            "others": [{"day": date(1, 1, 1)}, None],
+        },
+        {"first": None, "others": None},
+    ]
+    (tmp_path / "a.jsonl").write_text('{"first": {"day": "2026-02-30"}}')
+    with pytest.raises(StreamJobError, match=r"at byte 0 does not fit the schema: .*2026-02-30"):
+        JsonLinesSource(tmp_path, Plan).read("a.jsonl", 0, 10)
+
+
+def test_a_value_of_another_type_is_named_by_its_field(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINE + LINE.replace('"a"', "7") + LINE)
+    with pytest.raises(StreamJobError, match=rf"byte {len(LINE)} does not fit the schema: card is a number, not a str"):
+        JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 10)
+
+
 def test_a_read_ends_after_the_most_records_and_continues_at_its_position(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINE + "\n" + LINE + LINE)
     source = JsonLinesSource(tmp_path, Payment)
@@ -113,7 +142,9 @@ def test_a_null_in_a_required_field_is_rejected_with_the_record(tmp_path: Path) 
         numbers(tmp_path)
 
 
-@pytest.mark.parametrize("type_name", ["map<string, int>", "array<map<string, int>>", "interval day to second"])
+@pytest.mark.parametrize(
+    "type_name", ["map<string, int>", "array<map<string, int>>", "interval day to second", "time(6)"]
+)
 def test_a_type_that_cannot_be_read_is_rejected_with_advice(tmp_path: Path, type_name: str) -> None:
     with pytest.raises(JobDefinitionError, match=r"a type that it cannot read: .*Declare a struct instead"):
         JsonLinesSource(tmp_path, f"key string, value struct<nested: {type_name}>")
