@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from statebackend.cli.printing import Printer, printer_for
-from statebackend.savepoint.sizes import format_bytes
+from statebackend.savepoint.sizes import format_bytes, format_time
 
 if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
@@ -165,6 +165,9 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
     pairs = {name: value for name, value in answer.items() if name not in left_out}
     pairs["size_bytes"] = format_bytes(answer["size_bytes"])
+    for name in ("processing_time_ms", "watermark_ms"):
+        if pairs.get(name) is not None:
+            pairs[name] = f"{pairs[name]} ({format_time(pairs[name])} UTC)"
     source = answer["source"]
     if source is not None:
         pairs["source"] = f"batch {source['batch_id']} of {', '.join(source['sources'])}"
@@ -180,7 +183,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         timers = due.get(uid)
         if timers is not None:
             event, processing = (
-                "none" if time_ms is None else time_ms
+                "none" if time_ms is None else f"{format_time(time_ms)} UTC"
                 for time_ms in (timers["event_time_ms"], timers["processing_time_ms"])
             )
             printer.line(f"next timers: event time {event}, processing time {processing}")

@@ -27,7 +27,7 @@ from statebackend.cli.terminal import print_answer, print_difference, print_entr
 from statebackend.savepoint.inspection import inspection
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.sizes import format_bytes
+from statebackend.savepoint.sizes import format_bytes, format_time
 from statebackend.savepoint.stored_entries import EntryReader
 
 pytestmark = pytest.mark.slow
@@ -75,6 +75,8 @@ def test_inspect_shows_job_operators_entries_and_timers(
         assert found["timers_due"][0]["processing_time_ms"] == NOW_MS + 1
         printed = lines(capsys, "inspect", place)
         assert any(re.match(r"by amount\tmap\t.*\t100\t", line) for line in printed)
+        assert f"processing_time_ms\t{NOW_MS} ({format_time(NOW_MS)} UTC)" in printed
+        assert f"next timers: event time none, processing time {format_time(NOW_MS + 1)} UTC" in printed
         assert "entries" not in answer(capsys, "inspect", place, "--no-counts")["operators"][0]["states"][0]
 
 
