@@ -25,11 +25,13 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from snapshots.errors import format_value
 from statebackend.checkpoint.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptFileError,
     CorruptMetadataError,
+    InvariantViolationError,
     MissingFileError,
     UncertainCheckpointError,
 )
@@ -147,8 +149,11 @@ class FoundCheckpoints:
         """
         if roll_back_to == PREVIOUS:
             return self._newest_before_the_newest().metadata
-        check_integer("roll_back_to", roll_back_to, 0, MAX_ID)
-        return self.target(int(roll_back_to)).metadata
+        if type(roll_back_to) is not int or roll_back_to < 0:
+            raise InvariantViolationError(
+                f"roll_back_to must be the id of a checkpoint (an int) or 'previous', not {format_value(roll_back_to)}"
+            )
+        return self.target(roll_back_to).metadata
 
     def target(self, checkpoint_id: int) -> RetainedCheckpoint:
         """The checkpoint to roll back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""

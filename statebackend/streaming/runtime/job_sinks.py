@@ -265,9 +265,9 @@ class JobSinks:
             elif any(any(one.committables) for one in self.staged(metadata, uid)):
                 now = "none" if sink is None else sink.identity
                 raise JobRestoreError(
-                    f"epoch {metadata.checkpoint_id} is complete, but its output is not committed yet, and was staged "
-                    f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
-                    f"sink, which commits it, and change the sink after that"
+                    f"epoch {metadata.checkpoint_id} is complete, but its output may not be committed yet. It was "
+                    f"staged by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the "
+                    f"former sink, which commits it, and change the sink after that"
                 )
 
 

@@ -249,7 +249,8 @@ def test_the_target_of_a_roll_back_is_found_without_changes(fs) -> None:
     assert target("previous") == 2
     for wrong, error, match in (
         (5, CheckpointNotFoundError, "there are: 1, 2"),
-        ("last", InvariantViolationError, "roll_back_to"),
+        ("last", InvariantViolationError, "or 'previous', not 'last'"),
+        ("1", InvariantViolationError, "an int"),
         (True, InvariantViolationError, "roll_back_to"),
         (-1, InvariantViolationError, "roll_back_to"),
     ):
