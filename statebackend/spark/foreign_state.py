@@ -177,7 +177,7 @@ class SparkCheckpoint:
         self.batch_time_ms = self._time_ms(f"offsets/{batch_id}", "batchTimestampMs")
         has_ids = self._json(f"commits/{batch_id}", 1, "stateUniqueIds", required=False) is not None
         self._settings = {_STATE_FORMAT: "2" if has_ids else "1"}
-        check_state_files(self._files)
+        check_state_files(self._files, batch_id)
         self._readable = readable_copy(self._files, batch_id)
         self.operators: Mapping[int, SparkOperator] = {one.id: one for one in self._read_operators()}
 

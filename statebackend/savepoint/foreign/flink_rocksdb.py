@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
@@ -112,21 +113,39 @@ class FlinkDatabase:
                         yield below
                     return
                 yield chunk
-            # `items` hides an error at its end.
-            iterator = family.iter()
-            iterator.seek(last)
-            if iterator.valid():
-                iterator.next()
-            iterator.status()
+            _check_end(family, last)
         except Exception as error:
             raise ForeignFormatError(
                 f"{self._location}, state {state_name!r}: RocksDB cannot read the files: {self._text(error)}"
             ) from error
 
+    def check(self) -> None:
+        """Read all keys.
+
+        Raises:
+            ForeignFormatError: The files are damaged.
+        """
+        try:
+            for name in ("default", *self._names):
+                family: Any = self._database.get_column_family(name)
+                for last in deque(family.keys(), maxlen=1) or (b"",):
+                    _check_end(family, last)
+        except Exception as error:
+            raise ForeignFormatError(f"{self._location}: RocksDB cannot read the files: {self._text(error)}") from error
+
     def _text(self, error: Exception) -> str:
         """Return the text of an error with the files of the savepoint instead of the private copies."""
         place = re.compile(re.escape(f"{self._directory}/") + r"([-\w.]*\w)")
         return place.sub(lambda found: self._stored.get(found[1], found[1]), str(error))
+
+
+def _check_end(family: Any, last: bytes) -> None:
+    """Raise the error at which ``items`` or ``keys`` ended. They hide it."""
+    iterator = family.iter()
+    iterator.seek(last)
+    if iterator.valid():
+        iterator.next()
+    iterator.status()
 
 
 def _options(directory: str) -> Any:

@@ -32,7 +32,9 @@ from typing import Final
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.foreign.flink_rocksdb import FlinkDatabase, is_needed
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
+from statebackend.state.private_directory import temporary_directory
 
 __all__ = ["check_state_files", "numbered_directories", "operators_without_metadata", "readable_copy"]
 
@@ -62,21 +64,26 @@ _SESSION_START: Final = "sessionStartTime"
 _ROCKSDB: Final = b"RocksDBStateStoreProvider"
 
 
-def check_state_files(files: CheckpointFileSystem) -> None:
-    """Check that Spark opens and writes no files outside of the checkpoint.
+def check_state_files(files: CheckpointFileSystem, batch_id: int) -> None:
+    """Check that Spark opens and writes no files outside of the checkpoint, and notices damage.
 
     Raises:
         StorageError: Something is a link, or neither a file nor a directory.
         ForeignFormatError: A file has a wrong length, or an archive is damaged or would be unpacked elsewhere.
     """
+    newest: dict[str, tuple[int, str]] = {}
     for directory in files.list_directories():
         files.check_regular(directory)
     for path in files.list_files("state"):
-        name = path.rpartition("/")[2]
-        if _ARCHIVE.fullmatch(name):
+        directory, _, name = path.rpartition("/")
+        if found := _ARCHIVE.fullmatch(name):
             _check_archive(files, path)
+            if int(found[1]) <= batch_id + 1:
+                newest[directory] = max(newest.get(directory, (0, "")), (int(found[1]), path))
         elif found := RECORD_FILE.fullmatch(name):
             check_records(files.read_file(path), files.location(path), found[1])
+    for _, path in newest.values():
+        _check_database(files, path)
 
 
 def _check_archive(files: CheckpointFileSystem, path: str) -> None:
@@ -101,6 +108,36 @@ def _check_archive(files: CheckpointFileSystem, path: str) -> None:
     for name in names:
         if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
             raise ForeignFormatError(f"{where}: {name!r} is not the name of a file in the archive's directory")
+
+
+def _check_database(files: CheckpointFileSystem, path: str) -> None:
+    """Read the sorted files of an archive, unless Hadoop has a checksum of each.
+
+    At a damaged block Spark would silently end: it does not ask RocksDB why an iterator has ended.
+    """
+    root, directory = files.local_path(), path.rpartition("/")[0]
+    if root is None:
+        return
+    where = files.location(path)
+    try:
+        with temporary_directory() as copy, zipfile.ZipFile(os.path.join(root, path)) as archive:
+            names = archive.namelist()
+            listed = json.loads(archive.read("metadata").decode().partition("\n")[2]) if "metadata" in names else {}
+            sorted_files = {one["localFileName"]: one["dfsSstFileName"] for one in listed.get("sstFiles", ())}
+            if all(files.exists(f"{directory}/SSTs/.{stored}.crc") for stored in sorted_files.values()):
+                return
+            stored_at = {name: f"{directory}/SSTs/{stored}" for name, stored in sorted_files.items()}
+            for name in names:
+                if name == "CURRENT" or name.startswith("MANIFEST"):
+                    archive.extract(name, copy)
+            for name, stored in stored_at.items():
+                if is_needed(name, where):
+                    _link(os.path.join(root, stored), os.path.join(copy, name))
+            FlinkDatabase(copy, where, {name: files.location(stored) for name, stored in stored_at.items()}).check()
+    except ForeignFormatError as error:
+        raise ForeignFormatError(f"{error}. Restore the files from a backup") from error
+    except (OSError, *_UNREADABLE) as error:
+        raise ForeignFormatError(f"{where} is damaged: {error}. Restore it from a backup") from error
 
 
 def _check_layout(data: bytes, archive: zipfile.ZipFile) -> None:

@@ -74,10 +74,10 @@ def test_an_archive_that_would_write_elsewhere_is_an_error(
     tmp_path: Path, change: Callable[[dict[str, bytes]], None], message: str
 ) -> None:
     files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
-    check_state_files(files)
+    check_state_files(files, 2)
     rewrite(archive_of(tmp_path), change)
     with pytest.raises(ForeignFormatError, match=message):
-        check_state_files(files)
+        check_state_files(files, 2)
 
 
 def test_a_truncated_or_flipped_archive_is_read_or_an_error(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_truncated_or_flipped_archive_is_read_or_an_error(tmp_path: Path) -> N
         ):
             archive.write_bytes(damaged)
             try:
-                check_state_files(files)
+                check_state_files(files, 2)
             except ForeignFormatError:
                 rejected += 1
     assert rejected > len(tried)
@@ -109,7 +109,7 @@ def test_a_link_is_an_error(tmp_path: Path, place: str) -> None:
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="is a symbolic link, and no link is followed here"):
-        check_state_files(files)
+        check_state_files(files, 2)
 
 
 def test_a_moved_checkpoint_is_read_through_links(tmp_path: Path) -> None:
@@ -164,6 +164,20 @@ def test_session_windows_of_spark_3_5_get_metadata(tmp_path: Path, name: str) ->
             readable_copy(files, 2)
 
 
+@pytest.mark.parametrize("name", ["windows-rocksdb", "processor-ttl-changelog", "windows-format-2-rocksdb"])
+def test_damaged_sorted_files_without_checksums_of_hadoop_are_an_error(name: str, tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.1", name)
+    for checksums in (tmp_path / name / "state").rglob(".*.sst.crc"):
+        checksums.unlink()
+    check_state_files(files, 2)
+    for file in (tmp_path / name / "state").rglob("*.sst"):
+        content = file.read_bytes()
+        # This is in the first block, with the keys.
+        file.write_bytes(content[:10] + bytes([content[10] ^ 1]) + content[11:])
+    with pytest.raises(ForeignFormatError, match=r"\.zip: RocksDB cannot .*/SSTs/\d+-\S+\.sst .*from a backup$"):
+        check_state_files(files, 2)
+
+
 def test_an_entry_that_only_the_archive_s_stream_has_is_an_error(tmp_path: Path) -> None:
     files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
     archive = archive_of(tmp_path)
@@ -171,7 +185,7 @@ def test_an_entry_that_only_the_archive_s_stream_has_is_an_error(tmp_path: Path)
     # The archive's directory and its offset stay valid, because zipfile accepts data before an archive.
     archive.write_bytes(hidden + archive.read_bytes())
     with pytest.raises(ForeignFormatError, match=r"3.zip is damaged: its directory does not list what is at byte 0"):
-        check_state_files(files)
+        check_state_files(files, 2)
 
 
 def test_an_entry_with_more_data_than_its_directory_says_is_an_error(tmp_path: Path) -> None:
@@ -184,7 +198,7 @@ def test_an_entry_with_more_data_than_its_directory_says_is_an_error(tmp_path: P
     data[place + 24 : place + 28] = (10).to_bytes(4, "little")
     archive.write_bytes(data)
     with pytest.raises(ForeignFormatError, match="'padding' does not have the size in its directory"):
-        check_state_files(files)
+        check_state_files(files, 2)
 
 
 def lz4(content: bytes) -> bytes:
@@ -279,7 +293,7 @@ def test_content_that_is_much_larger_than_its_file_is_an_error(compressed: Calla
 @pytest.mark.parametrize("name", ["types-hdfs", "processor-ttl-format-2"])
 def test_a_flipped_log_of_state_is_read_or_an_error(name: str, tmp_path: Path) -> None:
     files = checkpoint(tmp_path, "4.3", name)
-    check_state_files(files)
+    check_state_files(files, 2)
     logs = [path for path in (tmp_path / name / "state").rglob("*") if RECORD_FILE.fullmatch(path.name)]
     log = max(logs, key=lambda path: path.stat().st_size)
     content, kind = log.read_bytes(), log.suffix[1:]
