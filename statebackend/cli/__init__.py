@@ -27,4 +27,8 @@ def run(main_module: str = "statebackend.cli.main") -> None:
             raise
         sys.exit(f"error: the command line needs {error.name}: pip install 'statebackend[cli]'")
     prepare_standard_streams()
-    sys.exit(flushed_status(main()))
+    status = flushed_status(main())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The command is complete. A signal during the exit of the interpreter must not report it as interrupted.
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(status)

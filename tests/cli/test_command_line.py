@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -371,6 +372,24 @@ def test_a_closed_pipe_does_not_change_the_exit_status(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_command_does_not_report_it_as_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    program = "import sys; from statebackend.cli import run; run('ends_with_2')"
+    (tmp_path / "ends_with_2.py").write_text(
+        "import atexit, os, signal\n"
+        f"atexit.register(os.kill, os.getpid(), {int(number)})\n"
+        "def main():\n    print('whole')\n    return 2\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "whole\n", "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
