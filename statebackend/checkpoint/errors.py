@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _NO_SPACE: Final = "Free space, or use another disk; then start again"
-_NO_PERMISSION: Final = "Let the user of the job write there; then start again"
+_NO_PERMISSION: Final = "Let this user read and write there; then start again"
 _BROKEN_DISK: Final = "Repair the disk, or use another one; then start again"
 _FIXES: Final = {
     errno.EIO: _BROKEN_DISK,

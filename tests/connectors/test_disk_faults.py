@@ -129,7 +129,7 @@ def rows_in(sink: Sink, path: Path) -> list[Row]:
     return sorted((row["k"], row["n"]) for row in table.to_pylist())
 
 
-FAULTS = [(full_disk, "Free space"), (no_permission, "Let the user of the job write there")]
+FAULTS = [(full_disk, "Free space"), (no_permission, "Let this user read and write there")]
 FAULTS_OF_FILES = [*FAULTS, (broken_disk, "Repair the disk")]
 TARGETS = [(fault, fix, sink) for sink in (parquet, csv, delta, iceberg) for fault, fix in FAULTS] + [
     (broken_disk, "Repair the disk", parquet),
@@ -139,7 +139,7 @@ TARGETS_BY_BACKEND = [(*target, ("heap", "rocksdb")[number // 2 % 2]) for number
 TARGETS_ON_SPARK = [
     (full_disk, "Free space", parquet, "commit"),
     (broken_disk, "Repair the disk", csv, "stage"),
-    (no_permission, "Let the user of the job write there", delta, "stage"),
+    (no_permission, "Let this user read and write there", delta, "stage"),
     (full_disk, "Free space", iceberg, "commit"),
 ]
 """Each sink, fault and step at least once. The tests above cover the other combinations without Spark."""

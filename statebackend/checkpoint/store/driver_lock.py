@@ -16,7 +16,7 @@ import time
 
 from attrs import frozen
 
-from statebackend.checkpoint.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
+from statebackend.checkpoint.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError, fix_of
 from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
 from statebackend.checkpoint.fs.file_modes import take_file_mode
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -42,7 +42,8 @@ class DriverLock:
         try:
             descriptor = open_lock_file(path)
         except OSError as error:
-            raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
+            fix = fix_of(str(error))
+            raise JobDirectoryError(f"cannot open the lock file {path}: {error}{f'. {fix}' if fix else ''}") from error
         try:
             lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from open_descriptors import descriptors_below
 
+from statebackend.checkpoint.errors import JobDirectoryError
 from statebackend.checkpoint.fs.file_lock import FileLock
 from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.state.heap.heap_state_backend import HostLedger
@@ -144,3 +146,12 @@ def test_a_rejected_lock_leaves_no_descriptor(tmp_path: Path) -> None:
     assert list(descriptors_below(tmp_path)) == [held.descriptor]
     held.release()
     assert not descriptors_below(tmp_path)
+
+
+def test_a_lock_file_of_another_user_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: str, *_arguments: object, **_options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(JobDirectoryError, match=r"driver\.lock.*Let this user read and write there; then start again"):
+        DriverLock(str(tmp_path / "driver.lock"))
