@@ -117,7 +117,11 @@ class SplitOperator:
             step = KeepKeys(_Routed(self.route, self.into, uid))
             # Removed entries count once, for the first part.
             part.states = {
-                name: evolve(state, stored=[one if place == 0 else one.uncounted() for one in state.stored])
+                name: evolve(
+                    state,
+                    stored=[one if place == 0 else one.uncounted() for one in state.stored],
+                    given=list(state.given),
+                )
                 for name, state in draft.states.items()
             }
             for state in part.states.values():

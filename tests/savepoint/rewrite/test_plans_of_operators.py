@@ -159,6 +159,13 @@ def test_an_operator_name_that_cannot_be_encoded_is_rejected(stored: Path, name:
     rejected(stored, Plan().add_operator("three", name=name), "the name of an operator")
 
 
+def test_timers_added_to_a_part_of_a_split_operator_are_not_in_the_other_part(stored: Path) -> None:
+    plan = Plan().split_operator("one", ["a", "b"], lambda key: "a", operator_state="a")
+    savepoint = copied(stored, plan.add_timers("b", [("more", 7)], time="event"))
+    assert [(timer.key, timer.value) for timer in savepoint.read("a", TIMERS)] == [("one", 5)]
+    assert [(timer.key, timer.value) for timer in savepoint.read("b", TIMERS)] == [("more", 7)]
+
+
 def test_an_operator_is_split_into_at_least_one_part(stored: Path) -> None:
     rejected(
         stored,
