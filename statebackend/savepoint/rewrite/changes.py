@@ -251,7 +251,7 @@ class KeepElements:
         if state is None:
             known = ", ".join(draft.operator_states) or "none"
             raise PlanError(f"operator {self.uid!r} has no operator state {format_value(self.name)}; it has {known}")
-        state.predicates.append((self.predicate, self.number))
+        state.add_predicate(self.predicate, self.number)
 
 
 @frozen

@@ -79,10 +79,7 @@ class StateDraft:
         """Add a step for all stored entries. Raises `PlanError` if the state has entries from the plan."""
         self.check_has_keys()
         if self.given:
-            raise PlanError(
-                f"the entries of {self.schema.name!r} come from the plan itself; pass them in their final form, and "
-                f"after the changes of stored entries"
-            )
+            raise _change_of_given(self.schema.name)
         self.stored = [one.with_step(step) for one in self.stored]
 
 
@@ -106,6 +103,19 @@ class OperatorStateDraft:
     given: PlannedElements | None = None
     predicates: list[tuple[Callable[[Any], bool], int]] = field(factory=list)
     """The predicates, each with the number of its change."""
+
+    def add_predicate(self, predicate: Callable[[Any], bool], number: int) -> None:
+        """Add a predicate for all stored elements. Raises `PlanError` if the state comes from the plan."""
+        if self.given is not None:
+            raise _change_of_given(self.name)
+        self.predicates.append((predicate, number))
+
+
+def _change_of_given(name: str) -> PlanError:
+    return PlanError(
+        f"the entries of {name!r} come from the plan itself; pass them in their final form, and after the changes of "
+        f"stored entries"
+    )
 
 
 @define

@@ -334,9 +334,13 @@ def test_other_plans_are_rejected(stored: Path, tmp_path: Path, plan: Any) -> No
 
 
 def test_given_entries_are_not_changed_again(stored: Path, tmp_path: Path) -> None:
-    plan = Plan().add_state("one", ValueStateDescriptor("more", int), [("a", 1)]).keep_keys("one", bool)
-    with pytest.raises(PlanError, match="come from the plan itself"):
-        SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
+    more = BroadcastStateDescriptor("more", str, int)
+    for plan in (
+        Plan().add_state("one", ValueStateDescriptor("more", int), [("a", 1)]).keep_keys("one", bool),
+        Plan().add_operator_state("one", more, {"a": 1}).keep_elements("one", "more", bool),
+    ):
+        with pytest.raises(PlanError, match="the entries of 'more' come from the plan itself"):
+            SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
 
 
 def test_invalid_operator_state(tmp_path: Path) -> None:

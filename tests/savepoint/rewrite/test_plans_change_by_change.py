@@ -140,7 +140,9 @@ def test_a_plan_writes_what_its_changes_write_one_by_one(stored: Path, data: st.
     with tempfile.TemporaryDirectory() as directory:
         before, written = stored, list[Change]()
         for number in range(count):
-            operators = {uid: one.states for uid, one in Savepoint.open(before).operators.items()}
+            operators = {
+                uid: [*one.states, *one.operator_states] for uid, one in Savepoint.open(before).operators.items()
+            }
             change = data.draw(changes(operators))
             after, whole = Path(directory, f"{number}-one"), Path(directory, f"{number}-all")
             if not is_written(before, after, [change]):
