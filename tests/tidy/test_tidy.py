@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -158,6 +160,23 @@ def foreign_private_names(module: str) -> Iterator[str]:
             )
             if not is_own and node.attr not in NAMES_OF_LIBRARIES:
                 yield f"line {node.lineno}: .{node.attr}"
+
+
+def test_every_imported_library_is_a_declared_dependency() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    declared = {name.lower().replace("-", "_") for name in re.findall(r'"([\w-]+)(?:\[[\w-]+\])?>=', project)}
+    imported = {
+        library
+        for package in PACKAGES
+        for module in modules_of(package)
+        for node in tree_of(module).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for library in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        if library is not None
+    }
+    roots = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - set(PACKAGES)
+    # pyspark brings py4j, and boto3 brings botocore.
+    assert roots - declared - {"py4j", "botocore"} == set()
 
 
 def test_no_module_imports_itself_indirectly() -> None:
