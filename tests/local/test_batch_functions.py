@@ -181,6 +181,39 @@ def test_rows_of_a_key_keep_their_order() -> None:
     assert rows == [("north", 3), ("north", 4), ("north", 1), ("south", 5), ("south", 1), ("west", 9)]
 
 
+class Selected(KeyedBatchFunction[str, Sale, Any]):
+    """Adds the amounts above 3 to the state."""
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.amount = context.get_state(ValueStateDescriptor("amount", int))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch, where=pc.greater(batch["amount"], 3))
+        sums = groups.aggregate([("amount", "sum")]).column("amount_sum")
+        self.amount.put_many(groups, pc.add(self.amount.get_many(groups).fill_null(0), sums))
+        return pa.record_batch({"shop": groups.keys, "amount": self.amount.get_many(groups)})
+
+
+def test_selected_rows_of_arrow_batches_have_the_key_groups_of_their_keys(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([attrs.asdict(sale) for sale in SALES])
+    savepoint, rows = None, list[Any]()
+    for parallelism in (2, 3):
+        environment = LocalStreamEnvironment(parallelism=parallelism)
+        stream = environment.from_arrow(table, uid="sales").key_by("shop")
+        stream.process(Selected(), uid="selected", schema="shop string, amount bigint").sink_to(rows)
+        job = environment.execute("selected", from_savepoint=savepoint, restore_source_progress=False)
+        savepoint = tmp_path / str(parallelism)
+        job.savepoint(savepoint)
+    assert sorted(map(tuple, rows)) == [
+        ("north", 4),
+        ("north", 8),
+        ("south", 5),
+        ("south", 10),
+        ("west", 9),
+        ("west", 18),
+    ]
+
+
 def test_order_by_sorts_the_rows_of_a_key() -> None:
     rows = run(Ordered(), SALES, "shop string, amount bigint", order_by="amount")
     assert [row[1] for row in rows if row[0] == "north"] == [1, 3, 4]
