@@ -396,7 +396,7 @@ def _escaped(text: str) -> str:
 
 
 _AS_TEXT: Final = "text, as requested: no type holds every value"
-_FIX: Final = "ask for such values as text: as_text=True"
+_FIX: Final = "ask for such values as text: as_text=True, or --as-text for export"
 _DAY_MS: Final = 86_400_000
 _UTC: Final = "UTC"
 _TEXT: Final = ScalarForm(pa.string(), fix=_FIX)
