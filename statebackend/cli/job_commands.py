@@ -35,6 +35,7 @@ from statebackend.savepoint.lockfile import (
 )
 from statebackend.savepoint.restored_state import StoredSchemas
 from statebackend.savepoint.state_location import find_state
+from statebackend.state.priority_queue import TIMER_STATES
 from statebackend.state.state_backend import state_backend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
@@ -134,6 +135,7 @@ def print_comparison(printer: LinePrinter, answer: Answer, advice: LossAdvice = 
         f"not registered by the job. Register it under its old name, or rename it "
         f"{advice.rename.format('rename_state')}; or {advice.for_state}"
     )
+    timers = f"timers that the job does not have. Keep on_timer, and the kind of windows; or {advice.for_state}"
     dropped = (
         f"the job has no operator of this uid. Give an operator its old uid back, or the state the new one "
         f"{advice.rename.format('rename_operator')}; or {advice.for_operator}"
@@ -150,7 +152,7 @@ def print_comparison(printer: LinePrinter, answer: Answer, advice: LossAdvice = 
         for name, state in operator["operator_states"].items():
             _print_state(printer, "operator state", name, state)
         for name in operator["unregistered"]:
-            printer.line(f"  state {name!r}: {unregistered}", "yellow")
+            printer.line(f"  state {name!r}: {timers if name.startswith(TIMER_STATES) else unregistered}", "yellow")
         for name in operator["unregistered_operator_states"]:
             printer.line(f"  operator state {name!r}: {unregistered}", "yellow")
     for uid in answer["dropped_operators"]:

@@ -33,7 +33,7 @@ from statebackend.state.errors import StateBackendError, StateRestoreError
 from statebackend.state.operator_state_backend import check_operator_state
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.state.operator_state_handles import OperatorStateMeta, StatePart, envelopes_of
-from statebackend.state.priority_queue import PriorityQueueDescriptor
+from statebackend.state.priority_queue import TIMER_STATES, PriorityQueueDescriptor
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
 from statebackend.state.state_kind import StateDescriptor, StateKind
@@ -336,8 +336,8 @@ class CompatibilityChecker:
         if unregistered and not allow_non_restored_state:
             raise JobRestoreError(
                 f"operator {uid!r} has stored state that its open() does not register: "
-                f"{', '.join(unregistered)}. Register it under its old name, or pass allow_non_restored_state=True: "
-                f"it is then kept untouched and goes into the next savepoint"
+                f"{', '.join(unregistered)}. {_fix_of_unregistered(report)}, or pass "
+                f"allow_non_restored_state=True: it is then kept untouched and goes into the next savepoint"
             )
         return report
 
@@ -475,6 +475,15 @@ def schema_report(
 def _worst(compatibilities: Sequence[StateCompatibility]) -> StateCompatibility:
     worst = worst_kind([compatibility.kind for compatibility in compatibilities])
     return next(compatibility for compatibility in compatibilities if compatibility.kind is worst)
+
+
+def _fix_of_unregistered(report: SchemaReport) -> str:
+    timers = [name for name in report.unregistered if name.startswith(TIMER_STATES)]
+    if not timers:
+        return "Register it under its old name"
+    if len(timers) == len(report.unregistered) and not report.unregistered_operator_state:
+        return "These are timers: keep on_timer, and the kind of windows"
+    return f"Register it under its old name (names with {TIMER_STATES!r} are timers: keep on_timer)"
 
 
 def _locked(uid: str, operator: StartingOperator) -> LockedOperator:

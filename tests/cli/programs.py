@@ -41,6 +41,13 @@ class Keep(KeyedProcessFunction[str, Any, Any]):
         return iter(())
 
 
+class Remind(Keep):
+    """The same with timers."""
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+        return iter(())
+
+
 def _job(
     uid: str = "totals", key: str = "shop string", max_parallelism: int = 128, **states: Any
 ) -> LocalStreamEnvironment:
@@ -52,6 +59,13 @@ def _job(
 
 def as_it_was() -> LocalStreamEnvironment:
     return _job(totals=_totals(), count=int)
+
+
+def with_timers() -> LocalStreamEnvironment:
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements([], "shop string, amount bigint").key_by("shop")
+    keyed.process(Remind({"totals": _totals(), "count": int}), uid="totals", schema="shop string").sink_to([])
+    return env
 
 
 def other_order() -> LocalStreamEnvironment:

@@ -149,6 +149,16 @@ def test_check_reports_a_change_by_its_status_and_gives_advice(
     assert accepted == reported
 
 
+def test_check_advises_to_keep_on_timer(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+    locked(capsys, "with_timers")
+    reported = run(capsys, "check", "--lock", "state.lock", "--job", "programs:as_it_was", status=REJECTED)
+    [event, processing] = [line for line in reported if "_timer_state" in line]
+    assert event.startswith(
+        "  state '_timer_state/event_user-timers': timers that the job does not have. Keep on_timer"
+    )
+    assert "Register it" not in event + processing
+
+
 @pytest.mark.parametrize(
     ("factory", "outcome", "headline"),
     [

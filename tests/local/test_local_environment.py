@@ -216,6 +216,32 @@ def test_check_reports_the_result_of_a_start_without_starting(tmp_path: Path, is
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
+class Remind(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> None:
+        context.timer_service.register_processing_time_timer("1 day")
+
+    def on_timer(self, timestamp: int, context: Any) -> None:
+        pass
+
+
+class Forget(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> None:
+        pass
+
+
+def test_a_function_that_lost_its_on_timer_is_advised_to_keep_it(tmp_path: Path) -> None:
+    run(Remind(), SALES, job_dir=tmp_path / "job")
+    with pytest.raises(JobRestoreError, match="These are timers: keep on_timer"):
+        run(Forget(), SALES[:1], job_dir=tmp_path / "job")
+
+    class RemindAndSum(Remind):
+        count = ValueStateDescriptor("count", int)
+
+    run(RemindAndSum(), SALES, job_dir=tmp_path / "both")
+    with pytest.raises(JobRestoreError, match=r"Register it under its old name \(names with '_timer_state/' are"):
+        run(Forget(), SALES[:1], job_dir=tmp_path / "both")
+
+
 def test_unregistered_state_is_rejected_unless_allowed_and_then_kept(tmp_path: Path) -> None:
     class OnlyTotals(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
