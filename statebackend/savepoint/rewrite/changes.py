@@ -270,7 +270,7 @@ class ChangeKeysOf:
         for name, state in draft.states.items():
             state.add_step(ChangeKeys(self.function))
             state.schema = state.schema.with_key(serializer)
-            state.merge = self.merge.get(name, state.merge)
+            state.merge = self.merge.get(name)
             state.may_collide = True
         draft.key_serializer = serializer
         draft.has_new_key_groups = True

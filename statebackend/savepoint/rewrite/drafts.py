@@ -18,7 +18,7 @@ from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.planned_entries import PlannedEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
-from statebackend.savepoint.rewrite.steps import Step
+from statebackend.savepoint.rewrite.steps import KeepKeys, Step
 from statebackend.state.backend_parameters import merge_handles
 from statebackend.state.descriptors import Descriptor, check_state_name
 from statebackend.state.errors import StateRestoreError
@@ -58,7 +58,7 @@ class StoredInput:
 
 @define
 class StateDraft:
-    """A keyed state: its schema and its inputs. ``merge`` merges two values of one key."""
+    """A keyed state: its schema and its inputs. ``merge`` merges two values of one key, after all steps."""
 
     schema: EntrySchema
     stored: list[StoredInput] = field(factory=list)
@@ -75,11 +75,25 @@ class StateDraft:
                 f"remove it, or leave its operator as it is"
             )
 
+    def check_not_merged(self) -> None:
+        """Raise `PlanError` if an earlier change merges values."""
+        if self.merge is not None:
+            raise PlanError(
+                f"the values of {self.schema.name!r} are merged by an earlier change, which happens at the end of the "
+                f"plan; change them before it, or with another plan"
+            )
+
     def add_step(self, step: Step) -> None:
-        """Add a step for all stored entries. Raises `PlanError` if the state has entries from the plan."""
+        """Add a step for all stored entries.
+
+        Raises:
+            PlanError: The state has entries from the plan, or an earlier change merges its values.
+        """
         self.check_has_keys()
         if self.given:
             raise _change_of_given(self.schema.name)
+        if not isinstance(step, KeepKeys):
+            self.check_not_merged()
         self.stored = [one.with_step(step) for one in self.stored]
 
 

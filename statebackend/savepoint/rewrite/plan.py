@@ -171,6 +171,7 @@ class MergeOperators:
                 _merge_operator_state(merged, name, operator_state, part.uid)
         merged.check_mergeable(self.merge)
         for name, function in self.merge.items():
+            merged.states[name].check_not_merged()
             merged.states[name].merge = function
         for uid in self.uids:
             del drafts.operators[uid]
@@ -188,6 +189,8 @@ def _merge_state(merged: OperatorDraft, name: str, state: StateDraft, uid: str) 
             f"state {name!r} of operator {uid!r} has another schema than the state of the same name in an operator "
             f"merged before; rename one of them, or change its values first"
         )
+    known.check_not_merged()
+    state.check_not_merged()
     known.stored += state.stored
     known.given += state.given
     known.may_collide = True

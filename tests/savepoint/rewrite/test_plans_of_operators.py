@@ -166,6 +166,33 @@ def test_timers_added_to_a_part_of_a_split_operator_are_not_in_the_other_part(st
     assert [(timer.key, timer.value) for timer in savepoint.read("b", TIMERS)] == [("more", 7)]
 
 
+def added(left: int, right: int) -> int:
+    return left + right
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan.change_values("one", "number", NUMBER, lambda value: value + 1),
+        lambda plan: plan.keep_entries("one", lambda entry: entry.value > 1),
+        lambda plan: plan.change_keys("one", lambda key: "all", "string"),
+        lambda plan: plan.change_keys("one", lambda key: "all", "string", merge={"number": max}),
+        lambda plan: plan.merge_operators(["one", "two"], "both", merge={"number": max}),
+    ],
+)
+def test_merged_values_are_not_changed_again(stored: Path, change: Any) -> None:
+    merged = Plan().remove_state("two", "list").change_keys("one", lambda key: "x", "string", merge={"number": added})
+    rejected(stored, change(merged), "the values of 'number' are merged by an earlier change.* or with another plan")
+
+
+def test_keys_of_merged_values_may_be_removed(stored: Path) -> None:
+    plan = Plan().remove_state("one", "list").remove_state("two", "list")
+    for uid in ("one", "two"):
+        plan.change_keys(uid, lambda key: key[0], "string")
+    plan.merge_operators(["one", "two"], "both", merge={"number": added}).keep_keys("both", lambda key: key == "t")
+    assert [(entry.key, entry.value) for entry in copied(stored, plan).read("both", "number")] == [("t", 1)]
+
+
 def test_an_operator_is_split_into_at_least_one_part(stored: Path) -> None:
     rejected(
         stored,
