@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from object_store import ACCESS_KEY, SECRET_KEY, Bucket
 
 from statebackend.checkpoint.metadata import SavepointIdentity
-from statebackend.connectors import DeltaSink, Sink, SinkEpoch, SinkError, SinkLineage
+from statebackend.connectors import DeltaSink, Sink, SinkEpoch, SinkError, SinkLineage, staged_parquet
 from statebackend.testing.sinks import Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -157,6 +158,20 @@ def test_other_writers_are_not_lost_and_not_rolled_back(tmp_path: Path) -> None:
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1, 100, 101]
     sink.roll_back(LINEAGE, 0)
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 100, 101]
+
+
+def test_staged_files_are_durable_before_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced_inodes: list[int] = []
+    sync = os.fsync
+
+    def sync_file(descriptor: int) -> None:
+        synced_inodes.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(staged_parquet.os, "fsync", sync_file)
+    stage(DeltaSink(tmp_path), 1, numbers(1))
+    [file] = tmp_path.rglob("*.parquet")
+    assert file.stat().st_ino in synced_inodes
 
 
 def test_older_versions_are_readable_after_a_rollback_and_a_start(tmp_path: Path) -> None:
