@@ -478,3 +478,13 @@ def test_a_source_may_return_record_batches_if_it_has_a_schema() -> None:
     environment.from_source(Batches(), uid="in").sink_to(results)
     with pytest.raises(StreamJobError, match=r"source 'in': read\(\) returned a record batch; pass schema="):
         environment.execute()
+
+
+@pytest.mark.parametrize("total", [2**53 + 1, 3 * (2**53 + 1), -(2**53) - 1])
+def test_the_mean_of_integers_beyond_doubles_is_exact(total: int) -> None:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment()
+    table = pa.table({"k": ["a"] * 3, "n": [total, 0, 0]})
+    environment.from_arrow(table, uid="in").key_by("k").aggregate(mean=avg("n"), uid="mean").sink_to(results.append)
+    environment.execute("mean")
+    assert [tuple(row) for row in results] == [("a", total / 3)]
