@@ -6,6 +6,7 @@ Every command accepts ``--json``. Exit statuses are in `streams`.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import signal
 import sys
@@ -28,7 +29,11 @@ def run(main_module: str = "statebackend.cli.main") -> None:
         sys.exit(f"error: the command line needs {error.name}: pip install 'statebackend[cli]'")
     prepare_standard_streams()
     status = flushed_status(main())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # The command is complete. A signal during the exit of the interpreter must not report it as interrupted.
-        signal.signal(number, signal.SIG_IGN)
+    # The command is complete. A signal during the exit of the interpreter must not report it as interrupted.
+    atexit.register(_ignore_signals)
     sys.exit(status)
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
