@@ -678,6 +678,12 @@ def _around(before: str, part: str, after: str) -> Callable[[Any], str]:
     return lambda serializer: f"{before}{type_name(getattr(serializer, part))}{after}"
 
 
+def _timer_name(timer: ts.TimerSerializer[Any, Any]) -> str:
+    has_namespaces = not isinstance(timer.namespace_serializer, ts.VoidNamespaceSerializer)
+    parts = (timer.key_serializer, timer.namespace_serializer) if has_namespaces else (timer.key_serializer,)
+    return f"timer of {_joined(parts, ' in ')}"
+
+
 def _joined(parts: Iterable[TypeSerializer[Any]], between: str) -> str:
     return between.join(map(type_name, parts))
 
@@ -839,7 +845,7 @@ FAMILIES: Final[Mapping[type, Family]] = {
             ("key", "key", "key_serializer"),
             ("namespace", "namespace", "namespace_serializer"),
         ),
-        name=lambda one: f"timer of {_joined((one.key_serializer, one.namespace_serializer), ' in ')}",
+        name=_timer_name,
     ),
     **dict.fromkeys(
         (ts.EitherSerializer, flink_records.TaggedSerializer),

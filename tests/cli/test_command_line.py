@@ -69,6 +69,8 @@ def test_inspect_shows_job_operators_entries_and_timers(
         assert states["by amount"]["entries"] == len(SALES)
         assert states["by amount"]["types"] == {"key": "str", "user_key": "int64", "value": "str | None"}
         assert states["timed"]["types"]["value"] == "int64 with the time of its last access"
+        [timers] = [one for name, one in states.items() if name.startswith("_timer_state/processing_")]
+        assert timers["types"]["element"] == "timer of str"
         assert operator["operator_states"] == [
             {"name": "handled", "mode": "split", "elements": 100},
             {"name": "names", "mode": "broadcast", "elements": 2},

@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -281,7 +283,9 @@ DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "transform-with-sta
 
 @pytest.mark.extended_after(1)
 @pytest.mark.parametrize("mode", ["ttl-format-2", "ttl-rocksdb"])
-def test_a_plan_moves_a_processor_with_ttl_to_another_function(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+def test_a_plan_moves_a_processor_with_ttl_to_another_function(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
     with tarfile.open(GOLDEN / f"{NEWEST}.tar.gz") as archive:
@@ -289,7 +293,8 @@ def test_a_plan_moves_a_processor_with_ttl_to_another_function(spark: SparkSessi
         archive.extractall(tmp_path, members, filter="data")
     checkpoint = SparkCheckpoint(spark, tmp_path / f"processor-{mode}")
     source = DOCUMENTED.partition("# plan.py\n")[2].partition("```")[0].replace("3600000", str(CENTURY_MS))
-    program: dict[str, Any] = {"Plan": Plan, "Kept": KeptHere}
+    monkeypatch.setitem(sys.modules, "job", SimpleNamespace(Kept=KeptHere))
+    program: dict[str, Any] = {}
     exec(source, program)
     checkpoint.write(tmp_path / "savepoint", program["plan"](checkpoint), max_parallelism=8)
     savepoint = Savepoint.open(tmp_path / "savepoint")
