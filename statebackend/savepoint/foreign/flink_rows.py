@@ -38,7 +38,7 @@ import contextlib
 import itertools
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -695,14 +695,14 @@ class HeapGroups:
                 yield {**found, number: (position, len(data))}
                 return
             has_place = False
+            before = {*found, number}
             for end in range(position + 6, len(data) - 5):
-                before = {**found, number: (position, end)}
                 if not self._may_follow(before, _short(data, end)):
                     continue
                 if next(attempts, None) is None:
                     break
                 with contextlib.suppress(StateFormatError):
-                    for places in self._places(data, end, before, attempts):
+                    for places in self._places(data, end, {**found, number: (position, end)}, attempts):
                         has_place = True
                         yield places
             if not has_place:
@@ -714,7 +714,7 @@ class HeapGroups:
             raise EndOfDataError(f"{len(states) - len(found)} states are missing at byte {position}")
         yield found
 
-    def _may_follow(self, found: Mapping[int, tuple[int, int]], number: int) -> bool:
+    def _may_follow(self, found: Collection[int], number: int) -> bool:
         """Whether this state can be the next one after those found."""
         if self._order is not None:
             return len(found) < len(self._order) and self._order[len(found)] == number
