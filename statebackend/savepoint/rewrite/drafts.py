@@ -79,8 +79,8 @@ class StateDraft:
         """Raise `PlanError` if an earlier change merges values."""
         if self.merge is not None:
             raise PlanError(
-                f"the values of {self.schema.name!r} are merged by an earlier change, which happens at the end of the "
-                f"plan; change them before it, or with another plan"
+                f"an earlier change merges the values of {self.schema.name!r}, and values are merged at the end of a "
+                f"plan; put this change before it, or into another plan"
             )
 
     def add_step(self, step: Step) -> None:

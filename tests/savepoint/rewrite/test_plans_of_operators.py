@@ -182,7 +182,7 @@ def added(left: int, right: int) -> int:
 )
 def test_merged_values_are_not_changed_again(stored: Path, change: Any) -> None:
     merged = Plan().remove_state("two", "list").change_keys("one", lambda key: "x", "string", merge={"number": added})
-    rejected(stored, change(merged), "the values of 'number' are merged by an earlier change.* or with another plan")
+    rejected(stored, change(merged), "an earlier change merges the values of 'number'.* or into another plan")
 
 
 def test_keys_of_merged_values_may_be_removed(stored: Path) -> None:
