@@ -276,15 +276,9 @@ def _mean_of_columns(column: pa.Array, total: pa.Array, number: pa.Array) -> pa.
     return pa.StructArray.from_arrays([totals.cast(fields[0].type), _sum_of_columns(numbers, number)], fields=fields)
 
 
-_EXACT_IN_DOUBLES: Final = 1 << 53
-
-
 def _means(column: pa.Array) -> pa.Array:
-    """Divide sums by their counts as Python does, whose division is exact. Only for integers that doubles hold."""
+    """Divide sums by their counts as Python does, whose division is exact. Integers that no double holds raise."""
     totals, numbers = (part.cast(pa.int64()) for part in column.flatten())
-    largest = max(abs(bound or 0) for part in (totals, numbers) for bound in pc.min_max(part).as_py().values())
-    if largest > _EXACT_IN_DOUBLES:
-        raise pa.ArrowInvalid("the mean of large integers")
     divisors = pc.if_else(pc.equal(numbers, 0), None, numbers)
     return pc.divide(totals.cast(pa.float64()), divisors.cast(pa.float64()))
 
