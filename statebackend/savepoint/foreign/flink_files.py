@@ -70,7 +70,6 @@ from statebackend.savepoint.foreign.flink_metadata import (
     operator_id_of,
     read_flink_metadata,
 )
-from statebackend.savepoint.foreign.flink_rocksdb import FlinkDatabase, is_needed
 from statebackend.savepoint.foreign.flink_rows import (
     CanonicalGroups,
     GroupReader,
@@ -81,6 +80,7 @@ from statebackend.savepoint.foreign.flink_rows import (
     step_of,
     timer_reader,
 )
+from statebackend.savepoint.foreign.rocksdb_files import ReadOnlyDatabase, is_needed
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS, CanonicalBatch
@@ -531,7 +531,7 @@ class FlinkFiles(CheckpointFileSystem):
                     yield from _bounded(_database_rows(location, maker, keys, values))
 
     @contextmanager
-    def _database(self, handle: IncrementalHandle) -> Iterator[FlinkDatabase]:
+    def _database(self, handle: IncrementalHandle) -> Iterator[ReadOnlyDatabase]:
         """Open the database. It stays open for the next state, until `_OPEN_DATABASES` others are used."""
         location = self.location(METADATA_FILE_NAME)
         opened = self._databases.pop(handle, None)
@@ -544,7 +544,7 @@ class FlinkFiles(CheckpointFileSystem):
                         self._bring(stream, os.path.join(directory, name))
                         region = self._region(stream)
                         stored[name] = f"{name} ({region.location}, byte {region.start})"
-                opened = FlinkDatabase(directory, location, stored), stack.pop_all()
+                opened = ReadOnlyDatabase(directory, location, stored), stack.pop_all()
             weakref.finalize(opened[0], opened[1].close)
         yield opened[0]
         self._databases[handle] = opened
@@ -552,7 +552,7 @@ class FlinkFiles(CheckpointFileSystem):
             self._databases.pop(next(iter(self._databases)))
 
     @cached_property
-    def _databases(self) -> dict[IncrementalHandle, tuple[FlinkDatabase, ExitStack]]:
+    def _databases(self) -> dict[IncrementalHandle, tuple[ReadOnlyDatabase, ExitStack]]:
         """The open databases without a reader, the least recently used one first."""
         return {}
 

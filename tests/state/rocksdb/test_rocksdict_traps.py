@@ -251,8 +251,8 @@ def test_only_one_module_writes_with_the_library_and_unsafe_parts_are_unused():
                     names = [node.module or ""]
                 if any(name.split(".")[0] == "rocksdict" for name in names):
                     importing.add(path.relative_to(ROOT).as_posix())
-    # The second one only reads databases that Flink wrote.
-    engine, reader = "statebackend/state/rocksdb/engine.py", "statebackend/savepoint/foreign/flink_rocksdb.py"
+    # The second one only reads databases that Flink or Spark wrote.
+    engine, reader = "statebackend/state/rocksdb/engine.py", "statebackend/savepoint/foreign/rocksdb_files.py"
     assert importing == {engine, reader}
     tree = ast.parse((ROOT / "statebackend/state/rocksdb/engine.py").read_text(encoding="utf-8"))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -1,4 +1,4 @@
-"""Opens the files of a RocksDB database that Flink's backend wrote, and scans a column family.
+"""Opens the files of a RocksDB database that Flink or Spark wrote, and scans or checks its column families.
 
 The files are linked or copied to a private directory under their original names, and opened read-only. Flink appends to
 lists with RocksDB's string append operator, separator ``,``. `rocksdict` has no method for it, but loads it from an
@@ -21,7 +21,7 @@ import rocksdict
 
 from statebackend.savepoint.errors import ForeignFormatError
 
-__all__ = ["FlinkDatabase", "is_needed"]
+__all__ = ["ReadOnlyDatabase", "is_needed"]
 
 _FILE_NAME: Final = re.compile(r"\d{1,20}\.sst|MANIFEST-\d{1,20}|CURRENT|OPTIONS-\d{1,20}")
 _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}\n")
@@ -54,8 +54,8 @@ def is_needed(name: str, location: str) -> bool:
     return not name.startswith("OPTIONS")
 
 
-class FlinkDatabase:
-    """The database in ``directory``, for exclusive use.
+class ReadOnlyDatabase:
+    """The database of Flink or Spark in ``directory``, for exclusive use.
 
     Args:
         directory: The directory with the files.
