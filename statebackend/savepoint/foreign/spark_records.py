@@ -63,9 +63,12 @@ def check_records(data: bytes, location: str, kind: str) -> None:
     content = _Content(_decompressed(data), max(_MAX_BLOCK_BYTES, _MAX_EXPANSION * len(data)))
     try:
         _check(content, kind)
+        if content.peek(1):
+            raise MalformedDataError("bytes follow the last record")
     except (StateFormatError, pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).rstrip(".")
         raise ForeignFormatError(
-            f"{location} is damaged: byte {content.position} of its content: {error}. Restore it from a backup"
+            f"{location} is damaged: byte {content.position} of its content: {reason}. Restore it from a backup"
         ) from error
 
 

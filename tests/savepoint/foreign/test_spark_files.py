@@ -272,6 +272,8 @@ def test_records_of_every_form_are_accepted(compressed: Callable[[bytes], bytes]
             "a block of Snappy has 4294967295 bytes",
         ),
         ("snapshot", lz4(REMOVAL + END), "a value has -1 bytes"),
+        ("delta", zstandard(RECORD + END + RECORD + END), "byte 15 of its content: bytes follow the last record"),
+        ("delta", b"\x82SNAPPY\0" + bytes(8) + b"\0\0\0\2\5\xfc", r"Corrupt snappy compressed data\. Restore it"),
         ("changelog", lz4(b"\0\2v2\7"), "a record of the unknown type 7"),
         ("changelog", lz4(b"\0\2v4\xff\xff[]"), "65535 bytes are announced"),
     ],
