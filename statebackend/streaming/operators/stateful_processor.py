@@ -564,7 +564,8 @@ class StatefulProcessorOperator(Operator):
         self._emitted: list[tuple[Any, ...]] = []
         declared = output_schema(function.output_schema, place_of_output(uid), OF_TRANSFORM_WITH_STATE)
         self._names = list(declared.names)
-        self._with_maps = {index: one.type for index, one in enumerate(declared.arrow) if _has_map(one.type)}
+        converters = {index: _dict_converter(one.type) for index, one in enumerate(declared.arrow)}
+        self._with_dicts = {index: one for index, one in converters.items() if one is not None}
         self._lateness: LateRecords | None = None
         self._begun: BroadcastState[str, bool] | None = None
 
@@ -676,11 +677,9 @@ class StatefulProcessorOperator(Operator):
             for row in call() or ():
                 # A Row that is created with keywords has its names in the instance.
                 values = tuple(row) if getattr(row, "__fields__", None) == names else self._by_name(row)
-                if self._with_maps:
-                    of_maps = self._with_maps
-                    values = tuple(
-                        [_with_dicts(of_maps[at], one) if at in of_maps else one for at, one in enumerate(values)]
-                    )
+                if self._with_dicts:
+                    of = self._with_dicts
+                    values = tuple([of[at](one) if at in of else one for at, one in enumerate(values)])
                 emit(values if tuple in encoder.unchanged else encoder.encode(values))
         except Exception as error:
             raise self._failure(method, key, error) from error
@@ -797,30 +796,45 @@ def arrow_form(data_type: pa.DataType, value: Any) -> Any:
     return [arrow_form(data_type.value_type, item) for item in value]
 
 
-def _with_dicts(data_type: pa.DataType, value: Any) -> Any:
-    """Convert maps as lists of pairs, the form of the input, to dicts. What does not match the type stays as it is."""
-    if value is None or not _has_map(data_type):
-        return value
+def _dict_converter(data_type: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return a function that converts maps as lists of pairs, the form of the input, to dicts; None without maps.
+
+    Values that do not match the type stay as they are.
+    """
     if pa.types.is_map(data_type):
+        return _map_converter(_dict_converter(data_type.item_type))
+    if pa.types.is_struct(data_type):
+        converters = {one.name: _dict_converter(one.type) for one in data_type}
+        return _struct_converter(converters) if any(converters.values()) else None
+    of_element = _dict_converter(data_type.value_type) if data_type.num_fields else None
+    if of_element is None:
+        return None
+    return lambda value: list(map(of_element, value)) if isinstance(value, list) else value
+
+
+def _map_converter(of_item: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
         if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
             value = dict(value)
-        item_type = data_type.item_type
-        return {key: _with_dicts(item_type, one) for key, one in value.items()} if isinstance(value, dict) else value
-    if pa.types.is_struct(data_type):
+        if not isinstance(value, dict):
+            return value
+        return {key: one if of_item is None else of_item(one) for key, one in value.items()}
+
+    return convert
+
+
+def _struct_converter(converters: Mapping[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
         if hasattr(value, "__fields__"):
             value = dict(zip(value.__fields__, value, strict=True))
         if isinstance(value, dict):
-            types = {one.name: one.type for one in data_type}
-            return {name: _with_dicts(types[name], one) if name in types else one for name, one in value.items()}
-        if isinstance(value, tuple) and len(value) == data_type.num_fields:
-            return tuple([_with_dicts(field.type, one) for field, one in zip(data_type, value, strict=True)])
+            return {name: one if (of := converters.get(name)) is None else of(one) for name, one in value.items()}
+        if isinstance(value, tuple) and len(value) == len(converters):
+            pairs = zip(converters.values(), value, strict=True)
+            return tuple([one if of is None else of(one) for of, one in pairs])
         return value
-    return [_with_dicts(data_type.value_type, one) for one in value] if isinstance(value, list) else value
 
-
-def _has_map(data_type: pa.DataType) -> bool:
-    nested = (data_type.field(index).type for index in range(data_type.num_fields))
-    return pa.types.is_map(data_type) or any(map(_has_map, nested))
+    return convert
 
 
 def _is_other(data_type: pa.DataType) -> bool:
