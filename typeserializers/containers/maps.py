@@ -16,6 +16,7 @@ written back as it was read.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -37,7 +38,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
-from typeserializers.scalars.strings import SMALL_LENGTHS, StringSerializer
+from typeserializers.scalars.strings import StringSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +47,11 @@ _FLAG = BooleanSerializer()
 _INTEGERS: Final[Mapping[type, str]] = {
     kind: kind.format_character for kind in (ByteSerializer, ShortSerializer, IntSerializer, LongSerializer)
 }
-_KEY_LENGTHS: Final = SMALL_LENGTHS[1:]
+# The byte before a key is its length and one. A longer key has more such bytes, which begin at 128.
+_LENGTHS: Final = bytes((*range(1, 256), 255))
+_ENTRY_FORMATS: Final = {
+    character: {length: f"x{length - 1}s?{character}" for length in range(1, 0x80)} for character in _INTEGERS.values()
+}
 
 
 class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
@@ -101,8 +106,7 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         if self._integer_character:
             # All entries at once; where that fails, the loop finds out why.
             write = function.bind("write_integers", write_integers)
-            pack = function.bind_struct("x" + self._integer_character, "pack")
-            emitter.line(f"{chunks} = {write}({value}, {pack})")
+            emitter.line(f"{chunks} = {write}({value}, '{self._integer_character}')")
             loop = emitter.child()
         else:
             loop = emitter
@@ -178,42 +182,54 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         return f"MapSerializer({self.key_serializer!r}, {self.value_serializer!r})"
 
 
-def write_integers(entries: dict[str, int], pack: Callable[[int], bytes]) -> list[bytes] | None:
-    """Returns the entries if all keys are short ASCII text and all values are integers, else None.
-
-    ``pack`` writes the flag of a value that is not null, and the value.
-    """
+def write_integers(entries: dict[str, int], character: str) -> list[bytes] | None:
+    """Returns the parts of the entries if all keys are short ASCII text and all values are integers, else None."""
+    count = len(entries)
     try:
-        if not "".join(entries).isascii():
+        keys = "\0".join(entries).encode("ascii").split(b"\0")
+        if len(keys) != count:
             return None
-        keys = map(str.encode, entries)
-        return [_KEY_LENGTHS[len(key)] + key + pack(value) for key, value in zip(keys, entries.values(), strict=True)]
+        pack, cut = (_known_layouts if count <= _MOST_KNOWN_ENTRIES else _layouts)(count, character)
+        lengths = bytes(map(len, keys)).translate(_LENGTHS)
+        if not lengths.isascii():
+            return None
+        cuts = cut(lengths + pack(*entries.values()))
+        parts = [b""] * (3 * count)
+        parts[::3], parts[1::3], parts[2::3] = cuts[:count], keys, cuts[count:]
+        return parts
     except Exception:
         return None
 
 
 def read_integers(data: bytes, position: int, count: int, character: str) -> tuple[dict[str, int] | None, int]:
     """Returns the entries and the position after them if all keys are short ASCII text and no value is null."""
+    start, formats, entry_formats = position, [">"], _ENTRY_FORMATS[character]
     width = struct.calcsize(f">?{character}")
-    text = data[position : position + count * (len(_KEY_LENGTHS) + width)].decode("latin-1")
-    before = position
-    keys: list[str] = []
-    values: list[bytes] = []
     try:
         for _ in range(count):
             length = data[position]
-            end = position + length
-            if not 0 < length < 128:
-                return None, 0
-            keys.append(text[position + 1 - before : end - before])
-            position = end + width
-            values.append(data[end:position])
-        flags_and_values = struct.unpack(f">{('?' + character) * count}", b"".join(values))
+            formats.append(entry_formats[length])
+            position += length + width
+        layout = (_known_layout if count <= _MOST_KNOWN_ENTRIES else struct.Struct)("".join(formats))
+        parts = layout.unpack_from(data, start)
+        keys = b"\0".join(parts[::3]).decode("ascii").split("\0")
     except Exception:
         return None, 0
-    if any(flags_and_values[::2]) or not "".join(keys).isascii():
+    if any(parts[1::3]) or len(keys) != count:
         return None, 0
-    return dict(zip(keys, flags_and_values[1::2], strict=True)), position
+    return dict(zip(keys, parts[2::3], strict=True)), position
+
+
+def _layouts(count: int, character: str) -> tuple[Callable[..., bytes], Callable[[bytes], tuple[bytes, ...]]]:
+    """Returns what writes the flag and value of each entry, and what cuts the lengths of all keys, and these."""
+    width = struct.calcsize(f">?{character}")
+    return struct.Struct(f">{('x' + character) * count}").pack, struct.Struct("c" * count + f"{width}s" * count).unpack
+
+
+# Maps of one state often have the same size, or keys of the same lengths. Layouts of large maps would take much memory.
+_MOST_KNOWN_ENTRIES: Final = 1000
+_known_layouts: Final = functools.lru_cache(maxsize=256)(_layouts)
+_known_layout: Final = functools.lru_cache(maxsize=256)(struct.Struct)
 
 
 @register_snapshot(BASE + "MapSerializerSnapshot")

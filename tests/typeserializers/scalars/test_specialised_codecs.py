@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import typeserializers as ts
 from snapshots import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError, SerializationError
+from snapshots.errors import MalformedDataError, SerializationError, StateFormatError
 
 ZONES = [None, dt.timezone.utc, dt.timezone(dt.timedelta(hours=3)), dt.timezone(dt.timedelta(0), "Z")]
 ZONES += [zoneinfo.ZoneInfo("Europe/Berlin"), zoneinfo.ZoneInfo.no_cache("Asia/Tokyo"), zoneinfo.ZoneInfo("UTC")]
@@ -117,6 +117,34 @@ def test_maps_of_integers_have_the_bytes_of_their_definition(value: dict[str, in
     for end in range(len(encoded)):
         with pytest.raises(Exception, match=r"."):
             serializer.from_bytes(encoded[:end])
+
+
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 253, 254, 255, 256, 300])
+@pytest.mark.parametrize("count", [1, 2, 1500])
+def test_maps_with_keys_of_any_length_have_the_bytes_of_their_definition(length: int, count: int) -> None:
+    serializer: Any = ts.MapSerializer(ts.StringSerializer(), ts.IntSerializer())
+    value = {"a" * length: -1} | {str(key): key for key in range(1, count)}
+    encoded = serializer.to_bytes(value)
+    assert encoded == viewed(serializer, value)
+    assert serializer.from_bytes(encoded) == value
+
+
+@given(st.lists(st.text("a\0", max_size=3), min_size=1, max_size=3, unique=True), st.data())
+def test_maps_with_other_bytes_are_read_as_their_definition_says(keys: list[str], data: st.DataObject) -> None:
+    serializer: Any = ts.MapSerializer(ts.StringSerializer(), ts.ByteSerializer())
+    encoded = bytearray(serializer.to_bytes(dict.fromkeys(keys, 0)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(4, len(encoded) - 1))] = data.draw(st.sampled_from((0, 1, 2, 3, 0x61, 0x80)))
+    source = DataInputView(bytes(encoded))
+    try:
+        expected = serializer.read_from(source)
+    except StateFormatError:
+        expected = None
+    if expected is None or source.remaining:
+        with pytest.raises(StateFormatError):
+            serializer.from_bytes(bytes(encoded))
+    else:
+        assert serializer.from_bytes(bytes(encoded)) == expected
 
 
 def test_invalid_maps_are_rejected() -> None:
