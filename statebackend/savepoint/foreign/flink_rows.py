@@ -564,8 +564,11 @@ def _count(data: bytes, position: int) -> int:
     return count
 
 
-_MAX_ATTEMPTS: Final = 1 << 16
-"""The maximum number of positions to try for the state after an unknown one, per key group."""
+_MAX_WORK: Final = 1 << 20
+_MAX_WORK_PER_BYTE: Final = 8
+"""The limit of the search for states after unknown ones, per key group. Each position that is looked at counts 1, each
+state that is tried counts `_WORK_OF_STATE`."""
+_WORK_OF_STATE: Final = 32
 _MAX_DIVISIONS: Final = 16
 """With this many possible divisions of a key group into states, no place is certain."""
 _UNCERTAIN: Final = (-1, -1)
@@ -580,6 +583,7 @@ class HeapGroups:
         self._names = [meta.name for meta in metas]
         self._states = [_HeapState(key_snapshot, meta, known) for meta in metas]
         self._is_compressed = is_compressed
+        self._work_left = 0
         self._order: tuple[int, ...] | None = None
         """The state ids in their order in each group."""
         self._is_in_order = not is_compressed and all(state.is_known for state in self._states)
@@ -661,9 +665,9 @@ class HeapGroups:
 
     def _found(self, data: bytes) -> dict[int, tuple[int, int]]:
         """Return the places of the states in an uncompressed group. A place that is not certain is negative."""
-        attempts = iter(range(_MAX_ATTEMPTS))
-        every = list(itertools.islice(self._places(data, 0, {}, attempts), _MAX_DIVISIONS))
-        if len(every) == _MAX_DIVISIONS or next(attempts, None) is None:
+        self._work_left = _MAX_WORK + _MAX_WORK_PER_BYTE * len(data)
+        every = list(itertools.islice(self._places(data, 0, {}), _MAX_DIVISIONS))
+        if len(every) == _MAX_DIVISIONS or self._work_left < 0:
             return dict.fromkeys(range(len(self._states)), _UNCERTAIN)
         if len(every) == 1:
             self._order = tuple(every[0])
@@ -673,7 +677,7 @@ class HeapGroups:
         }
 
     def _places(
-        self, data: bytes, position: int, found: dict[int, tuple[int, int]], attempts: Iterator[int]
+        self, data: bytes, position: int, found: dict[int, tuple[int, int]]
     ) -> Iterator[dict[int, tuple[int, int]]]:
         """Yield each possible division of a group, in the order of the group. ``found`` is before the position.
 
@@ -681,6 +685,7 @@ class HeapGroups:
         """
         states = self._states
         while position < len(data):
+            self._work_left -= _WORK_OF_STATE
             number = _short(data, position)
             if not self._may_follow(found, number):
                 raise MalformedDataError(f"byte {position}: state {number} does not exist or is there twice")
@@ -697,12 +702,13 @@ class HeapGroups:
             has_place = False
             before = {*found, number}
             for end in range(position + 6, len(data) - 5):
+                self._work_left -= 1
+                if self._work_left < 0:
+                    break
                 if not self._may_follow(before, _short(data, end)):
                     continue
-                if next(attempts, None) is None:
-                    break
                 with contextlib.suppress(StateFormatError):
-                    for places in self._places(data, end, {**found, number: (position, end)}, attempts):
+                    for places in self._places(data, end, {**found, number: (position, end)}):
                         has_place = True
                         yield places
             if not has_place:

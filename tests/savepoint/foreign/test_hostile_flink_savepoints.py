@@ -21,13 +21,19 @@ from effort import FUZZ
 from golden_savepoints import GOLDEN
 
 from snapshots.data_views import DataInputView
-from snapshots.errors import StateFormatError
+from snapshots.envelope import UnopenedSnapshot, snapshot_to_bytes
+from snapshots.errors import StateFormatError, UnknownSnapshotError
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
 from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.flink_headers import read_keyed_header
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
+from statebackend.savepoint.foreign.flink_rows import HeapGroups
 from statebackend.savepoint.savepoint import Savepoint
+from statebackend.state.canonical import CanonicalBatch
+from statebackend.state.descriptors import VALUE_ROLE
 from statebackend.state.errors import StateBackendError
+from statebackend.state.state_meta import STATE_KINDS, StateMeta
+from typeserializers import LongSerializer, VoidNamespaceSerializer
 
 pytestmark = pytest.mark.slow
 
@@ -210,6 +216,18 @@ def test_the_search_for_the_end_of_an_unknown_serializer_is_bounded() -> None:
     signal.alarm(LIMIT_S)
     with within_limits(), pytest.raises(StateFormatError, match=r"com\.example\.Unknown"):
         read_keyed_header(DataInputView(header))
+
+
+def test_the_search_for_the_states_after_unknown_ones_is_bounded() -> None:
+    long, void = LongSerializer().snapshot_configuration(), VoidNamespaceSerializer().snapshot_configuration()
+    unknown = UnopenedSnapshot(snapshot_to_bytes(long), UnknownSnapshotError("com.example.Unknown"))
+    metas = [StateMeta.of_one_schema(f"s{one}", STATE_KINDS["value"], void, {VALUE_ROLE: unknown}, ()) for one in "abc"]
+    # At each of these places the second state may begin. From each, all the rest is searched for the third one.
+    places = b"\0\1\0\0\0\1" * 50_000
+    groups = HeapGroups(long, metas, is_compressed=False)
+    signal.alarm(LIMIT_S)
+    with within_limits(), pytest.raises(StateFormatError, match="the values of state 'sa' is unknown"):
+        groups.reader(0)(bytes(4) + b"\0\0\0\0\0\1" + places + bytes(100_000), 0, CanonicalBatch.empty())
 
 
 def test_an_unknown_kind_of_state_is_rejected(place: pathlib.Path) -> None:
