@@ -48,6 +48,7 @@ from statebackend.savepoint.errors import InvalidKeyError, UnknownKeyError
 from statebackend.savepoint.inspection import (
     difference_of_entries,
     difference_of_schemas,
+    displayed_schemas,
     entries_of,
     inspection,
     matched,
@@ -280,7 +281,8 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Print the types of all states: records with their fields, former names and defaults."""
-    print_answer(as_json, schemas(open_savepoint(path, checkpoint, zookeeper, moved)), print_schemas)
+    answer = schemas(open_savepoint(path, checkpoint, zookeeper, moved))
+    print_answer(as_json, answer if as_json else displayed_schemas(answer), print_schemas)
 
 
 def diff(
@@ -297,7 +299,10 @@ def diff(
         with open_with_progress(old, None, zookeeper, moved) as one:
             # Both are read in step, so one progress display is enough.
             one, other = matched(one, open_savepoint(new, None, zookeeper, moved))
-            of_schemas = difference_of_schemas(schemas(one), schemas(other))
+            before, after = schemas(one), schemas(other)
+            if not as_json:
+                before, after = displayed_schemas(before), displayed_schemas(after)
+            of_schemas = difference_of_schemas(before, after)
             for answer in islice(difference_of_entries(one, other), limit) if entries else ():
                 found.add(answer)
         print_difference(as_json, of_schemas, found if entries else None)

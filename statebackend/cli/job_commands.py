@@ -35,7 +35,7 @@ from statebackend.savepoint.lockfile import (
 )
 from statebackend.savepoint.restored_state import StoredSchemas
 from statebackend.savepoint.state_location import find_state
-from statebackend.state.priority_queue import TIMER_STATES
+from statebackend.state.priority_queue import TIMER_STATES, displayed_state
 from statebackend.state.state_backend import state_backend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
@@ -148,11 +148,14 @@ def print_comparison(printer: LinePrinter, answer: Answer, advice: LossAdvice = 
         if operator["key"]["kind"] != CompatibilityKind.AS_IS.name:
             _print_state(printer, "state", "(key)", operator["key"])
         for name, state in operator["states"].items():
-            _print_state(printer, "state", name, state)
+            _print_state(printer, "state", displayed_state(name), state)
         for name, state in operator["operator_states"].items():
             _print_state(printer, "operator state", name, state)
         for name in operator["unregistered"]:
-            printer.line(f"  state {name!r}: {timers if name.startswith(TIMER_STATES) else unregistered}", "yellow")
+            printer.line(
+                f"  state {displayed_state(name)!r}: {timers if name.startswith(TIMER_STATES) else unregistered}",
+                "yellow",
+            )
         for name in operator["unregistered_operator_states"]:
             printer.line(f"  operator state {name!r}: {unregistered}", "yellow")
     for uid in answer["dropped_operators"]:

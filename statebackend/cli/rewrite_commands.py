@@ -37,6 +37,7 @@ from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, Wri
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.sizes import counted, format_bytes
 from statebackend.savepoint.state_location import find_state
+from statebackend.state.priority_queue import displayed_state
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.runtime.state_registration import keyed_descriptors
 
@@ -107,7 +108,9 @@ def print_written(printer: Printer, answer: dict[str, Any]) -> None:
         for name, entries in (operator["rows"] | operator["operator_state_rows"]).items():
             left_out = operator["left_out"].get(name)
             also = "" if left_out is None else f", {left_out:,} left out"
-            printer.line(f"  operator {uid}, state {name}: {counted(entries, 'entry', 'entries')} written{also}")
+            printer.line(
+                f"  operator {uid}, state {displayed_state(name)}: {counted(entries, 'entry', 'entries')} written{also}"
+            )
         if operator["is_copied"]:
             printer.line(f"  operator {uid}: as it was")
     for warning in answer["warnings"]:

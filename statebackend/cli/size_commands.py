@@ -35,6 +35,7 @@ from statebackend.savepoint.html_pages import (
 from statebackend.savepoint.sizes import NOTHING, counted, format_bytes, format_short_bytes, format_time
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointFile, CheckpointSizes, checkpoint_sizes, stored_files
+from statebackend.state.priority_queue import displayed_state
 
 __all__ = ["stored_page"]
 
@@ -143,7 +144,7 @@ def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
     printer.table(
         ("operator", "state", "bytes", "files"),
         (
-            (operator["uid"], state["name"], format_bytes(state["size_bytes"]), state["files"])
+            (operator["uid"], displayed_state(state["name"]), format_bytes(state["size_bytes"]), state["files"])
             for operator in answer["operators"]
             for state in (*operator["states"], *_metas_of(operator))
         ),
@@ -152,7 +153,13 @@ def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
         printer.table(
             ("file", "bytes", "operator", "states", "checkpoints"),
             (
-                (one["path"], format_bytes(one["size_bytes"]), one["operator"], " + ".join(one["states"]), ids)
+                (
+                    one["path"],
+                    format_bytes(one["size_bytes"]),
+                    one["operator"],
+                    " + ".join(map(displayed_state, one["states"])),
+                    ids,
+                )
                 for one in answer["by_file"]
                 for ids in (" ".join(map(str, one["checkpoints"])),)
             ),

@@ -19,6 +19,7 @@ import typer
 
 from statebackend.cli.printing import Printer, printer_for
 from statebackend.savepoint.sizes import format_bytes, format_time
+from statebackend.state.priority_queue import displayed_state
 
 if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
@@ -50,7 +51,9 @@ Place: TypeAlias = Annotated[
     str, typer.Argument(metavar="PATH", help="A savepoint, a checkpoint, or a job directory (its newest checkpoint).")
 ]
 OperatorUid: TypeAlias = Annotated[str, typer.Argument(metavar="OPERATOR", help="The uid of the operator.")]
-StateName: TypeAlias = Annotated[str, typer.Argument(metavar="STATE", help="The name of the state.")]
+StateName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="STATE", help="The name of the state, such as counts or 'event-time timers'.")
+]
 CheckpointId: TypeAlias = Annotated[
     int | None, typer.Option("--checkpoint", help="The id of a checkpoint of a job directory; default: the newest.")
 ]
@@ -189,7 +192,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
             printer.line(f"next timers: event time {event}, processing time {processing}")
         rows = [
             (
-                one["name"],
+                displayed_state(one["name"]),
                 one["kind"],
                 ", ".join(f"{role} {name}" for role, name in one["types"].items()),
                 one.get("entries"),
@@ -311,4 +314,10 @@ def _changed(one: dict[str, Any]) -> tuple[Any, ...]:
     known = before or after
     place = [known[name] for name in ("key", "namespace", "user_key") if name in known]
     values = [None if side is None else side["value"] for side in (before, after)]
-    return (one["operator"], one["state"], one["change"], place[0] if len(place) == 1 else place, *values)
+    return (
+        one["operator"],
+        displayed_state(one["state"]),
+        one["change"],
+        place[0] if len(place) == 1 else place,
+        *values,
+    )

@@ -26,6 +26,7 @@ from snapshots.errors import cut
 from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.sizes import format_bytes, format_short_bytes
 from statebackend.savepoint.statistics import CheckpointSizes, OperatorSizes
+from statebackend.state.priority_queue import displayed_state
 
 __all__ = [
     "Html",
@@ -540,7 +541,7 @@ def sizes_section(newest: CheckpointSizes, growth: Sequence[Html] = ()) -> Secti
     ]
     names = ("operator", "name", "subtasks", "state", "largest subtask", "skew")
     states = [
-        (one.uid, state, format_bytes(size_bytes), _share(size_bytes, newest.size_bytes))
+        (one.uid, displayed_state(state), format_bytes(size_bytes), _share(size_bytes, newest.size_bytes))
         for one in newest.operators
         for state, size_bytes in _largest_first(one)
     ]
@@ -595,7 +596,7 @@ def checkpoint_growth(checkpoints: Sequence[CheckpointSizes]) -> list[Html]:
         for operator in checkpoint.operators:
             by_operator.setdefault(operator.uid, [None] * len(checkpoints))[place] = operator.size_bytes
             for state, size_bytes in operator.bytes_by_state.items():
-                name = f"{operator.uid} / {state}"
+                name = f"{operator.uid} / {displayed_state(state)}"
                 by_state.setdefault(name, [None] * len(checkpoints))[place] = size_bytes
     return [
         figures(

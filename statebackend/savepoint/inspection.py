@@ -2,7 +2,7 @@
 
 - `inspection`: job, operators, states, entries, sizes, event time, source and sinks.
 - `entries_of`: the entries of a state, or those of a key that is passed as text.
-- `schemas`: the types of all states, by operator.
+- `schemas`: the types of all states, by operator; `displayed_schemas`: with the names of timers for people.
 - `difference_of_schemas` and `difference_of_entries`: what changed between two.
 
 Times are ISO 8601 in UTC, next to their milliseconds. Entries match by key, namespace and user key, and differ if their
@@ -34,10 +34,19 @@ from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.savepoint.type_descriptions import TypeDescription
 from statebackend.state.key_columns import parsed_key
 from statebackend.state.operator_state_descriptors import OperatorStateMode
-from statebackend.state.priority_queue import PRIORITY_QUEUE
+from statebackend.state.priority_queue import PRIORITY_QUEUE, displayed_state
 from typeserializers.records.column_names import displayed_names
 
-__all__ = ["Answer", "difference_of_entries", "difference_of_schemas", "entries_of", "inspection", "matched", "schemas"]
+__all__ = [
+    "Answer",
+    "difference_of_entries",
+    "difference_of_schemas",
+    "displayed_schemas",
+    "entries_of",
+    "inspection",
+    "matched",
+    "schemas",
+]
 
 
 Answer = dict[str, Any]
@@ -88,6 +97,14 @@ def schemas(savepoint: Savepoint) -> Answer:
             },
         }
         for uid, operator in savepoint.operators.items()
+    }
+
+
+def displayed_schemas(answer: Answer) -> Answer:
+    """Return the answer of `schemas` for people: timers have the names of `displayed_state`."""
+    return {
+        uid: {**operator, "states": {displayed_state(name): one for name, one in operator["states"].items()}}
+        for uid, operator in answer.items()
     }
 
 
@@ -171,7 +188,7 @@ def entries_of(
     Args:
         savepoint: Where to read.
         operator: The uid of the operator.
-        state: The name of the state.
+        state: The name of the state, or its name in `displayed_state`.
         key: One text per key column to read the entries of one key; empty for all entries.
 
     Raises:
@@ -180,6 +197,8 @@ def entries_of(
         UnknownStateError: The operator has no such state.
     """
     stored = savepoint.operators.get(operator)
+    if stored is not None and state not in (*stored.states, *stored.operator_states):
+        state = next((name for name in stored.states if displayed_state(name) == state), state)
     if stored is not None and state in stored.operator_states and state not in stored.states:
         if key:
             raise InvalidKeyError(f"{state!r} is operator state, without keys")

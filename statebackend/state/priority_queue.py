@@ -31,7 +31,7 @@ from statebackend.state.descriptors import ELEMENT_ROLE, Descriptor, StoredKind,
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import NullValueSerializer
 
-__all__ = ["TIMER_STATES", "TimeDomain", "domain_and_service", "timer_state_name"]
+__all__ = ["TIMER_STATES", "TimeDomain", "displayed_state", "domain_and_service", "timer_state_name"]
 
 
 T = TypeVar("T")
@@ -129,6 +129,18 @@ def domain_and_service(state_name: str) -> tuple[str, str] | None:
     """``event`` or ``processing``, and the service, from the name of a timer queue; None for any other name."""
     matched = _QUEUE_NAME.fullmatch(state_name)
     return None if matched is None else (matched[1], matched[2])
+
+
+def displayed_state(state_name: str) -> str:
+    """The name of a state for people: a queue of timers is ``event-time timers`` or ``processing-time timers``.
+
+    Other services than that of functions are added: ``event-time timers (window-timers)``.
+    """
+    matched = domain_and_service(state_name)
+    if matched is None:
+        return state_name
+    domain, service = matched
+    return f"{domain}-time timers" if service == "user-timers" else f"{domain}-time timers ({service})"
 
 
 class QueueKind(StoredKind):

@@ -29,6 +29,7 @@ from snapshots.compatibility import (
 from snapshots.type_serializer_snapshot import RULES, CompatibilityRules, TypeSerializerSnapshot, resolve_compatibility
 from statebackend.state.descriptors import USER_KEY_ROLE, Descriptor
 from statebackend.state.errors import StateMigrationException
+from statebackend.state.priority_queue import displayed_state
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.state_meta import NAMESPACE_ROLE, StateMeta
 from statebackend.state.ttl_change import RowPlan, TimeToLiveChange
@@ -68,8 +69,8 @@ class StateCompatibility:
     """The plans by role, for namespaces and user keys that are rewritten."""
 
     def __str__(self) -> str:
-        lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {issue}" for issue in self.issues)]
-        return "\n".join(lines)
+        first = f"state {displayed_state(self.state_name)!r}: {self.kind.label}"
+        return "\n".join([first, *(f"  {issue}" for issue in self.issues)])
 
 
 def check_key_serializer(
@@ -201,7 +202,7 @@ class SchemaReport:
             shown.insert(0, str(self.key_compatibility))
         shown += [f"operator {compatibility}" for compatibility in self.operator_state_compatibilities]
         lines += [f"  {line}" for compatibility in shown for line in compatibility.splitlines()]
-        lines += [f"  state {name!r}: not registered, kept as it is" for name in self.unregistered]
+        lines += [f"  state {displayed_state(name)!r}: not registered, kept as it is" for name in self.unregistered]
         lines += [
             f"  operator state {name!r}: not registered, kept as it is" for name in self.unregistered_operator_state
         ]

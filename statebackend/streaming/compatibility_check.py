@@ -33,7 +33,7 @@ from statebackend.state.errors import StateBackendError, StateRestoreError
 from statebackend.state.operator_state_backend import check_operator_state
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.state.operator_state_handles import OperatorStateMeta, StatePart, envelopes_of
-from statebackend.state.priority_queue import TIMER_STATES, PriorityQueueDescriptor
+from statebackend.state.priority_queue import TIMER_STATES, PriorityQueueDescriptor, displayed_state
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
 from statebackend.state.state_kind import StateDescriptor, StateKind
@@ -193,7 +193,7 @@ class SchemaReports(dict[str, SchemaReport]):
                 uid, (report.key_compatibility, *report.compatibilities, *report.operator_state_compatibilities)
             )
             for name in (*report.unregistered, *report.unregistered_operator_state):
-                yield uid, name, "not registered, kept as it is", None, None, None
+                yield uid, displayed_state(name), "not registered, kept as it is", None, None, None
 
     def require_compatible(self) -> None:
         """Raise `StateMigrationException` for the first incompatible operator."""
@@ -215,7 +215,7 @@ COMPATIBILITY_COLUMNS: Final = ("operator", "state", "result", "at", "why", "wha
 def compatibility_rows(uid: str, compatibilities: Iterable[StateCompatibility]) -> Iterator[tuple[object, ...]]:
     """Yield a row for each issue, and one for a compatibility result without issues."""
     for compatibility in compatibilities:
-        name, kind = compatibility.state_name, compatibility.kind.label
+        name, kind = displayed_state(compatibility.state_name), compatibility.kind.label
         if not compatibility.issues:
             yield uid, name, kind, None, None, None
         for issue in compatibility.issues:
@@ -331,7 +331,7 @@ class CompatibilityChecker:
         key_serializer = operator.key_serializer or keyed[0].key_snapshot.restore_serializer()
         operator_states = self.stored.operator_state_metas_of(uid)
         report = schema_report(uid, key_serializer, operator.states, keyed, operator_states, self.job.rules)
-        unregistered = [repr(name) for name in report.unregistered]
+        unregistered = [repr(displayed_state(name)) for name in report.unregistered]
         unregistered += [f"{name!r} (operator state)" for name in report.unregistered_operator_state]
         if unregistered and not allow_non_restored_state:
             raise JobRestoreError(
@@ -483,7 +483,7 @@ def _fix_of_unregistered(report: SchemaReport) -> str:
         return "Register it under its old name"
     if len(timers) == len(report.unregistered) and not report.unregistered_operator_state:
         return "These are timers: keep on_timer, and the kind of windows"
-    return f"Register it under its old name (names with {TIMER_STATES!r} are timers: keep on_timer)"
+    return "Register it under its old name (for timers: keep on_timer)"
 
 
 def _locked(uid: str, operator: StartingOperator) -> LockedOperator:

@@ -46,6 +46,7 @@ from statebackend.savepoint.sizes import (
 from statebackend.savepoint.state_entries import OperatorStateElement
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.state.priority_queue import displayed_state
 from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, Comparison, Outcome
 from statebackend.ui.places import EntriesPage, Place
 
@@ -245,7 +246,7 @@ def _states(place: Place, checkpoint_id: int, operators: Sequence[Answer], count
             rows.append(
                 (
                     operator["uid"],
-                    Link(one["name"], address),
+                    Link(displayed_state(one["name"]), address),
                     one["kind"],
                     cut(types, MOST_CHARACTERS),
                     NOTHING if count is None else f"{count:,}",
@@ -355,7 +356,7 @@ def state_page(
         body.append(Section("Look up a key", [_key_form(here, key_columns, key)]))
     body.append(Section("Entries" if not key else f"Entries of key {cut(', '.join(key), 80)}", parts))
     facts = [("operator", operator), ("kind", schema["kind"])]
-    return document(state, kind="State", facts=facts, body=body)
+    return document(displayed_state(state), kind="State", facts=facts, body=body)
 
 
 def _without_empty_columns(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
@@ -461,7 +462,7 @@ def difference_page(
     if of_entries is not None:
         rows = [
             (
-                *(one["operator"], one["state"], one["change"]),
+                *(one["operator"], displayed_state(one["state"]), one["change"]),
                 _shown(_address_of(one["before"] or one["after"]), MOST_CHARACTERS),
                 *(
                     _shown(None if side is None else side["value"], MOST_CHARACTERS)

@@ -37,7 +37,14 @@ from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.html_pages import page_style
-from statebackend.savepoint.inspection import difference_of_entries, difference_of_schemas, entries_of, matched, schemas
+from statebackend.savepoint.inspection import (
+    difference_of_entries,
+    difference_of_schemas,
+    displayed_schemas,
+    entries_of,
+    matched,
+    schemas,
+)
 from statebackend.savepoint.lockfile import lock_from_bytes
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.state_entries import OperatorStateElements
@@ -269,7 +276,7 @@ class _Pages:
             def page(after: Savepoint) -> str:
                 before_it, after = matched(before, after)
                 found = list(islice(difference_of_entries(before_it, after), DIFFERENCES)) if with_entries else None
-                of_schemas = difference_of_schemas(schemas(before_it), schemas(after))
+                of_schemas = difference_of_schemas(*(displayed_schemas(schemas(one)) for one in (before_it, after)))
                 return difference_page((old, before.metadata), (new, after.metadata), of_schemas, found, DIFFERENCES)
 
             return self.places.read(new, new_id, page)

@@ -78,6 +78,8 @@ def test_inspect_shows_job_operators_entries_and_timers(
         assert found["timers_due"][0]["processing_time_ms"] == NOW_MS + 1
         printed = lines(capsys, "inspect", place)
         assert any(re.match(r"by amount\tmap\t.*\t100\t", line) for line in printed)
+        assert any(re.match(r"processing-time timers\tpriority_queue\t", line) for line in printed)
+        assert "_timer_state" not in "".join(printed)
         assert f"processing_time_ms\t{NOW_MS} ({format_time(NOW_MS)} UTC)" in printed
         assert f"next timers: event time none, processing time {format_time(NOW_MS + 1)} UTC" in printed
         assert "entries" not in answer(capsys, "inspect", place, "--no-counts")["operators"][0]["states"][0]
@@ -105,6 +107,19 @@ def test_entries_are_shown_by_key_by_condition_and_up_to_a_limit(
     assert len(answer(capsys, "show", savepoint, "per shop", "handled")) == len(SALES)
     header, *rows = lines(capsys, "show", savepoint, "per shop", "names")
     assert (header, rows) == ("subtask\tkey\tvalue", ["0\tall\t1", "1\tall\t1"])
+
+
+def test_timers_are_named_for_people_and_found_by_either_name(
+    places: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, stored = places[0], "_timer_state/processing_user-timers"
+    for name in (stored, "processing-time timers"):
+        assert len(answer(capsys, "show", place, "per shop", name)) == len(SALES)
+    for command in ("schema", "du"):
+        printed = "".join(lines(capsys, command, place))
+        assert "processing-time timers" in printed
+        assert "_timer_state" not in printed
+    assert stored in answer(capsys, "schema", place)["per shop"]["states"]
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -152,10 +152,8 @@ def test_check_reports_a_change_by_its_status_and_gives_advice(
 def test_check_advises_to_keep_on_timer(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     locked(capsys, "with_timers")
     reported = run(capsys, "check", "--lock", "state.lock", "--job", "programs:as_it_was", status=REJECTED)
-    [event, processing] = [line for line in reported if "_timer_state" in line]
-    assert event.startswith(
-        "  state '_timer_state/event_user-timers': timers that the job does not have. Keep on_timer"
-    )
+    [event, processing] = [line for line in reported if "-time timers" in line]
+    assert event.startswith("  state 'event-time timers': timers that the job does not have. Keep on_timer")
     assert "Register it" not in event + processing
 
 

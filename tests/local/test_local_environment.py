@@ -238,7 +238,7 @@ def test_a_function_that_lost_its_on_timer_is_advised_to_keep_it(tmp_path: Path)
         count = ValueStateDescriptor("count", int)
 
     run(RemindAndSum(), SALES, job_dir=tmp_path / "both")
-    with pytest.raises(JobRestoreError, match=r"Register it under its old name \(names with '_timer_state/' are"):
+    with pytest.raises(JobRestoreError, match=r"Register it under its old name \(for timers: keep on_timer\)"):
         run(Forget(), SALES[:1], job_dir=tmp_path / "both")
 
 

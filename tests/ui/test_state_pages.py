@@ -71,7 +71,7 @@ def test_every_link_of_a_place_leads_to_a_page(page: ServedPage, place: str) -> 
     assert len(older) == (2 if kind == "checkpoint" else 0)
     for link in (newest, *older):
         checkpoint = page.get(link)
-        assert {"totals", "by amount", "handled", "_timer_state/processing_user-timers"} <= set(checkpoint.texts)
+        assert {"totals", "by amount", "handled", "processing-time timers"} <= set(checkpoint.texts)
         followed |= {one for one in checkpoint.links if one.startswith("/state") and link == newest}
     assert len(followed) == 10
     for link in sorted(followed):
@@ -95,6 +95,7 @@ def test_a_key_is_looked_up(page: ServedPage, place: str) -> None:
         "even"
     ] * len([one for one in own if one % 2 == 0])
     timers = page.get(address(place, "_timer_state/processing_user-timers", key="shop 3"))
+    assert timers.texts[0].startswith("processing-time timers")
     assert len([one for one in timers.texts if one.startswith("2023-11-14 22:1")]) == 5
     assert "Entries: none." in page.get(address(place, "totals", key="no such shop")).texts
 

@@ -35,6 +35,7 @@ from statebackend.savepoint.sizes import (
     format_short_bytes,
     format_time,
 )
+from statebackend.state.priority_queue import displayed_state
 from statebackend.streaming.metrics import EpochMetrics, JobMetrics, MetricValue
 
 __all__ = ["EpochHistory", "job_fragment", "job_page"]
@@ -334,7 +335,7 @@ def _restored(metrics: JobMetrics) -> Section:
     rows = [
         (
             one.operator_uid,
-            one.state_name + (" (operator state)" if one.is_operator_state else ""),
+            displayed_state(one.state_name) + (" (operator state)" if one.is_operator_state else ""),
             one.compatibility,
             "; ".join(one.issues) or NOTHING,
             f"{one.entries_migrated:,}",
