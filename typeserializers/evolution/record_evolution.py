@@ -45,11 +45,9 @@ lost:
 from __future__ import annotations
 
 import difflib
-import re
 import typing
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, frozen
@@ -280,12 +278,11 @@ def resolve_record(
     old_snapshot: AttrsSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
     """Resolves a new record over an old one."""
-    old = old_snapshot.record
     if type(new_serializer) is not AttrsSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
-            another_serializer(old.name, "RecordSerializer", new_serializer)
+            another_serializer(old_snapshot.record.name, "RecordSerializer", new_serializer)
         )
-    new = new_serializer.shape
+    old, new = _with_displayed_names(old_snapshot.record, new_serializer.shape)
     steps = _steps(old, new)
     matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
@@ -315,18 +312,15 @@ def resolve_record(
             else _plan(kind, tuple(one.origin for one in fields))
         )
     reconfigured = {
-        match.new.name: one.reconfigured
-        for match, one in zip(matches, fields, strict=True)
+        stored.name: one.reconfigured
+        for stored, one in zip(new_serializer.shape.fields, fields, strict=True)
         if one.reconfigured is not None
     }
-    shown = _with_column_names(old, new)
     return TypeSerializerSchemaCompatibility(
         kind,
-        tuple(
-            evolve(issue, path=shown(issue.path), reason=shown(issue.reason), fix=shown(issue.fix)) for issue in issues
-        ),
+        tuple(issues),
         new_serializer.with_serializers(reconfigured) if kind is _RECONFIGURED else None,
-        unchanged=tuple(shown(path) for one in fields for path in one.unchanged),
+        unchanged=tuple(path for one in fields for path in one.unchanged),
         plan=plan,
     )
 
@@ -378,14 +372,19 @@ def _resolved_field(
     )
 
 
-def _with_column_names(old: WrittenRecord, new: RecordShape) -> Callable[[str], str]:
-    """Return a function that replaces names of fields in a text by their displayed names."""
+def _with_displayed_names(old: WrittenRecord, new: RecordShape) -> tuple[WrittenRecord, RecordShape]:
+    """Return both records, with the names of columns if the fields of the new one are columns."""
+    if any(part.declared_rename is None for part in new.fields):
+        return old, new
     fields: tuple[NamedField, ...] = (*old.fields, *new.fields)
     names = list(dict.fromkeys(name for part in fields for name in (part.name, *part.former_names)))
-    replaced = {name: shown for name, shown in zip(names, displayed_names(names), strict=True) if name != shown}
-    if not replaced:
-        return str
-    return partial(re.compile(r"\bcolumn_[0-9a-f]+\b").sub, lambda found: replaced.get(found[0], found[0]))
+    displayed = dict(zip(names, displayed_names(names), strict=True))
+
+    def renamed(part: Any) -> Any:
+        former = tuple(displayed[name] for name in part.former_names)
+        return evolve(part, name=displayed[part.name], former_names=former)
+
+    return evolve(old, fields=tuple(map(renamed, old.fields))), evolve(new, fields=tuple(map(renamed, new.fields)))
 
 
 @RULES.resolves(ReferenceSerializerSnapshot)

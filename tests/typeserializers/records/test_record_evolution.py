@@ -104,6 +104,12 @@ def test_an_advised_rename_keeps_the_serializer_and_the_former_names_of_the_fiel
     assert 'declare seat: Annotated[int, IntSerializer(), former_names("chairs", "seats")]' in advice
 
 
+def test_a_report_names_the_attributes_of_a_class_as_it_declares_them() -> None:
+    old, new = record(column_6162=int), record(column_6162=str, b=[str, "column_6162"])
+    assert rules(compatibility_of(*serializers(old, new))) == {".column_6162": "field-type-changed", ".b": "field-added"}
+    assert "default 'column_6162'" in str(compatibility_of(*serializers(old, new)))
+
+
 def test_added_fields_get_their_default_or_a_new_value_of_the_factory() -> None:
     old = record(a=int)
     new = record(a=int, b=[str, "new"], c=[list[int], attrs.field(factory=lambda: [7])], d=[float | None, None])
