@@ -48,6 +48,7 @@ import difflib
 import typing
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, frozen
@@ -590,14 +591,16 @@ def reused_name(match: FieldMatch[Any]) -> str:
     return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
 
 
-def _declared_fields(record: RecordShape) -> dict[str, DeclaredField]:
-    family = DEFAULT_RULES.family_of(record.record_class)
-    return {one.name: one for one in family.fields(record.record_class)} if family is not None else {}
+@lru_cache(maxsize=8)
+def _declared_fields(record_class: type) -> Mapping[str, DeclaredField]:
+    """Return the declared fields of a class by name. Each field of a class may be looked up, so they are kept."""
+    family = DEFAULT_RULES.family_of(record_class)
+    return {one.name: one for one in family.fields(record_class)} if family is not None else {}
 
 
 def _declared_rename(record: RecordShape, name: str, former: str) -> str:
     """Return the declaration of a field with a former name, as code for the class."""
-    declared = _declared_fields(record).get(name)
+    declared = _declared_fields(record.record_class).get(name)
     [new] = [part for part in record.fields if part.name == name]
     if new.declared_rename is not None:
         return new.declared_rename(former)
@@ -625,7 +628,7 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField], reco
     if new.has_default:
         how = "default from its factory" if new.default_factory is not None else f"default {format_value(new.default)}"
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
-    declared = _declared_fields(record).get(new.name)
+    declared = _declared_fields(record.record_class).get(new.name)
     is_computed = declared is not None and declared.needs_other_fields
     default = "a default that does not need the other fields" if is_computed else "a default"
     rename = f", or declare the rename: {_declared_rename(record, new.name, origin)}" if origin else ""
