@@ -221,9 +221,10 @@ class _FileWriter:
         return StagedFile(self._path, size_bytes, metadata.num_rows, self._key, statistics(metadata))
 
     def discard(self) -> None:
-        # An error is being raised already, such as that of a full disk. The file is deleted with its epoch.
+        # An error is being raised already, such as that of a full disk. The file is deleted with its epoch. After an
+        # error at its end, the writer raises RuntimeError.
         for part in (self._writer, self._stream):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 part.close()
 
 

@@ -52,10 +52,10 @@ def place() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def full_disk(directory: Path) -> Iterator[None]:
-    """No file of this process can grow. The operating system reports that the file is too large."""
+def full_disk(directory: Path, free_bytes: int = 0) -> Iterator[None]:
+    """No file of this process can grow further. The operating system reports that the file is too large."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, hard))
     try:
         yield
     finally:
@@ -176,6 +176,22 @@ def test_a_failed_step_of_an_epoch_is_repeated(
     for epoch_id in range(1 if step == "stage" else 2, 4):
         second.run(epoch_id)
     assert rows_in(second.sink, path) == rows_of_epochs(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("free_bytes", [1, 300, 600])
+@pytest.mark.parametrize("new_sink", [parquet, csv, delta, iceberg])
+def test_a_disk_that_becomes_full_in_a_file_of_rows_is_named_as_the_cause(
+    place: Path, new_sink: Callable[[Path], Sink], free_bytes: int
+) -> None:
+    driver = SinkDriver(new_sink(place / "target"), SinkLineage("sink", "job"), "run-1")
+    driver.start()
+    driver.run(0)
+    many = [(f"k{number}", number) for number in range(500)]
+    with pytest.raises(SinkError, match="Free space"), full_disk(place, free_bytes):
+        driver.stage(1, 0, many)
+    driver.sink.abort(driver.epoch(1))
+    driver.run(1)
+    assert rows_in(driver.sink, place / "target") == rows_of_epochs(0, 1)
 
 
 @pytest.mark.parametrize(("fault", "fix"), FAULTS_OF_FILES)
