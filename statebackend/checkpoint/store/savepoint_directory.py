@@ -359,8 +359,9 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
         raise not_a_savepoint(fs) from error
     if metadata.kind is not CheckpointKind.SAVEPOINT:
         raise SavepointError(
-            f"{fs.uri} is {metadata.kind.value} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
-            "savepoint: its files are elsewhere in the job directory. Take a savepoint of that job."
+            f"{fs.uri} is {metadata.kind.value.lower()} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
+            f"savepoint: its files are elsewhere in the job directory. Take a savepoint of that job, or write one from "
+            f"this checkpoint with the command 'statebackend migrate' or 'statebackend rewrite'"
         )
     fs.verify_present(metadata.files)
     return fs, metadata
