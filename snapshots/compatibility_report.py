@@ -5,7 +5,7 @@ A result has a flat list of issues. The tree has a node for each path segment, w
     compatible after migration
     ├─ .flights: compatible as is
     ├─ .minutes_late: renamed [field-renamed] was late
-    │    widened [field-widened] int is widened to long
+    │    widened [field-widened] int32 is widened to int64
     └─ .legs[]
        └─ .origin: removed (data loss) [field-removed] the field is gone, its values are lost
             fix: It looks like a rename to source: declare source: Annotated[str, former_names("origin")]

@@ -43,8 +43,8 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
         "renamed .airport: was last_airport",
         "added   .cancelled: default 0",
         "added   .worst.carrier: default None",
-        "widened .minutes_late: int is widened to long",
-        "widened .worst.minutes: int is widened to long",
+        "widened .minutes_late: int32 is widened to int64",
+        "widened .worst.minutes: int32 is widened to int64",
         "lost    .last_carrier",
         "added   .on_time: default 0",
     ):

@@ -6,10 +6,10 @@ parts are named by their index in the old serializer, new parts by their positio
 A promotion widens a scalar, as in Avro. It is a pair of serializer classes and an expression or function that turns the
 old value into the new one. Both the compatibility rules and the generated migration read this table.
 
-    byte -> short -> int -> long -> big integer -> big decimal      every value is kept
-    integers -> float, double; float -> double                      as in Avro; the reason says when values are rounded
-    char -> string, string -> bytes                                 every text is kept (UTF-8)
-    bytes -> string                                                 bytes that are not UTF-8 stop the migration
+    int8 -> int16 -> int32 -> int64 -> int of any size -> Decimal   every value is kept
+    integers -> float32, float64; float32 -> float64                as in Avro; the reason says when values are rounded
+    character -> str, str -> bytes                                  every text is kept (UTF-8)
+    bytes -> str                                                    bytes that are not UTF-8 stop the migration
 
 A value that cannot be promoted stops the migration, and the state stays unchanged.
 """
@@ -74,14 +74,14 @@ class Promotion:
 Pair = tuple[type[TypeSerializer[Any]], type[TypeSerializer[Any]]]
 
 _INTEGERS: Final[dict[str, type[TypeSerializer[Any]]]] = {
-    "byte": ByteSerializer,
-    "short": ShortSerializer,
-    "int": IntSerializer,
-    "long": LongSerializer,
-    "big integer": BigIntSerializer,
+    "int8": ByteSerializer,
+    "int16": ShortSerializer,
+    "int32": IntSerializer,
+    "int64": LongSerializer,
+    "int of any size": BigIntSerializer,
 }
-_EXACT_IN_FLOAT: Final = ("byte", "short")
-_EXACT_IN_DOUBLE: Final = ("byte", "short", "int")
+_EXACT_IN_FLOAT: Final = ("int8", "int16")
+_EXACT_IN_DOUBLE: Final = ("int8", "int16", "int32")
 
 
 def _promotions() -> dict[Pair, Promotion]:
@@ -91,22 +91,22 @@ def _promotions() -> dict[Pair, Promotion]:
         old_class = _INTEGERS[old]
         for new in names[place + 1 :]:
             table[old_class, _INTEGERS[new]] = Promotion(f"{old} is widened to {new}")
-        table[old_class, BigDecSerializer] = Promotion(f"{old} is widened to big decimal", function=as_decimal)
-        if old == "big integer":
+        table[old_class, BigDecSerializer] = Promotion(f"{old} is widened to Decimal", function=as_decimal)
+        if old_class is BigIntSerializer:
             continue
         is_exact = old in _EXACT_IN_FLOAT
         caveat = "" if is_exact else "; beyond 2**24 it is rounded to binary32"
         table[old_class, FloatSerializer] = Promotion(
-            f"{old} is widened to float{caveat}", function=as_binary32, is_injective=is_exact
+            f"{old} is widened to float32{caveat}", function=as_binary32, is_injective=is_exact
         )
         is_exact = old in _EXACT_IN_DOUBLE
         caveat = "" if is_exact else "; beyond 2**53 it is rounded to binary64"
         table[old_class, DoubleSerializer] = Promotion(
-            f"{old} is widened to double{caveat}", "float({})", is_injective=is_exact
+            f"{old} is widened to float64{caveat}", "float({})", is_injective=is_exact
         )
-    table[FloatSerializer, DoubleSerializer] = Promotion("float is widened to double")
-    table[CharSerializer, StringSerializer] = Promotion("char is widened to string")
-    table[StringSerializer, BytesSerializer] = Promotion("string is encoded as UTF-8", "{}.encode()")
+    table[FloatSerializer, DoubleSerializer] = Promotion("float32 is widened to float64")
+    table[CharSerializer, StringSerializer] = Promotion("a character is widened to str")
+    table[StringSerializer, BytesSerializer] = Promotion("str is encoded as UTF-8", "{}.encode()")
     table[BytesSerializer, StringSerializer] = Promotion(
         "bytes are decoded as UTF-8; bytes that are not UTF-8 stop the migration", "{}.decode()"
     )
