@@ -16,7 +16,8 @@
 
     group := i32(key group) (i16(state id) i32(n) entry*)*      entry := namespace key value | timer
 
-Here a list is i32(n) and its elements, a map i32(n) and keys with bool(is null) and values. If a serializer is unknown,
+Here a list is i32(n) and its elements, a map i32(n) and keys with bool(is null) and values. If a value of a map is
+nullable itself, it has a second flag, which rows do not have. If a serializer is unknown,
 the reader searches the next state: the first position from which the rest of the group can be read.
 
 **Raw keyed state**: the timers of RocksDB with heap timers, in checkpoints.
@@ -61,6 +62,7 @@ from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.state_kind import TableForm
 from statebackend.state.state_meta import StateMeta
 from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.known_serializers import restored_with
@@ -192,10 +194,12 @@ class RowMaker:
         self._address_of = function.compile([*lines, "return key_end, start, end, pos"])
         self._step_element: Step | None = None
         self._element_length = -1
+        value = list(state.role_snapshots.values())[-1]
+        self._has_flag = isinstance(value, NullableSerializerSnapshot)
+        self._null = _null_of(value)
         if state.form is not TableForm.LIST:
             # Values of an unknown serializer are not checked.
             with contextlib.suppress(UnresolvableSerializerError):
-                *_, value = state.role_snapshots.values()
                 self._value_length = restored_with(value, *known).length
         if state.form is TableForm.LIST:
             # Elements of an unknown serializer are not separated.
@@ -234,11 +238,13 @@ class RowMaker:
             if b"" in values:
                 raise MalformedDataError("an entry of a map has no value")
             is_null = pc.not_equal(pc.binary_slice(column, 0, 1), b"\0")
-            if pc.any(is_null).as_py():
-                # For a null value Flink writes the flag, with or without unused bytes.
-                column = pc.if_else(is_null, b"\1", column)
             if self._value_length >= 0:
                 _check_lengths("value", column.filter(pc.invert(is_null)), 1 + self._value_length)
+            if self._has_flag:
+                column = pc.binary_replace_slice(column, 0, 1, b"")
+            if pc.any(is_null).as_py():
+                # For a null value Flink writes the flag, with or without unused bytes.
+                column = pc.if_else(is_null, self._null, column)
         elif self._value_length >= 0:
             _check_lengths("value", column, self._value_length)
         columns = [groups, *address, column]
@@ -322,6 +328,13 @@ class RowMaker:
             else:
                 lists.append(count_bytes + value)
         return lists
+
+
+def _null_of(value: TypeSerializer[Any] | Snapshot) -> bytes:
+    """Return the stored form of a null value of a map."""
+    if isinstance(value, NullableSerializer | NullableSerializerSnapshot):
+        return b"\1" + bytes(value.padding_length)
+    return b"\1"
 
 
 def _check_lengths(what: str, column: pa.Array, size: int) -> None:
@@ -545,8 +558,12 @@ def _entry_reader(
         "start = pos",
         "pos += 1",
     ]
-    entry += ["if data[start]:", *indented(["append_values(b'\\1')"] if is_appending else []), "else:"]
-    entry += indented([*step_value, *append("values", "start")])
+    value = serializers[-1]
+    null = function.bind("null", _null_of(value))
+    entry += ["if data[start]:", *indented([f"append_values({null})"] if is_appending else []), "else:"]
+    entry += indented(
+        [*step_value, *append("values", "start + 1" if isinstance(value, NullableSerializer) else "start")]
+    )
     body += ["pos += 4", "for _ in range(size):", *indented(entry)]
     return function.compile([*appends, "for _ in range(entries):", *indented(body), "return pos"])
 

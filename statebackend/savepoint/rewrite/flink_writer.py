@@ -48,6 +48,9 @@ from statebackend.state.operator_state_handles import OperatorStateMeta, read_sl
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.sets import SetSerializer
+from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 
@@ -59,6 +62,8 @@ _WORD: Final = 0xFFFFFFFF
 _LAST: Final = 0x80
 _END: Final = b"\xff\xff"
 _EMPTY_LIST: Final = bytes(4)
+_TIMED_FLAG: Final = 9
+"""The place of the second flag of null in a value of a map with TTL: it follows the first flag and the time."""
 _VOID: Final = b"\0"
 _BYTES: Final = BytesSerializer()
 _INT: Final = struct.Struct(">i")
@@ -470,9 +475,48 @@ def _value_snapshot(schema: EntrySchema) -> Snapshot:
     if schema.is_list:
         return ListSerializer(serializers[ELEMENT_ROLE]).snapshot_configuration()
     if schema.is_map:
-        return MapSerializer(serializers[USER_KEY_ROLE], serializers[VALUE_ROLE]).snapshot_configuration()
+        value = serializers[VALUE_ROLE]
+        inner = _plain_value(value)
+        if inner is not None:
+            value = TtlSerializer(inner)
+        return MapSerializer(serializers[USER_KEY_ROLE], value).snapshot_configuration()
     [serializer] = serializers.values()
     return serializer.snapshot_configuration()
+
+
+def _plain_value(value: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
+    """Return the type in Flink of the values of a map with TTL, which are nullable here. None for all other values.
+
+    Collections are nullable in Flink too.
+    """
+    if not isinstance(value, TtlSerializer) or not isinstance(value.value_serializer, NullableSerializer):
+        return None
+    inner = value.value_serializer.inner
+    return None if isinstance(inner, ListSerializer | MapSerializer | SetSerializer) else inner
+
+
+def _map_values(schema: EntrySchema) -> Callable[[pa.Array], pa.Array] | None:
+    """Return the function that converts stored values of a map to Flink's form; None if they are the same."""
+    value = schema.serializers[VALUE_ROLE] if schema.is_map else None
+    if isinstance(value, NullableSerializer):
+        # Flink marks null in the map, and again in the value.
+        return lambda values: pc.binary_join_element_wise(b"\0", values, b"")
+    inner = None if value is None else _plain_value(value)
+    if inner is None:
+        return None
+    null = inner.to_bytes(None) if inner.accepts_none else None
+
+    def without_flag(values: pa.Array) -> pa.Array:
+        is_null = pc.not_equal(pc.binary_slice(values, _TIMED_FLAG, _TIMED_FLAG + 1), b"\0")
+        if null is None and pc.any(is_null).as_py():
+            raise SavepointError(
+                f"state {schema.name!r} has a value None with a time-to-live, which Flink cannot have. Remove such "
+                f"entries (keep_entries), with statebackend rewrite"
+            )
+        plain = pc.binary_replace_slice(values, _TIMED_FLAG, _TIMED_FLAG + 1, b"")
+        return plain if null is None else pc.if_else(is_null, pc.binary_join_element_wise(plain, null, b""), plain)
+
+    return without_flag
 
 
 def _write_operator_meta(state: OperatorStateMeta, out: DataOutputView) -> None:
@@ -502,6 +546,7 @@ class _StateEntries:
         self._rows = (batch for batch in map(self._without_empty_lists, rows) if batch.num_rows)
         self._next = next(self._rows, None)
         self._split = _list_splitter(schema)
+        self._map_values = _map_values(schema)
 
     def _without_empty_lists(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not self._schema.is_list:
@@ -545,6 +590,8 @@ class _StateEntries:
             values = rows.column("value")
             if self._split is not None:
                 values = pa.array(map(self._split, values.to_pylist()), pa.binary())
+            elif self._map_values is not None:
+                values = self._map_values(values)
         addresses = pc.binary_join_element_wise(*parts, b"")
         return pc.binary_join_element_wise(*(write_column(_BYTES, one) for one in (addresses, values)), b"")
 

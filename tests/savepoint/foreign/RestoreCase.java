@@ -44,6 +44,7 @@ public class RestoreCase {
         private ValueState<Long> timed;
         private ListState<Long> list;
         private MapState<String, Long> map;
+        private MapState<String, Long> timedMap;
 
         @Override
         public void open(OpenContext context) {
@@ -53,6 +54,9 @@ public class RestoreCase {
             ValueStateDescriptor<Long> ofTimed = new ValueStateDescriptor<>("timed", Types.LONG);
             ofTimed.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofHours(1)).build());
             timed = getRuntimeContext().getState(ofTimed);
+            MapStateDescriptor<String, Long> ofMap = new MapStateDescriptor<>("timed map", Types.STRING, Types.LONG);
+            ofMap.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofHours(1)).build());
+            timedMap = getRuntimeContext().getMapState(ofMap);
         }
 
         @Override
@@ -61,7 +65,8 @@ public class RestoreCase {
             map.entries().forEach(entry -> entries.put(entry.getKey(), entry.getValue()));
             List<Long> elements = new ArrayList<>();
             list.get().forEach(elements::add);
-            print("entry", key, count.value(), timed.value(), elements, entries);
+            Long inMap = timedMap.get("n");
+            print("entry", key, count.value(), timed.value(), elements, entries, inMap);
         }
 
         @Override

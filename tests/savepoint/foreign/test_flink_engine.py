@@ -12,6 +12,7 @@ import pathlib
 import shutil
 
 import pytest
+from attrs import evolve
 from golden_savepoints import FLINK_LIBRARIES, run_engine
 
 from snapshots.errors import UnresolvableSerializerError
@@ -121,6 +122,8 @@ def test_the_engine_restores_an_exported_savepoint(backend: str, tmp_path: pathl
     # Every second entry is expired.
     times = [StateEntry(0, key, None, None, n, now_ms - n % 2 * 2 * HOUR_MS) for key, n in numbers.items()]
     plan.add_state("counting", timed, times)
+    in_map = MapStateDescriptor("timed map", str, int, ttl=StateTtlConfig("1 hour"))
+    plan.add_state("counting", in_map, [evolve(one, user_key="n") for one in times])
     plan.add_timers("counting", [(key, 1_000_000 + n) for key, n in numbers.items()], time="event")
     contents = [("", TimeWindow(start, start + 10_000), value) for start, value in windows.items()]
     sums = ReducingStateDescriptor("window-contents", max, int)
@@ -134,7 +137,8 @@ def test_the_engine_restores_an_exported_savepoint(backend: str, tmp_path: pathl
     SavepointWriter.new(tmp_path / "ours", max_parallelism=max_parallelism).write(plan)
     write_flink_savepoint(find_state(tmp_path / "ours"), tmp_path / "exported")
     wanted = [
-        f"FOUND|entry|{key}|{n}|{'null' if n % 2 else n}|[1, {n}]|{{m0={n}, m1={n + 1}, m2={n + 2}}}"
+        f"FOUND|entry|{key}|{n}|{'null' if n % 2 else n}|[1, {n}]|{{m0={n}, m1={n + 1}, m2={n + 2}}}|"
+        f"{'null' if n % 2 else n}"
         for key, n in numbers.items()
     ]
     wanted += [f"FOUND|timer|{key}|{1_000_000 + n}" for key, n in numbers.items()]
@@ -164,7 +168,7 @@ def test_state_goes_from_the_engine_to_ours_and_back(tmp_path: pathlib.Path) -> 
         of_key.setdefault(f"key-{value % 100}", []).append(value)
     entries = [line.split("|")[2:] for line in lines if line.startswith("FOUND|entry|")]
     assert len(entries) == len(KEYS)
-    for key, count, _, elements, of_map in entries:
+    for key, count, _, elements, of_map, _ in entries:
         values = of_key.get(key, [])
         assert count == (str(len(values) * 10) if values else "null")
         assert sorted(json.loads(elements)) == sorted(values)

@@ -25,12 +25,12 @@ from statebackend.savepoint.foreign.flink_records import (
     StreamWatermark,
     TaggedSerializer,
 )
-from statebackend.savepoint.foreign.flink_rows import HeapGroups
+from statebackend.savepoint.foreign.flink_rows import HeapGroups, RowMaker
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.canonical import CanonicalBatch
-from statebackend.state.descriptors import VALUE_ROLE
+from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.state_meta import STATE_KINDS, StateMeta
 from typeserializers import GLOBAL_WINDOW, Left, Right, TimeWindow
@@ -256,6 +256,26 @@ def test_unknown_values_that_look_like_states_do_not_hide_other_states() -> None
         for state_id in (1, 3):
             with pytest.raises(MalformedDataError, match=r"hide where this state begins.*Take a canonical savepoint"):
                 read(groups, value, state_id)
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_nullable_value_of_a_map_has_one_flag_in_rows(is_padded: bool) -> None:
+    value = ts.NullableSerializer(LONG, pad_null_value=is_padded)
+    void, long = (one.snapshot_configuration() for one in (ts.VoidNamespaceSerializer(), LONG))
+    roles = {USER_KEY_ROLE: long, VALUE_ROLE: value.snapshot_configuration()}
+    meta = StateMeta.of_one_schema("map", STATE_KINDS["map"], void, roles, ())
+    key, user_keys = LONG.to_bytes(1), [LONG.to_bytes(number) for number in range(3)]
+    # Flink marks null in the value, or in the map with or without the value after it.
+    stored = [b"\0" + value.to_bytes(5), b"\0" + value.to_bytes(None), b"\1"]
+    maker = RowMaker(long, meta, 128)
+    rows = maker.columns([b"\3" + key + b"\0" + one for one in user_keys], stored)
+    assert rows.column("value").to_pylist() == [value.to_bytes(5), value.to_bytes(None), value.to_bytes(None)]
+    assert rows.column("user_key").to_pylist() == user_keys
+    entries = b"".join(map(bytes.__add__, user_keys, stored))
+    group = (3).to_bytes(4, "big") + heap_state(0)[:2] + b"\0\0\0\1\0" + key + b"\0\0\0\3" + entries
+    batch = CanonicalBatch.empty()
+    HeapGroups(long, [meta], is_compressed=False).reader(0)(group, 3, batch)
+    assert list(batch.values) == rows.column("value").to_pylist()
 
 
 @pytest.mark.parametrize(
