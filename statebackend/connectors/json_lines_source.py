@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from typing_extensions import override
 
+from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.streaming.errors import JobDefinitionError, StreamJobError
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.stream_graph import SplitRead
@@ -48,6 +49,11 @@ class JsonLinesSource:
     def __init__(self, directory: str | os.PathLike[str], schema: Any, *, pattern: str = "*.jsonl") -> None:
         if not pattern or "/" in pattern:
             raise JobDefinitionError(f"JsonLinesSource: pattern is {pattern!r}; pass a pattern of file names")
+        if is_uri(os.fspath(directory)):
+            raise JobDefinitionError(
+                f"JsonLinesSource: {without_secrets(os.fspath(directory))!r} is a URI; pass the path of a directory "
+                f"on a disk"
+            )
         self._directory = Path(directory)
         self._pattern = pattern
         # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.

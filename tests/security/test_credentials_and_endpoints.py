@@ -26,7 +26,9 @@ from hostile_directories import (
 )
 
 from statebackend import JobRestoreError, Savepoint
+from statebackend.connectors import IcebergSink, JsonLinesSource, ParquetSink, Sink, SinkLineage
 from statebackend.savepoint.rewrite import SavepointWriter
+from statebackend.testing.sinks import SinkDriver
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,8 @@ URIS = [
     "s3://bucket/path?endpoint_override=AKIAKEY:S3CR@host:9000",
     "s3://bucket/path?secret_key=S3CR/3TS&access_key=AKIAKEY",
     "S3://AKIAKEY:S3CR/3TS@bucket/path",
+    "s3:///AKIAKEY:S3CR3TS@bucket/path",
+    "s3a:///AKIAKEY:S3CR/3TS@bucket/path",
     "s3a://AKIAKEY:S3CR/3TS@bucket/path",
     "gs://AKIAKEY:S3CR/3TS@bucket/path",
     "abfss://container:S3CR/3TS@account.dfs.core.windows.net/path",
@@ -56,6 +60,7 @@ URIS = [
     "hdfs://AKIAKEY:S3CR/3TS@host:8020/path",
     "file://AKIAKEY:S3CR/3TS@host/path",
     "nowhere://AKIAKEY:S3CR/3TS@host/path",
+    "https://AKIAKEY:S3CR/3TS@bucket/path",
 ]
 
 
@@ -111,13 +116,22 @@ def test_no_error_log_or_file_shows_credentials(
     check_no_secret(repr(content_of(tmp_path)))
 
 
-@pytest.mark.parametrize("uri", URIS)
-def test_no_error_of_a_sink_shows_credentials(uri: str) -> None:
-    from statebackend.connectors import ParquetSink
+def write_to(sink: Sink) -> None:
+    SinkDriver(sink, SinkLineage("sink", "job"), "run").start()
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        ParquetSink(uri)
-    check_no_secret("".join(traceback.format_exception(caught.value)))
+
+@pytest.mark.parametrize("uri", URIS)
+def test_no_error_of_a_connector_shows_credentials(uri: str) -> None:
+    pytest.importorskip("pyiceberg")
+    makers: list[Callable[[], object]] = [
+        lambda: ParquetSink(uri),
+        lambda: JsonLinesSource(uri, "key string"),
+        lambda: write_to(IcebergSink("shop.orders", "lake", {"type": "rest", "uri": uri})),
+    ]
+    for make in makers:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            make()
+        check_no_secret("".join(traceback.format_exception(caught.value)))
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ _SHORT_SECRET: Final = 3
 _AUTHORITY_END = re.compile("[/?#]|$")
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 _BUCKET = re.compile("[A-Za-z0-9._-]*")
+_MISPLACED_CREDENTIALS = re.compile("/+(?=[^/?#@]*:[^@]*@)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:@\[\]]*)(:[0-9]{1,5})?")
 _PARAMETER = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
 _SECRET_NAME = re.compile(
@@ -98,7 +99,8 @@ def secrets_of(uri: str) -> tuple[str, ...]:
     span = _credentials(uri)
     if span is not None:
         credentials = uri[span[0] : span[1]]
-        found += [credentials, *credentials.split(":")]
+        # Some libraries end the credentials at an unescaped character, and report only a part.
+        found += [credentials, *credentials.split(":"), *re.split("[:/?#@]", credentials)]
     # Libraries report decoded values.
     found += [unquote(one) for one in found]
     return tuple(sorted({one for one in found if one}, key=len, reverse=True))
@@ -156,6 +158,10 @@ def _credentials(uri: str) -> tuple[int, int] | None:
         return None
     start = scheme.end()
     end = _authority_end(uri, start)
+    misplaced = _MISPLACED_CREDENTIALS.match(uri, start)
+    if misplaced is not None and scheme[1].lower() != "file":
+        # One slash too many, as in s3:///KEY:SECRET@bucket.
+        return misplaced.end(), uri.rindex("@")
     is_s3 = scheme[1].lower() in _S3_SCHEMES
     if (_BUCKET if is_s3 else _HOST).fullmatch(uri, start, end):
         return None
