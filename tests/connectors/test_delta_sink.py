@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -376,9 +377,19 @@ def test_the_committable_of_another_sink_is_an_error(tmp_path: Path, committable
         DeltaSink(tmp_path).commit(SinkEpoch(LINEAGE, 0, "run"), [committable])
 
 
-def test_many_partitions_are_written_with_few_open_files(tmp_path: Path) -> None:
+def test_many_partitions_are_written_with_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    class Writer(pq.ParquetWriter):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            opened.append(self)
+            assert sum(one.is_open for one in opened) <= 64
+
+    monkeypatch.setattr(staged_parquet.pq, "ParquetWriter", Writer)
     table = pa.table({"k": [f"k{value % 200}" for value in range(1000)], "n": list(range(1000))})
     write(DeltaSink(tmp_path, partition_by=["k"]), 0, table)
+    assert len(opened) >= 200
     assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == list(range(1000))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import pickle
+import random
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
@@ -425,6 +426,22 @@ def test_keys_may_be_dictionaries_and_not_lists() -> None:
         sink.stage(epoch, 0, pa.table({"account": [[1]], "balance": [1]}).to_reader())
     with pytest.raises(SinkError, match=r"the rows have two columns 'account'\. Rename one of them"):
         sink.stage(epoch, 0, pa.table([["a"], ["b"]], names=["account", "account"]).to_reader())
+
+
+def test_a_start_without_a_checkpoint_removes_all_staged_files(tmp_path: Path) -> None:
+    area = StagingArea("target", tmp_path)
+    for epoch_id in (0, 1):
+        area.stage(epoch_of(epoch_id), 0, {}, random.Random(epoch_id).randbytes(100_000))
+
+    def staged_epochs() -> set[int]:
+        return {int(one.parent.name.partition("-")[0]) for one in tmp_path.rglob("*") if one.is_file()}
+
+    area.recover(LINEAGE, 1, None)
+    assert staged_epochs() == {0, 1}
+    area.recover(LINEAGE, 0, None)
+    assert staged_epochs() == {0}
+    area.recover(LINEAGE, None, None)
+    assert staged_epochs() == set()
 
 
 def test_a_commit_that_conflicts_every_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ from statebackend.connectors import FileSink
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.graph import rows_of
 from statebackend.local.job_parts import CheckpointSettings
-from statebackend.local.source import LocalSource
+from statebackend.local.source import ArrowRows, LocalSource
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.streaming.data_stream import DataStream, KeyedStream
 from statebackend.streaming.rows.columnar import Columnar
@@ -368,6 +368,14 @@ def test_a_restart_continues_after_the_rows_that_were_read(tmp_path: Path, made:
     stream.process(Count(), uid="count", schema="k string, n bigint").sink_to(results)
     with pytest.raises(UserFunctionError, match="the data has 59 rows, fewer than were read before"):
         environment.execute()
+
+
+def test_rows_are_read_again_from_an_earlier_position() -> None:
+    source = ArrowRows(lambda: pa.table({"n": list(range(10))}).to_reader(max_chunksize=4))
+    for position, expected in ((0, [0, 1, 2]), (3, [3, 4, 5]), (1, [1, 2, 3]), (8, [8, 9])):
+        read = source.read("rows", position, 3)
+        assert read.records.column("n").to_pylist() == expected  # type: ignore[union-attr]
+        assert read.position == position + len(expected)
 
 
 def test_a_reader_is_opened_once_for_all_batches_of_a_run() -> None:

@@ -48,6 +48,19 @@ def test_each_source_keeps_its_event_time_when_sources_are_added_removed_or_reor
     assert run(tmp_path, ("slow", [12]), ("new", [1])) == {"slow": 12, "new": 7}
 
 
+def test_a_checkpoint_has_the_largest_timestamp_whatever_the_order_of_records(tmp_path: Path) -> None:
+    strategy: Any = WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamps("at").with_channel("k")
+    environment = LocalStreamEnvironment(job_dir=tmp_path)
+    elements = [("a", 5), ("a", 30), ("b", 7), ("a", 20), ("b", 1)]
+    stream = environment.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy)
+    stream.key_by("k").process(Echo(), uid="echo", schema=SCHEMA).sink_to([])
+    environment.execute()
+    newest = DirectoryPointers(CheckpointFileSystem.from_uri(tmp_path)).find().newest()
+    assert newest is not None
+    assert newest.watermarks is not None
+    assert {one.channel: one.largest_timestamp_ms for one in newest.watermarks.channels} == {"a": 30, "b": 7}
+
+
 def test_an_ambiguous_uid_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match="two sources have the uid 'a'"):
         run(tmp_path, ("a", [1]), ("a", [2]))

@@ -143,6 +143,12 @@ def test_a_result_has_a_serializer_exactly_if_it_reconfigures() -> None:
     assert worst_kind([]) is CompatibilityKind.AS_IS
 
 
+def test_an_incompatible_result_does_not_only_merge_values() -> None:
+    issue = CompatibilityIssue("", FieldCompatibility.MIGRATE, "custom", "two constants became one", merges_values=True)
+    assert TypeSerializerSchemaCompatibility.compatible_after_migration([issue]).only_merges_values
+    assert not TypeSerializerSchemaCompatibility.incompatible(issue).only_merges_values
+
+
 def test_a_result_is_printed_and_available_as_data() -> None:
     issue = CompatibilityIssue(".a", FieldCompatibility.LOSSY, "field-removed", "it is gone", "Declare a rename").below(
         "[]"

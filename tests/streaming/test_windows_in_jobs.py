@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow.parquet as pq
 import pytest
 
 from statebackend import (
@@ -22,6 +23,7 @@ from statebackend import (
     TumblingProcessingTimeWindows,
     WatermarkStrategy,
     WindowContext,
+    count,
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.states import AggregateFunction
@@ -273,3 +275,19 @@ def test_other_functions_of_a_result_are_rejected() -> None:
     for wrong in (Show, 1, "text"):
         with pytest.raises(JobDefinitionError, match="a function over windows must be an instance of a ProcessWindow"):
             windows.aggregate(Largest(), wrong, uid="w", schema="k string")  # type: ignore[arg-type]
+
+
+def test_every_file_of_the_heap_is_sorted_by_key_and_window(tmp_path: Path) -> None:
+    env = LocalStreamEnvironment(job_dir=tmp_path, backend="heap", epoch_size=1, max_parallelism=2)
+    late = WatermarkStrategy.for_bounded_out_of_orderness("1 day").with_timestamps("v")
+    elements = [(f"k{number % 2}", 10 * (60 - number)) for number in range(60)]
+    keyed = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(late).key_by("k")
+    keyed.window(TumblingEventTimeWindows.of(10)).aggregate(n=count(), uid="counts").sink_to([])
+    env.execute()
+    files = list(tmp_path.rglob("*.parquet"))
+    sizes = []
+    for file in files:
+        rows = [tuple(row.values())[:4] for row in pq.read_table(file).to_pylist()]
+        assert rows == sorted(rows)
+        sizes.append(len(rows))
+    assert max(sizes) > 4, "increments were merged"

@@ -90,3 +90,17 @@ def test_a_block_that_claims_too_many_bytes_is_rejected(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xff\x7f" + content[3:])
     with pytest.raises(StateRestoreError, match=r"the block of \d+ bytes at 0 claims to hold 2097151 bytes"):
         check_sst_file(str(path))
+
+
+def test_a_file_whose_index_names_overlapping_blocks_is_rejected(tmp_path: Path) -> None:
+    path = written(tmp_path / "file.sst", random_rows(3, 10_000))
+    content = path.read_bytes()
+    reasons = []
+    # The index follows the data.
+    for place in range(30_000, len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x01]) + content[place + 1 :])
+        try:
+            check_sst_file(str(path))
+        except StateRestoreError as error:
+            reasons.append(str(error))
+    assert any("overlaps the one before it" in reason for reason in reasons)

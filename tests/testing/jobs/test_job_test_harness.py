@@ -373,6 +373,19 @@ def test_an_exception_of_a_job_is_raised_in_the_test_and_ends_the_job(tmp_path: 
             harness.snapshot(tmp_path / "snapshot")
 
 
+def test_a_harness_whose_job_cannot_be_built_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def build(job: HarnessJob) -> None:
+        raise ValueError("not built")
+
+    with pytest.raises(ValueError, match="not built"):
+        JobTestHarness(build)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_invalid_calls_are_rejected_and_change_nothing() -> None:
     def twice(job: HarnessJob) -> None:
         job.source("in")

@@ -36,12 +36,12 @@ def test_a_linked_set_keeps_its_order_and_added_elements_follow_in_byte_order() 
     linked = ts.LinkedSet([3, 1, 2])
     assert elements(SHORTS, linked) == shorts(3, 1, 2)
     linked.discard(1)
-    linked.update({9, 7, 8})
-    assert elements(SHORTS, linked) == shorts(3, 2, 7, 8, 9)
+    linked.update({9, 7, 16})
+    assert elements(SHORTS, linked) == shorts(3, 2, 7, 9, 16)
     assert list(SHORTS.copy(linked).remembered()) == [3, 2]  # type: ignore[attr-defined]
-    assert elements(SHORTS, SHORTS.from_bytes(SHORTS.to_bytes(linked))) == shorts(3, 2, 7, 8, 9)
+    assert elements(SHORTS, SHORTS.from_bytes(SHORTS.to_bytes(linked))) == shorts(3, 2, 7, 9, 16)
     # A frozenset has no order of its own, whatever it was created from.
-    assert elements(ts.FrozenSetSerializer(ts.ShortSerializer()), linked) == shorts(2, 3, 7, 8, 9)
+    assert elements(ts.FrozenSetSerializer(ts.ShortSerializer()), linked) == shorts(2, 3, 7, 9, 16)
 
 
 def test_elements_of_several_numbers_are_read_one_by_one() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statebackend.state.states import AggregateFunction
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.operators import aligned_batches
-from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.windows.assigners import SlidingEventTimeWindows
 from statebackend.testing.backends.harness import BackendHarness
 from tests.streaming.operators.windows.window_harness import BACKENDS, HEAP, Sum, Values, WindowRun, windows
@@ -131,6 +131,18 @@ def test_large_values_are_stored_before_the_next_snapshot(
     assert kept(run) == 0
     run.watermark(100)
     assert list(map(len, run.rows())) == [4_000] * 3
+    run.records(("a", 1_000, 200))
+    assert kept(run) == 3, "what was stored before does not count again"
+
+
+def test_windows_that_fire_at_the_same_time_fire_by_key(harness: BackendHarness) -> None:
+    # The ends of both windows are beyond the range of timestamps.
+    run = WindowRun(harness, HEAP, windows(SLIDING).aggregate(Sum(), Values()))
+    run.records(("b", 1, MAX_TIMESTAMP - 2), ("a", 2, MAX_TIMESTAMP - 2), ("b", 4, MAX_TIMESTAMP - 8))
+    run.watermark(MAX_TIMESTAMP)
+    before, last = [row for row in run.rows() if row[1] == [4]], run.rows()[-4:]
+    assert before
+    assert [key for key, _ in last] == ["a", "a", "b", "b"]
 
 
 def test_keys_that_are_equal_in_python_only_are_not_cached(harness: BackendHarness) -> None:
