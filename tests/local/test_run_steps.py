@@ -157,6 +157,18 @@ def trace_of(root: Path, seed: int) -> tuple[list[str], list[Any]]:
         return trace + steps(run), results
 
 
+def test_a_periodic_checkpoint_that_has_to_wait_is_asked_for_again_after_an_interval() -> None:
+    clock = Clock()
+    with environment_of([]).opened_run(checkpoints=CheckpointSettings(now_ms=clock)) as run:
+        run.checkpoints.start(100)
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        for clock.now_ms in (100, 200, 320):
+            assert run.checkpoints.fire_due()
+            assert [one.kind.is_periodic for one in run.checkpoints.coordinator.waiting_requests] == [True]
+            assert run.checkpoints.due_ms == clock.now_ms + 100
+            assert not run.checkpoints.fire_due()
+
+
 @settings(max_examples=examples(10))
 @given(st.integers(0, 1 << 30))
 def test_the_same_seed_makes_the_same_moves(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
