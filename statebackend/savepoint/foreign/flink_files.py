@@ -79,6 +79,8 @@ from statebackend.savepoint.foreign.flink_rows import (
     sorted_rows,
     step_of,
     timer_reader,
+    with_flags,
+    with_nullable_values,
 )
 from statebackend.savepoint.foreign.rocksdb_files import ReadOnlyDatabase, is_needed
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames
@@ -351,6 +353,7 @@ class FlinkFiles(CheckpointFileSystem):
                 metas += [state.meta(references) for state in part.header.states]
         part = evolve(part, metas=tuple(metas))
         self._parts[state_id] = part
+        metas = list(map(with_nullable_values, metas))
         metas += [_queue(name, snapshot, (StateFile(len(files) - 1, state_id),)) for name, snapshot in part.timers]
         meta = encode_meta(KeyedStateMeta(key_snapshot, 0, tuple(metas)))
         return KeyedStateHandle(state_id, CANONICAL_BACKEND, part.key_groups.start, part.key_groups.end, meta, files)
@@ -407,11 +410,13 @@ class FlinkFiles(CheckpointFileSystem):
             ForeignFormatError: A file is damaged.
             UnresolvableSerializerError: A serializer is unknown, so the ends of entries cannot be found.
         """
+        self._read_headers()
+        stored = next((one for one in self._parts[state_id].metas if one.name == state_name), None)
+        has_flags = stored is None or with_nullable_values(stored) is stored
         for batch in self._batches(state_id, state_name, key_groups):
-            yield batch.select(list(columns))
+            yield (batch if has_flags else with_flags(batch)).select(list(columns))
 
     def _batches(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[pa.RecordBatch]:
-        self._read_headers()
         part = self._parts[state_id]
         raw = part.handles.raw_keyed
         if raw is not None and state_name in [name for name, _ in part.timers]:

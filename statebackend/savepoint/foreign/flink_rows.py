@@ -16,8 +16,7 @@
 
     group := i32(key group) (i16(state id) i32(n) entry*)*      entry := namespace key value | timer
 
-Here a list is i32(n) and its elements, a map i32(n) and keys with bool(is null) and values. If a value of a map is
-nullable itself, it has a second flag, which rows do not have. If a serializer is unknown,
+Here a list is i32(n) and its elements, a map i32(n) and keys with bool(is null) and values. If a serializer is unknown,
 the reader searches the next state: the first position from which the rest of the group can be read.
 
 **Raw keyed state**: the timers of RocksDB with heap timers, in checkpoints.
@@ -29,8 +28,10 @@ the reader searches the next state: the first position from which the rest of th
 Compression frames each group of a canonical savepoint, and each state in a group of a native one, with Snappy.
 
 A canonical row has separate columns for key, namespace and user key. A list has its count, and a timer is stored as the
-bytes of its serializer. The rows of a key group are sorted, so memory holds one key group; of RocksDB, which sorts
-itself, one batch.
+bytes of its serializer. Flink marks a null value of a map in the map, and again in a nullable value; a row has one
+flag. A value of a map with time-to-live is nullable only here (`with_flags`).
+
+The rows of a key group are sorted, so memory holds one key group; of RocksDB, which sorts itself, one batch.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from attrs import evolve
 
 from snapshots.data_views import DataInputView
 from snapshots.envelope import read_versioned_snapshot
@@ -57,13 +59,13 @@ from snapshots.errors import (
 from statebackend.savepoint.foreign.flink_headers import Snapshot
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames, stream_starts
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
-from statebackend.state.descriptors import ELEMENT_ROLE
+from statebackend.state.descriptors import ELEMENT_ROLE, VALUE_ROLE
 from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.state_kind import TableForm
 from statebackend.state.state_meta import StateMeta
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.stepping_over import stepping_over
@@ -80,6 +82,8 @@ __all__ = [
     "raw_timers",
     "sorted_rows",
     "timer_reader",
+    "with_flags",
+    "with_nullable_values",
 ]
 
 _SHORT: Final = struct.Struct(">H")
@@ -90,6 +94,8 @@ _MAX_BYTES: Final = (1 << 31) - 1
 _SEPARATOR: Final = b","
 _ONE: Final = b"\0\0\0\1"
 _VOID: Final = b"\0"
+_TIMED_BYTES: Final = 9
+"""The length of the flag and the time before a value of a map with time-to-live."""
 _RAW_MAGIC: Final = 0xF1CD859F
 _SIGN: Final = 1 << 63
 
@@ -742,6 +748,29 @@ class HeapGroups:
         if self._order is not None:
             return len(found) < len(self._order) and self._order[len(found)] == number
         return number < len(self._states) and number not in found
+
+
+def with_nullable_values(state: StateMeta) -> StateMeta:
+    """Return the schema of a map with time-to-live in the form of Statebackend: its values are nullable."""
+    value = state.role_snapshots.get(VALUE_ROLE)
+    if state.form is not TableForm.MAP or not isinstance(value, TtlSerializerSnapshot):
+        return state
+    if isinstance(value.value_snapshot, NullableSerializerSnapshot):
+        return state
+    times, _ = value.nested_snapshots
+    nullable: Snapshot = TtlSerializerSnapshot.around(times, NullableSerializerSnapshot.around(value.value_snapshot))
+    [part] = state.parts
+    return evolve(state, parts=(evolve(part, role_snapshots={**part.role_snapshots, VALUE_ROLE: nullable}),))
+
+
+def with_flags(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a map with time-to-live with the flag of `with_nullable_values` after the times."""
+    values = rows.column("value")
+    flagged = pc.binary_replace_slice(values, _TIMED_BYTES, _TIMED_BYTES, b"\0")
+    is_null = pc.not_equal(pc.binary_slice(values, 0, 1), b"\0")
+    return rows.set_column(
+        rows.schema.names.index("value"), SCHEMA.field("value"), pc.if_else(is_null, values, flagged)
+    )
 
 
 def sorted_rows(batch: CanonicalBatch) -> pa.RecordBatch:

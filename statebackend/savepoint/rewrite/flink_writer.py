@@ -62,6 +62,7 @@ _WORD: Final = 0xFFFFFFFF
 _LAST: Final = 0x80
 _END: Final = b"\xff\xff"
 _EMPTY_LIST: Final = bytes(4)
+_COLLECTIONS: Final = (ListSerializer, MapSerializer, SetSerializer)
 _TIMED_FLAG: Final = 9
 """The place of the second flag of null in a value of a map with TTL: it follows the first flag and the time."""
 _VOID: Final = b"\0"
@@ -487,12 +488,16 @@ def _value_snapshot(schema: EntrySchema) -> Snapshot:
 def _plain_value(value: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
     """Return the type in Flink of the values of a map with TTL, which are nullable here. None for all other values.
 
-    Collections are nullable in Flink too.
+    Collections that Flink infers are nullable there too, and so are their elements.
     """
     if not isinstance(value, TtlSerializer) or not isinstance(value.value_serializer, NullableSerializer):
         return None
     inner = value.value_serializer.inner
-    return None if isinstance(inner, ListSerializer | MapSerializer | SetSerializer) else inner
+    collection: Any = inner.snapshot_configuration()
+    is_inferred = isinstance(inner, _COLLECTIONS) and isinstance(
+        collection.nested_serializers(inner)[0], NullableSerializer
+    )
+    return None if is_inferred else inner
 
 
 def _map_values(schema: EntrySchema) -> Callable[[pa.Array], pa.Array] | None:

@@ -11,6 +11,7 @@ import attrs
 import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
 
+from snapshots import snapshot_to_bytes
 from statebackend import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -18,14 +19,11 @@ from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
 from statebackend.cli.main import main
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
-from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.rewrite.flink_writer import FlinkKeyPlacement, write_flink_savepoint
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.state_location import find_state
-from statebackend.state.descriptors import VALUE_ROLE
-from statebackend.state.state_meta import decode_meta
-from typeserializers import LongSerializer, NullableSerializer, StringSerializer, TtlSerializer
+from typeserializers import LongSerializer, MapSerializer, NullableSerializer, StringSerializer, TtlSerializer
 
 pytestmark = pytest.mark.slow
 
@@ -123,14 +121,6 @@ def test_values_of_a_map_with_ttl_are_nullable_only_here(tmp_path: pathlib.Path)
     SavepointWriter.new(tmp_path / "ours", max_parallelism=4).write(plan)
     write_flink_savepoint(find_state(tmp_path / "ours"), tmp_path / "exported")
     exported = Savepoint.open(tmp_path / "exported")
-    [handle] = find_state(tmp_path / "exported").keyed_handles(operator_id_of("maps"))
-    states = decode_meta(handle.handle.meta, len(handle.handle.files)).states
-    values = {one.name: one.role_snapshots[VALUE_ROLE].restore_serializer() for one in states}
-    assert values == {
-        "texts": TtlSerializer(StringSerializer()),
-        "numbers": TtlSerializer(LongSerializer()),
-        "optional": NullableSerializer(LongSerializer()),
-    }
     for name, entries in {
         "texts": texts,
         "numbers": [("k", "a", 5)],
@@ -140,9 +130,12 @@ def test_values_of_a_map_with_ttl_are_nullable_only_here(tmp_path: pathlib.Path)
         assert [(one.key, one.user_key, one.value) for one in found] == entries
         ours = Savepoint.open(tmp_path / "ours").read("maps", name)
         assert [one.last_access_ms for one in found] == [one.last_access_ms for one in ours]
-    [file] = (path for path in (tmp_path / "exported").glob("flink-*") if b"optional" in path.read_bytes())
+    [data] = (data for path in (tmp_path / "exported").glob("flink-*") if b"optional" in (data := path.read_bytes()))
+    text, long = StringSerializer(), LongSerializer()
+    for values in (TtlSerializer(text), TtlSerializer(long), NullableSerializer(long)):
+        assert snapshot_to_bytes(MapSerializer(text, values).snapshot_configuration()) in data
     # Flink marks null in the map, and again in the value.
-    assert b"\0\0\0\x0a\0\0" + LongSerializer().to_bytes(5) in file.read_bytes()
+    assert b"\0\0\0\x0a\0\0" + long.to_bytes(5) in data
 
 
 def test_null_with_ttl_that_flink_cannot_store_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -155,6 +155,49 @@ def test_a_job_continues_from_the_import(
     )
 
 
+JOB_OF_TTL = """
+from statebackend import KeyedProcessFunction, MapStateDescriptor, StateTtlConfig
+from statebackend.local import LocalStreamEnvironment
+
+class Timed(KeyedProcessFunction):
+    timed = MapStateDescriptor("ttl-map", str, int, ttl=StateTtlConfig("100000 days"))
+
+    def process_element(self, record, context):
+        return ()
+
+    def on_timer(self, timestamp, context):
+        return ()
+
+def build():
+    env = LocalStreamEnvironment()
+    records = env.from_elements([], "text string", uid="texts")
+    records.key_by("text").process(Timed(), uid="golden-keyed", schema="text string").sink_to([])
+    return env
+"""
+
+
+@pytest.mark.parametrize("ttl", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_map_with_ttl_is_imported_for_a_job(
+    name: str, ttl: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, own_registrations: None
+) -> None:
+    text = JOB_OF_TTL if ttl else JOB_OF_TTL.replace(', ttl=StateTtlConfig("100000 days")', "")
+    (tmp_path / "imported_job.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "imported_job", raising=False)
+    assert imported(name, tmp_path / "ours", "--allow-loss") == 0
+    old = expected_of(name)["keyedOperators"]["golden-keyed"]["states"]["ttl-map"]["entries"]
+    wanted = {
+        (one["key"], user_key): (value["value"], value["timestamp"])
+        for one in old
+        for user_key, value in one["value"]["entries"]
+    }
+    found = Savepoint.open(tmp_path / "ours").read("golden-keyed", "ttl-map")
+    assert {(one.key, one.user_key): (one.value, one.last_access_ms) for one in found} == {
+        address: (value, time_ms if ttl else None) for address, (value, time_ms) in wanted.items()
+    }
+
+
 def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
     plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
