@@ -23,8 +23,8 @@ def format_value(value: Any, characters: int = MAX_SHOWN_CHARACTERS) -> str:
 
 
 def one_line(text: str) -> str:
-    """Joins the non-empty lines of a text with bars."""
-    return " | ".join(line.strip() for line in text.splitlines() if line.strip())
+    """Joins the non-empty lines of a text with bars, and escapes characters that are not printable."""
+    return printable(" | ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
 def cut(text: str, characters: int = MAX_SHOWN_CHARACTERS) -> str:

@@ -18,6 +18,7 @@ from statebackend import (
     ProcessContext,
     Savepoint,
     SplitListStateDescriptor,
+    UserFunctionError,
     ValueStateDescriptor,
 )
 from statebackend.cli.main import main
@@ -135,6 +136,21 @@ def test_a_log_record_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     messages = [record.getMessage() for record in caplog.records]
     assert any("forged" in message for message in messages)
     assert all(message.isprintable() for message in messages)
+
+
+class Fails(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        raise ValueError(HOSTILE)
+
+
+def test_the_error_of_a_function_that_shows_its_record_is_one_line() -> None:
+    environment = LocalStreamEnvironment()
+    environment.from_elements([{"key": HOSTILE}], schema="key string").key_by("key").process(
+        Fails(), uid="fails", schema="key string"
+    ).sink_to([])
+    with pytest.raises(UserFunctionError, match="FORGED") as caught:
+        environment.execute("job")
+    assert str(caught.value).isprintable()
 
 
 def test_no_line_of_an_error_looks_like_another_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
