@@ -136,5 +136,5 @@ def gathered(data: Any, positions: Any, width: int) -> Any:
         rows = np.lib.stride_tricks.as_strided(data[int(positions[0]) :], (count, width), (step, 1))
         return np.ascontiguousarray(rows)
     # One element of this width begins at every byte.
-    elements = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
+    elements: Any = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     return elements[positions].view(np.uint8).reshape(count, width)
