@@ -94,6 +94,15 @@ def test_a_start_checks_the_key_types_of_an_operator_whose_last_keyed_state_was_
     assert report.is_compatible is is_taken_over
 
 
+def test_a_renamed_operator_keeps_its_name_unless_it_was_its_uid(tmp_path: Path) -> None:
+    plan = Plan().add_operator("one", "string").add_operator("two", "string", name="Totals per shop")
+    for uid in ("one", "two"):
+        plan.add_state(uid, NUMBER, [("a", 1)])
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    found = copied(tmp_path / "stored", Plan().rename_operator("one", "three").rename_operator("two", "four"))
+    assert {uid: one.name for uid, one in found.operators.items()} == {"three": "three", "four": "Totals per shop"}
+
+
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201, 5, None, [], TIMERS, "_timer_state/x"])
 @pytest.mark.parametrize("state", ["number", "list"])
 def test_a_state_name_that_no_job_would_find_is_rejected(stored: Path, state: str, name: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from inspected_job import NOW_MS, SALES, SHOPS, Totals, stored_in
 from state_contents import contents, entries_of
@@ -55,7 +56,11 @@ def test_an_empty_plan_copies_everything(stored: Path, stored_contents: Any, tmp
 
 
 def test_files_of_unchanged_operators_are_copied_byte_by_byte(savepoint: Path, tmp_path: Path) -> None:
-    copy = written(savepoint, tmp_path / "copy", Plan().rename_operator("per shop", "shops / all"))
+    groups = Savepoint.open(savepoint).metadata.max_parallelism
+    plan = Plan().rename_operator("per shop", "shops / all").change_max_parallelism(groups)
+    result = SavepointWriter.copy_of(savepoint, tmp_path / "copy").write(plan)
+    assert result.copied_operators == ("shops / all",)
+    copy = tmp_path / "copy"
     before, after = (Savepoint.open(path).metadata for path in (savepoint, copy))
     assert sorted(file.checksum for file in before.files) == sorted(file.checksum for file in after.files)
     assert next(file.path for file in after.files).startswith("operators/shops%20%2F%20all/")
@@ -210,6 +215,22 @@ def test_values_are_converted_to_another_type(stored: Path, tmp_path: Path) -> N
     assert entries_of(copy, "per shop", "smallest")["shop 7"] == -81
     [entry] = Savepoint.open(copy).read("per shop", "timed", key="shop 7")
     assert (entry.value, entry.last_access_ms) == ("81", NOW_MS)
+
+
+def test_user_keys_of_another_type_are_sorted_by_their_new_bytes(tmp_path: Path) -> None:
+    def named(key: type) -> MapStateDescriptor[Any, str]:
+        return MapStateDescriptor("names", key, str)
+
+    numbers = [(key, number, str(number)) for key in ("a", "b") for number in (-2, -1, 1, 2)]
+    plan = Plan().add_operator("totals", "string").add_state("totals", named(int), numbers)
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    plan = Plan().change_values("totals", "names", named(float), lambda value: value)
+    SavepointWriter.copy_of(tmp_path / "stored", tmp_path / "copy").write(plan)
+    found = Savepoint.open(tmp_path / "copy").read("totals", "names")
+    assert sorted((one.key, one.user_key, one.value) for one in found) == numbers
+    for file in (tmp_path / "copy").rglob("*.parquet"):
+        rows = [tuple(row.values())[:4] for row in pq.read_table(file).to_pylist()]
+        assert rows == sorted(rows)
 
 
 @pytest.mark.extended_after(1)
