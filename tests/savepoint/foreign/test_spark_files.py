@@ -63,6 +63,7 @@ def with_list(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, b
         (with_list(lambda one: one["sstFiles"][0].update(dfsSstFileName="/etc/passwd")), "'/etc/passwd' is not the"),
         (with_list(lambda one: one["sstFiles"][0].update(localFileName=1)), "1 is not the name of a file"),
         (with_list(lambda one: one.update(sstFiles=3)), "3.zip is damaged"),
+        (with_list(lambda one: one.update(logFiles=[{"localFileName": "../x"}])), "'../x' is not the name of a file"),
         (lambda entries: entries.update({"../outside": b""}), "'../outside' is not the name of a file"),
         (lambda entries: entries.update(metadata=b"v1\n{"), "3.zip is damaged"),
         (lambda entries: entries.update(metadata=b"v1\n[1]"), "3.zip is damaged"),
@@ -175,6 +176,42 @@ def test_damaged_sorted_files_without_checksums_of_hadoop_are_an_error(name: str
         # This is in the first block, with the keys.
         file.write_bytes(content[:10] + bytes([content[10] ^ 1]) + content[11:])
     with pytest.raises(ForeignFormatError, match=r"\.zip: RocksDB cannot .*/SSTs/\d+-\S+\.sst .*from a backup$"):
+        check_state_files(files, 2)
+
+
+def test_the_version_of_state_after_the_last_batch_is_checked_and_later_ones_are_not(tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
+    state = tmp_path / "windows-rocksdb" / "state"
+    for checksums in state.rglob(".*.sst.crc"):
+        checksums.unlink()
+    partition = archive_of(tmp_path).parent
+
+    def sorted_files(version: int) -> set[str]:
+        with zipfile.ZipFile(partition / f"{version}.zip") as archive:
+            listed = json.loads(archive.read("metadata").decode().partition("\n")[2])
+        return {one["dfsSstFileName"] for one in listed["sstFiles"]}
+
+    new = sorted_files(3) - sorted_files(2)
+    assert new
+    for name in new:
+        (partition / "SSTs" / name).write_bytes(b"")
+    check_state_files(files, 1)
+    with pytest.raises(ForeignFormatError, match=r"3\.zip"):
+        check_state_files(files, 2)
+
+
+def test_entries_of_an_archive_that_overlap_are_an_error(tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, "4.1", "windows-rocksdb")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("inner", b"content")
+    inner = other.getinfo("inner")
+    content = (tmp_path / "other.zip").read_bytes()[: other.start_dir]
+    with zipfile.ZipFile(archive_of(tmp_path), "a") as archive:
+        archive.writestr("outer", content)
+        inner.header_offset = archive.getinfo("outer").header_offset + 30 + len("outer")
+        archive.filelist.append(inner)
+        archive.NameToInfo["inner"] = inner
+    with pytest.raises(ForeignFormatError, match=r"3\.zip is damaged: its directory does not list what is at byte"):
         check_state_files(files, 2)
 
 
