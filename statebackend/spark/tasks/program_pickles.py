@@ -1,11 +1,12 @@
 """Pickles of a program's classes and registrations, for workers that have not imported the program.
 
 A class of ``__main__``, a notebook or a function is pickled by value: unpickling creates it, or finds the one that the
-process already has. cloudpickle does that, with two gaps that are closed here:
+process already has. cloudpickle does that, with three gaps that are closed here:
 
 * It always creates the class, and drops it if the process has one. A dropped snapshot class would stay registered
   without content. Here the existing class is registered.
 * A nested class arrives under its bare name. Records and snapshots are stored under the qualified name.
+* An enum whose constants have aliases cannot be unpickled, nor can a flag with names for several bits.
 
 Stored state names the classes that read it. A worker reads restored state before the user's function runs any code. So
 the driver sends its registrations: for each name the module to import, or the class itself if there is no module to
@@ -15,6 +16,7 @@ import.
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import pickle
 import sys
@@ -60,11 +62,22 @@ class _ProgramPickler(cloudpickle.Pickler):
         if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) < _PARTS_OF_A_CLASS:
             return reduced
         make, arguments, *rest = reduced
+        if isinstance(obj, enum.EnumMeta):
+            arguments, rest = _with_aliases(obj, arguments, rest)
         return _made_class, (obj.__qualname__, make, arguments), *rest
 
 
 _PARTS_OF_A_CLASS = 6
 """The reduced form of a class that is created first and filled later; other classes are found by name."""
+
+
+def _with_aliases(kind: Any, arguments: tuple[Any, ...], rest: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """Move the names that iteration omits to the members. cloudpickle sets them afterwards, which an enum rejects."""
+    bases, name, qualified_name, _, *others = arguments
+    members = {one: member.value for one, member in kind.__members__.items()}
+    (attributes, slots), *remaining = rest
+    kept = {one: value for one, value in attributes.items() if one not in members}
+    return (bases, name, qualified_name, members, *others), [(kept, slots), *remaining]
 
 
 def _made_class(qualified_name: str, make: Callable[..., type[Any]], arguments: tuple[Any, ...]) -> type[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 from collections.abc import Iterator
 from types import ModuleType
@@ -22,6 +23,20 @@ class Function:
 
     class State:
         pass
+
+class Color(enum.Enum):
+    RED = 1
+    CRIMSON = 1
+    BLUE = 2
+
+class Level(enum.IntEnum):
+    LOW = 1
+    NONE = 1
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+    BOTH = 3
 """
 
 
@@ -29,7 +44,7 @@ class Function:
 def program(own_registrations: None) -> Iterator[dict[str, Any]]:
     """The definitions of a script without a file, which no process can import."""
     module = ModuleType("a_script_without_a_file")
-    module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot)
+    module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot, enum=enum)
     exec(PROGRAM, module.__dict__)
     yield module.__dict__
     module.__dict__.clear()
@@ -54,3 +69,15 @@ def test_a_nested_class_is_unpickled_with_its_full_name(program: dict[str, Any])
     assert (made.State.__qualname__, made.Snapshot.__qualname__) == ("Function.State", "Function.Snapshot")
     assert snapshot_class_for("a_script_without_a_file:Function.Snapshot") is made.Snapshot
     assert made.Snapshot.text == "inside"
+
+
+@pytest.mark.parametrize("name", ["Color", "Level", "Access"])
+def test_an_enum_keeps_its_aliases(program: dict[str, Any], name: str) -> None:
+    members = {member: one.value for member, one in program[name].__members__.items()}
+    data = pickled(program[name])
+    assert unpickled(data) is program[name]
+    program.clear()
+    gc.collect()
+    made = unpickled(data)
+    assert {member: one.value for member, one in made.__members__.items()} == members
+    assert [one.name for one in made] == list(dict.fromkeys(one.name for one in made.__members__.values()))[: len(made)]
