@@ -122,6 +122,16 @@ def test_timers_are_named_for_people_and_found_by_either_name(
     assert stored in answer(capsys, "schema", place)["per shop"]["states"]
 
 
+def test_a_state_that_is_named_as_timers_are_displayed_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan().add_operator("o", "string").add_timers("o", [("a", 5)], time="event")
+    plan.add_state("o", ValueStateDescriptor("event-time timers", int), [("a", 7)])
+    place = SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan).uri
+    for name, value in (("event-time timers", 7), ("_timer_state/event_user-timers", 5)):
+        assert [one["value"] for one in answer(capsys, "show", place, "o", name)] == [value]
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
 def test_entries_are_printed_while_they_are_read(count: int, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:

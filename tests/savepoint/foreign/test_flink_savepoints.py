@@ -11,7 +11,7 @@ import pytest
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, keyed_state, timers, wanted_of
 
 from snapshots.errors import MalformedDataError, StateFormatError
-from statebackend import MapStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.foreign.flink_rows import RowMaker
@@ -19,7 +19,7 @@ from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.state_meta import meta_of_descriptor
-from typeserializers import LongSerializer
+from typeserializers import LongSerializer, StringSerializer
 
 pytestmark = pytest.mark.slow
 
@@ -208,3 +208,39 @@ def test_bytes_of_another_length_than_their_type_are_not_copied(
     maker = RowMaker(LongSerializer().snapshot_configuration(), meta, 128)
     with pytest.raises(MalformedDataError, match=message):
         maker.columns([key], [value])
+
+
+def test_rows_of_a_database_are_sorted_by_their_keys() -> None:
+    meta = meta_of_descriptor(ValueStateDescriptor("n", LongSerializer()), VOID_NAMESPACE_SERIALIZER)
+    maker = RowMaker(LongSerializer().snapshot_configuration(), meta, 128)
+    stored = [b"\1" + LongSerializer().to_bytes(key) + b"\0" for key in (3, 1, 2)]
+    rows = maker.columns(stored, [LongSerializer().to_bytes(key) for key in (30, 10, 20)])
+    for name, factor in (("key", 1), ("value", 10)):
+        expected = [LongSerializer().to_bytes(factor * key) for key in (1, 2, 3)]
+        assert rows.column(name).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (bytes(8) + b";" + bytes(8), "a list of 17 bytes has no separators of elements of 8 bytes"),
+        (bytes(8) + b"," + bytes(7), "a list of 16 bytes has no elements of 8 bytes"),
+    ],
+    ids=["separator", "length"],
+)
+def test_a_damaged_list_of_a_database_is_rejected(value: bytes, message: str) -> None:
+    meta = meta_of_descriptor(ListStateDescriptor("n", LongSerializer()), VOID_NAMESPACE_SERIALIZER)
+    maker = RowMaker(LongSerializer().snapshot_configuration(), meta, 128)
+    with pytest.raises(MalformedDataError, match=message):
+        maker.columns([b"\1" + bytes(8) + b"\0"], [value])
+
+
+def test_bytes_after_the_namespace_of_a_key_are_rejected() -> None:
+    meta = meta_of_descriptor(ValueStateDescriptor("n", LongSerializer()), StringSerializer())
+    maker = RowMaker(StringSerializer().snapshot_configuration(), meta, 128)
+    text = StringSerializer().to_bytes("ab")
+    # The lengths of the key and of the namespace follow them.
+    key = b"\1" + 2 * (text + bytes([len(text)]))
+    assert maker.columns([key], [bytes(8)]).column("namespace").to_pylist() == [text]
+    with pytest.raises(MalformedDataError, match="1 bytes follow the namespace of a key"):
+        maker.columns([key + b"x"], [bytes(8)])

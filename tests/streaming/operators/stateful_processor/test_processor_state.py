@@ -250,12 +250,13 @@ def test_values_of_the_input_may_be_emitted() -> None:
                 assert one.s == {"a": 1, "m": [("x", {"y": [("z", 2)]})]}
                 yield one
                 yield row(m={"p": 1, "q": None}, k="k", s=row(m={"x": {"y": {"z": 2}}}, a=1), l=[None, {}])
+                yield row(m=one.m, k="k", s=(1, [("x", ([("z", 2)],))]), l=[None, []])
 
     struct = "struct<a: int, m: map<string, struct<y: map<string, int>>>>"
     schema = f"k string, m map<string, int>, s {struct}, l array<map<int, int>>"
     given = ("k", {"p": 1, "q": None}, (1, {"x": ({"z": 2},)}), [None, {}])
-    first, second = run(Forwarding(), [given], schema=schema, output=schema)
-    assert repr(first) == repr(second)
+    first, second, third = run(Forwarding(), [given], schema=schema, output=schema)
+    assert repr(first) == repr(second) == repr(third)
     assert (first[1], first[2].m["x"].y, first[3]) == ({"p": 1, "q": None}, {"z": 2}, [None, {}])
 
 
