@@ -480,15 +480,22 @@ class SparkCheckpoint:
         for number in sorted(known):
             rows = [row for row in found if row.operatorId == number]
             partitions = rows[0].numPartitions
-            properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
-            variables = properties.get("stateVariables")
-            if variables is None:
-                name = rows[0].operatorName
-                states = _SIDES if name == _JOIN else tuple(row.stateStoreName for row in rows)
-                yield SparkOperator(number, name, states, partitions)
-                continue
-            names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
-            yield SparkOperator(number, rows[0].operatorName, names, partitions, _TIME_MODES[properties["timeMode"]])
+            name = rows[0].operatorName
+            try:
+                properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
+                variables = properties.get("stateVariables")
+                if variables is None:
+                    states = _SIDES if name == _JOIN else tuple(row.stateStoreName for row in rows)
+                    operator = SparkOperator(number, name, states, partitions)
+                else:
+                    states = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
+                    operator = SparkOperator(number, name, states, partitions, _TIME_MODES[properties["timeMode"]])
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise ForeignFormatError(
+                    f"{self._files.location(f'state/{number}/_metadata')} is damaged: the properties of operator "
+                    f"{number} ({name}) are not those of a transformWithState. Restore it from a backup"
+                ) from error
+            yield operator
 
     def _operator_of_old_spark(self, number: int, partitions: int) -> SparkOperator:
         """Return an operator of Spark 3.5, which writes the schema of its state, but no metadata of the operator."""

@@ -215,6 +215,33 @@ def test_a_missing_last_partition_of_spark_3_is_an_error(
         SparkCheckpoint(spark, tmp_path / "windows-hdfs").table()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"{\"timeMode", r"{\"timeMode\"\""),
+        (r"\"ProcessingTime\"", r"\"Sometime\""),
+        (r"\"stateName\":\"times\"", r"\"stateNames\":\"times\""),
+        (r"[{\"stateName\"", r"[7,{\"stateName\""),
+    ],
+)
+def test_damaged_properties_of_an_operator_are_an_error(
+    spark: SparkSession, tmp_path: Path, old: str, new: str
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    with tarfile.open(GOLDEN / f"{NEWEST}.tar.gz") as archive:
+        members = [one for one in archive.getmembers() if one.name.split("/")[0] == "processor-ttl-rocksdb"]
+        archive.extractall(tmp_path, members, filter="data")
+    metadata = tmp_path / "processor-ttl-rocksdb" / "state" / "0" / "_metadata" / "v2"
+    for path in metadata.iterdir():
+        if path.name.isdecimal():
+            text = path.read_text()
+            assert old in text
+            path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ForeignFormatError, match=r"state/0/_metadata is damaged: the properties of operator 0"):
+        SparkCheckpoint(spark, tmp_path / "processor-ttl-rocksdb")
+
+
 @pytest.fixture(scope="module")
 def programs() -> Any:
     """The module that wrote the checkpoints."""
