@@ -20,6 +20,7 @@ from statebackend.checkpoint import (
     DirectoryCheckpointStore,
     ZooKeeperHighAvailability,
 )
+from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.checkpoint.store.job_files import read_roll_back, write_stored_in
@@ -91,19 +92,37 @@ def test_only_unneeded_files_are_named_and_removed(job: Path, capsys: pytest.Cap
     answer(capsys, "roll-back", job, "previous")
     kept = files_of(job)
     assert {path.rpartition("/")[2] for path in before - kept} == {"_metadata"}, "set aside, not removed"
-    left = ["shared/count/left", "shared/.half.tmp", "restore-plans/0.plan", "checkpoints/.chk-000000000009/half"]
+    left = ["shared/count/left", "shared/.half.tmp", "shared/.tmp-half", "restore-plans/0.plan"]
+    left.append("checkpoints/.chk-000000000009/half")
     for path in left:
         (job / path).parent.mkdir(parents=True, exist_ok=True)
         (job / path).write_bytes(b"123")
     planned = answer(capsys, "gc", job, "--dry-run")
     assert files_of(job) == kept | set(left)
-    assert [file["path"] for file in planned["files"]] == [*sorted(left[:2]), left[2]]
-    assert (planned["size_bytes"], planned["unfinished_checkpoints"]) == (9, ["checkpoints/.chk-000000000009"])
+    assert [file["path"] for file in planned["files"]] == [*sorted(left[:3]), left[3]]
+    assert (planned["size_bytes"], planned["unfinished_checkpoints"]) == (12, ["checkpoints/.chk-000000000009"])
     removed = answer(capsys, "gc", job)
     assert removed == {**planned, "removed": True}
     assert files_of(job) == kept
     assert answer(capsys, "gc", job)["files"] == []
     assert run(job, "c") == [("c", 1)]
+
+
+def test_a_file_that_cannot_be_deleted_is_not_reported_as_removed(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("left", "locked"):
+        (job / "shared" / name).write_bytes(b"123")
+    delete = CheckpointFileSystem.delete
+
+    def failing(self: CheckpointFileSystem, path: str, **options: Any) -> None:
+        if path.endswith("locked"):
+            raise StorageError("locked")
+        delete(self, path, **options)
+
+    monkeypatch.setattr(CheckpointFileSystem, "delete", failing)
+    assert [file["path"] for file in answer(capsys, "gc", job)["files"]] == ["shared/left"]
+    assert (job / "shared" / "locked").exists()
 
 
 def test_files_stay_that_an_unreadable_checkpoint_may_need(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ from statebackend.savepoint.foreign.flink_rows import (
     with_flags,
     with_nullable_values,
 )
-from statebackend.savepoint.foreign.rocksdb_files import ReadOnlyDatabase, is_needed
+from statebackend.savepoint.foreign.rocksdb_files import ForeignDatabase, is_needed
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS, CanonicalBatch
@@ -536,7 +536,7 @@ class FlinkFiles(CheckpointFileSystem):
                     yield from _bounded(_database_rows(location, maker, keys, values))
 
     @contextmanager
-    def _database(self, handle: IncrementalHandle) -> Iterator[ReadOnlyDatabase]:
+    def _database(self, handle: IncrementalHandle) -> Iterator[ForeignDatabase]:
         """Open the database. It stays open for the next state, until `_OPEN_DATABASES` others are used."""
         location = self.location(METADATA_FILE_NAME)
         opened = self._databases.pop(handle, None)
@@ -549,7 +549,7 @@ class FlinkFiles(CheckpointFileSystem):
                         self._bring(stream, os.path.join(directory, name))
                         region = self._region(stream)
                         stored[name] = f"{name} ({region.location}, byte {region.start})"
-                opened = ReadOnlyDatabase(directory, location, stored), stack.pop_all()
+                opened = ForeignDatabase(directory, location, stored), stack.pop_all()
             weakref.finalize(opened[0], opened[1].close)
         yield opened[0]
         self._databases[handle] = opened
@@ -557,7 +557,7 @@ class FlinkFiles(CheckpointFileSystem):
             self._databases.pop(next(iter(self._databases)))
 
     @cached_property
-    def _databases(self) -> dict[IncrementalHandle, tuple[ReadOnlyDatabase, ExitStack]]:
+    def _databases(self) -> dict[IncrementalHandle, tuple[ForeignDatabase, ExitStack]]:
         """The open databases without a reader, the least recently used one first."""
         return {}
 

@@ -21,7 +21,7 @@ import rocksdict
 
 from statebackend.savepoint.errors import ForeignFormatError
 
-__all__ = ["ReadOnlyDatabase", "is_needed"]
+__all__ = ["ForeignDatabase", "is_needed"]
 
 _FILE_NAME: Final = re.compile(r"\d{1,20}\.sst|MANIFEST-\d{1,20}|CURRENT|OPTIONS-\d{1,20}")
 _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}\n")
@@ -54,7 +54,7 @@ def is_needed(name: str, location: str) -> bool:
     return not name.startswith("OPTIONS")
 
 
-class ReadOnlyDatabase:
+class ForeignDatabase:
     """The database of Flink or Spark in ``directory``, for exclusive use.
 
     Args:

@@ -32,7 +32,7 @@ from typing import Final
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.savepoint.errors import ForeignFormatError, UnsupportedForeignStateError
-from statebackend.savepoint.foreign.rocksdb_files import ReadOnlyDatabase, is_needed
+from statebackend.savepoint.foreign.rocksdb_files import ForeignDatabase, is_needed
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 from statebackend.state.private_directory import temporary_directory
 
@@ -133,7 +133,7 @@ def _check_database(files: CheckpointFileSystem, path: str) -> None:
             for name, stored in stored_at.items():
                 if is_needed(name, where):
                     _link(os.path.join(root, stored), os.path.join(copy, name))
-            ReadOnlyDatabase(copy, where, {name: files.location(stored) for name, stored in stored_at.items()}).check()
+            ForeignDatabase(copy, where, {name: files.location(stored) for name, stored in stored_at.items()}).check()
     except ForeignFormatError as error:
         raise ForeignFormatError(f"{error}. Restore the files from a backup") from error
     except (OSError, *_UNREADABLE) as error:

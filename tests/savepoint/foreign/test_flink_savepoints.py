@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
+import re
 import shutil
 
 import pyarrow.parquet as pq
 import pytest
+import rocksdict
 from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, keyed_state, timers, wanted_of
 
 from snapshots.errors import MalformedDataError, StateFormatError
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.cli.main import main
+from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.foreign.flink_rows import RowMaker
+from statebackend.savepoint.foreign.rocksdb_files import ForeignDatabase, is_needed
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.state_kind import StateDescriptor
@@ -244,3 +249,40 @@ def test_bytes_after_the_namespace_of_a_key_are_rejected() -> None:
     assert maker.columns([key], [bytes(8)]).column("namespace").to_pylist() == [text]
     with pytest.raises(MalformedDataError, match="1 bytes follow the namespace of a key"):
         maker.columns([key + b"x"], [bytes(8)])
+
+
+def test_a_damaged_block_of_a_database_is_an_error_and_no_end_of_the_state(tmp_path: pathlib.Path) -> None:
+    directory, options = tmp_path / "database", rocksdict.Options(raw_mode=True)
+    database = rocksdict.Rdict(str(directory), options)
+    family = database.create_column_family("n", options)
+    for number in range(2000):
+        family[b"%04d" % number] = random.Random(number).randbytes(100)
+    family.flush()
+    family.close()
+    database.close()
+    for file in directory.iterdir():
+        if re.match("[A-Z]+$|MANIFEST|.*sst", file.name) is None or file.name in ("LOG", "LOCK", "IDENTITY"):
+            file.unlink()
+
+    def keys(copy: str, stop: int) -> list[bytes]:
+        shutil.copytree(directory, tmp_path / copy)
+        found = ForeignDatabase(str(tmp_path / copy), copy, {}).scan("n", b"0100", b"%04d" % stop)
+        return [key for chunk in found for key, _ in chunk]
+
+    # Entries are read in chunks. The first chunk ends with the key 611.
+    for stop in (611, 612, 1900):
+        assert keys(f"until {stop}", stop) == [b"%04d" % number for number in range(100, stop)]
+    [sorted_file] = directory.glob("*.sst")
+    content = bytearray(sorted_file.read_bytes())
+    content[content.index(b"1000") - 1000] ^= 1
+    sorted_file.write_bytes(content)
+    with pytest.raises(ForeignFormatError, match="state 'n': RocksDB cannot read the files"):
+        keys("damaged", 1900)
+
+
+@pytest.mark.parametrize(
+    "name", ["000001.sst/../../other", "000001.sst\n", "../000001.sst", "MANIFEST-1/x", "LOCK", ""]
+)
+def test_a_name_that_no_file_of_a_database_has_is_rejected(name: str) -> None:
+    with pytest.raises(ForeignFormatError, match="which is not a file of a RocksDB database"):
+        is_needed(name, "here")
