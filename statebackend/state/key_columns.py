@@ -110,7 +110,8 @@ def _integer(text: str) -> int:
 
 
 def _timestamp(text: str) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(text)
+    # Python 3.10 does not know Z.
+    moment = datetime.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))
     return moment_in_utc(moment.replace(tzinfo=datetime.timezone.utc) if moment.tzinfo is None else moment)
 
 

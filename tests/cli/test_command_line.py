@@ -278,6 +278,7 @@ def test_differences_are_printed_and_have_their_own_exit_status(
         (["show", "SAVEPOINT", "per shop", "names", "--key", "a"], MISUSED, "without keys"),
         (["show", "SAVEPOINT", "per shop", "totals", "--where", "value"], MISUSED, "is not a condition"),
         (["show", "MOMENTS", "one", "number", "--key", "0001-01-01T00:00+01:00"], MISUSED, "which is not a timestamp"),
+        (["show", "MOMENTS", "one", "number", "--key", "2024-01-01T00:00Z"], NOT_READABLE, "has no entry of key"),
         (["show", "NUMBERS", "one", "number", "--key", "1_0"], MISUSED, "'1_0', which is not a bigint"),
         (["show", "NUMBERS", "one", "number", "--key", " 10"], MISUSED, "' 10', which is not a bigint"),
         (["show", "NUMBERS", "one", "number", "--key", "\u0661\u0660"], MISUSED, "which is not a bigint"),

@@ -236,7 +236,7 @@ def test_the_chains_emit_the_same_on_spark(spark: SparkSession, tmp_path: Path) 
         for name, sink in sinks.items():
             CHAINS[name](with_time if "windows" in name else without).sink_to(sink, uid=name)
 
-    later = {**RECORDS[0], "id": 99, "card": "time", "at": "2030-01-01T00:00:00Z", "tags": ["y"]}
+    later = {**RECORDS[0], "id": 99, "card": "time", "at": "2030-01-01T00:00:00+00:00", "tags": ["y"]}
     run_chain(spark, tmp_path, DDL, [RECORDS[:5], RECORDS[5:], [later], [later]], build)
     assert {name: sorted(map(tuple, sink.rows)) for name, sink in sinks.items()} == EXPECTED
 

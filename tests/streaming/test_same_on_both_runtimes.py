@@ -32,7 +32,7 @@ DDL = """
 RECORDS: list[dict[str, Any]] = [
     {
         "ID": "a",
-        "at": "2024-01-01T00:00:00Z",
+        "at": "2024-01-01T00:00:00+00:00",
         "Place": {"City": "Bern", "zip": 3000},
         "counts": {"x": {"n": 1}},
         "steps": [{"s": 2}],

@@ -268,6 +268,6 @@ def _with_arguments(hint: Any, arguments: Mapping[Any, Any]) -> Any:
     if isinstance(hint, typing.TypeVar):
         return arguments.get(hint, hint)
     parameters = getattr(hint, "__parameters__", ())
-    if not parameters or isinstance(hint, type):
+    if not parameters or typing.get_origin(hint) is None:
         return hint
     return hint[tuple(arguments.get(one, one) for one in parameters)]
