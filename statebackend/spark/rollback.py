@@ -26,10 +26,12 @@ from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCh
 from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back
 from statebackend.spark.sources.offset_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
 from statebackend.spark.sources.progress import (
+    QUERY_ID_FILE_NAME,
     SOURCE_ORDER_FILE_NAME,
     SourceProgressError,
     capture_source_progress,
     check_log_is_whole,
+    new_query_id,
     newest_planned_batch,
     read_offsets,
     read_source_order,
@@ -200,6 +202,8 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
     for path in file_system.list_files(SOURCE_LOG_DIRECTORY, include_temporary=True):
         if path not in kept:
             file_system.delete(path, durable=True)
+    if QUERY_ID_FILE_NAME not in names:
+        file_system.write_file(f"{SOURCE_LOG_DIRECTORY}/{QUERY_ID_FILE_NAME}", new_query_id())
 
 
 def format_offsets(spark_directory: str, batch_id: int | None) -> str:

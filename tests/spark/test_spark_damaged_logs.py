@@ -73,6 +73,7 @@ def of_another_batch(content: bytes) -> bytes:
         (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
         (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
         (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
+        ("metadata", without_its_end, NEWEST),
     ],
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(
@@ -137,7 +138,8 @@ def test_a_checkpoint_that_the_log_does_not_reach_is_rejected_with_one_that_it_r
 
 
 @pytest.mark.parametrize(
-    ("name", "repair"), [(f"offsets/{NEWEST - 1}", NEWEST - 2), (f"sources/0/{NEWEST}", NEWEST - 1)]
+    ("name", "repair"),
+    [(f"offsets/{NEWEST - 1}", NEWEST - 2), (f"sources/0/{NEWEST}", NEWEST - 1), ("metadata", NEWEST)],
 )
 @pytest.mark.extended
 def test_a_missing_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(

@@ -47,6 +47,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from attrs import asdict, frozen
@@ -60,6 +61,7 @@ from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, is_json_object
 
 __all__ = [
+    "QUERY_ID_FILE_NAME",
     "SOURCE_ORDER_FILE_NAME",
     "STAGING_PREFIX",
     "Schema",
@@ -69,6 +71,7 @@ __all__ = [
     "appear_at_once",
     "capture_source_progress",
     "check_log_is_whole",
+    "new_query_id",
     "new_source_log",
     "newest_committed_batch",
     "newest_planned_batch",
@@ -85,7 +88,7 @@ SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
 Schema = Mapping[str, Any] | None
 """The schema of a source as Spark writes it in JSON; None if unknown."""
 
-_ID: Final = "metadata"
+QUERY_ID_FILE_NAME: Final = "metadata"
 """The file with the id of the query."""
 
 _FORMAT_VERSION: Final = 1
@@ -178,7 +181,9 @@ def check_log_is_whole(spark_checkpoint_directory: str) -> None:
         if str(batch) not in listed:
             read_offsets(spark_checkpoint_directory, batch)
     committed = newest_committed_batch(spark_checkpoint_directory)
-    names = [_ID, *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
+    names = [QUERY_ID_FILE_NAME, *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
+    if not fs.exists(QUERY_ID_FILE_NAME):
+        raise SourceProgressError(f"{fs.location(QUERY_ID_FILE_NAME)} is missing: Spark continues no log without it")
     _check_whole(fs, (name for name in names if fs.exists(name)))
     entries = _source_entries(fs)
     newest = {source: _newest_entry(own) for source, own in entries.items() if _is_file_log(fs, source, own)}
@@ -218,8 +223,8 @@ def capture_source_progress(
     """Return the files that a new query needs to continue after batch `batch_id`: relative name -> content.
 
     `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be running, and
-    later batches may exist. A damaged commit is left out. With `has_foreign_state`, state of Spark's own operators may
-    be there; an import reads it.
+    later batches may exist. A damaged commit and a damaged id are left out. With `has_foreign_state`, state of Spark's
+    own operators may be there; an import reads it.
 
     Raises:
         SourceProgressError: The log of `batch_id` is incomplete or damaged, or the directory has state of Spark's own
@@ -231,8 +236,10 @@ def capture_source_progress(
     batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
     for batch in reversed(batches):
         read_offsets(spark_checkpoint_directory, batch)
-    names = [_ID, *(f"offsets/{batch}" for batch in batches)]
+    names = [f"offsets/{batch}" for batch in batches]
     _check_whole(fs, names)
+    if fs.exists(QUERY_ID_FILE_NAME) and _damage(fs, QUERY_ID_FILE_NAME) is None:
+        names.append(QUERY_ID_FILE_NAME)
     names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
     # Spark replays a batch without a commit, and the epochs recognise the replay.
     commits = (f"commits/{batch}" for batch in batches)
@@ -254,7 +261,7 @@ def capture_source_progress(
 def new_source_log(positions: SourcePositions) -> Mapping[str, bytes]:
     """Return the files of a query that continues at positions of another runtime."""
     return {
-        _ID: _new_id(),
+        QUERY_ID_FILE_NAME: new_query_id(),
         f"offsets/{positions.batch_id}": positions.offsets,
         f"commits/{positions.batch_id}": b'v1\n{"nextBatchWatermarkMs":0}',
     }
@@ -285,8 +292,8 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
         checked_relative_path(name)
         if not _RESTORABLE.fullmatch(name) or _is_hidden(name):
             raise SourceProgressError(f"{name!r} is not the name of a file of Spark's source log; nothing was restored")
-    if _ID not in files or not any(name.startswith("offsets/") for name in files):
-        raise SourceProgressError("the source progress lacks `metadata` or `offsets`; nothing was restored")
+    if not any(name.startswith("offsets/") for name in files):
+        raise SourceProgressError("the source progress lacks `offsets`; nothing was restored")
 
     target = _file_system(spark_checkpoint_directory)
     if target.list_files(include_temporary=True) or target.list_directories():
@@ -294,11 +301,12 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
             f"{target.uri} is not empty; the progress of a savepoint can only be restored into a new directory. "
             f"Use a new job directory, or start without the savepoint to continue in this one."
         )
-    new_id = _new_id()
-    appear_at_once(((name, new_id if name == _ID else content) for name, content in files.items()), target.uri)
+    restored = ((name, content) for name, content in files.items() if name != QUERY_ID_FILE_NAME)
+    appear_at_once(chain(restored, [(QUERY_ID_FILE_NAME, new_query_id())]), target.uri)
 
 
-def _new_id() -> bytes:
+def new_query_id() -> bytes:
+    """Return the content of `metadata`, with an id that no other query has."""
     return json.dumps({"id": str(uuid.uuid4())}).encode()
 
 

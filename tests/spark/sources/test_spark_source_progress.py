@@ -288,11 +288,11 @@ def test_unexpected_files_are_rejected_and_nothing_is_written(tmp_path: Path, na
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_progress_without_its_essential_files_is_rejected(tmp_path: Path, name: str) -> None:
-    files = {key: value for key, value in FILES.items() if key != name}
+def test_progress_without_offsets_is_rejected_and_without_an_id_gets_one(tmp_path: Path) -> None:
     with pytest.raises(SourceProgressError, match="lacks"):
-        restore_source_progress(files, str(tmp_path / "q"))
+        restore_source_progress({"metadata": FILES["metadata"]}, str(tmp_path / "q"))
+    restore_source_progress({"offsets/0": FILES["offsets/0"]}, str(tmp_path / "q"))
+    assert json.loads((tmp_path / "q" / "metadata").read_text())["id"]
 
 
 class Query:
