@@ -15,7 +15,6 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from statebackend.spark.columns import to_arrow_schema
 from statebackend.spark.session import configured
 
 __all__ = ["AS_IN_ARROW", "local_batches", "python_rows", "python_values"]
