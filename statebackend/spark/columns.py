@@ -52,10 +52,27 @@ def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa
     struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if timezone is None:
         session = SparkSession.getActiveSession()
-        timezone = session.conf.get("spark.sql.session.timeZone") if session is not None else "UTC"
+        timezone = "UTC" if session is None else str(session.conf.get("spark.sql.session.timeZone"))
     convert: Any = spark_arrow_types.to_arrow_schema
-    # Before Spark 4.3 the function has no such argument: timestamps are in UTC.
-    return convert(struct, timezone=timezone) if "timezone" in (convert.__kwdefaults__ or ()) else convert(struct)
+    if "timezone" in (convert.__kwdefaults__ or ()):
+        return convert(struct, timezone=timezone)
+    # Before Spark 4.3 the function has no such argument, and timestamps get UTC.
+    return pa.schema([_in_zone(field, timezone) for field in convert(struct)])
+
+
+def _in_zone(field: pa.Field, timezone: str) -> pa.Field:
+    return field.with_type(_type_in_zone(field.type, timezone))
+
+
+def _type_in_zone(data_type: pa.DataType, timezone: str) -> pa.DataType:
+    """The type with this zone in all its timestamps that have one."""
+    if pa.types.is_timestamp(data_type):
+        return data_type if data_type.tz is None else pa.timestamp(data_type.unit, timezone)
+    if pa.types.is_struct(data_type):
+        return pa.struct([_in_zone(field, timezone) for field in data_type])
+    if pa.types.is_map(data_type):
+        return pa.map_(_in_zone(data_type.key_field, timezone), _in_zone(data_type.item_field, timezone))
+    return pa.list_(_in_zone(data_type.value_field, timezone)) if pa.types.is_list(data_type) else data_type
 
 
 def struct_type_of(schema: DeclaredSchema) -> StructType:

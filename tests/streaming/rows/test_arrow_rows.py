@@ -450,3 +450,26 @@ def test_the_arrow_schema_needs_no_session_for_a_struct_type() -> None:
     assert to_arrow_schema(schema, "UTC") == pa.schema(
         [pa.field("a", pa.int64(), nullable=False), pa.field("t", pa.timestamp("us", "UTC"))]
     )
+
+
+def test_timestamps_have_the_zone_of_the_session_with_every_release_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    from statebackend.spark import columns
+
+    # Before Spark 4.3 the function has no argument for the zone.
+    convert: Any = columns.spark_arrow_types.to_arrow_schema
+    if "timezone" in (convert.__kwdefaults__ or ()):
+        monkeypatch.setattr(
+            columns.spark_arrow_types, "to_arrow_schema", lambda schema: convert(schema, timezone="UTC")
+        )
+    moments = pa.struct([("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
+    fields = {"one": moments, "many": pa.list_(moments), "by_name": pa.map_(pa.string(), moments), "n": pa.int64()}
+    schema = columns.spark_arrow_types.from_arrow_schema(pa.schema(list(fields.items())))
+    in_berlin = pa.struct([("at", pa.timestamp("us", "Europe/Berlin")), ("local", pa.timestamp("us"))])
+    assert to_arrow_schema(schema, "Europe/Berlin") == pa.schema(
+        [
+            ("one", in_berlin),
+            ("many", pa.list_(in_berlin)),
+            ("by_name", pa.map_(pa.string(), in_berlin)),
+            ("n", pa.int64()),
+        ]
+    )
