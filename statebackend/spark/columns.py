@@ -78,7 +78,7 @@ def _type_in_zone(data_type: pa.DataType, timezone: str) -> pa.DataType:
 def struct_type_of(schema: DeclaredSchema) -> StructType:
     """The Spark type of rows of a schema."""
     convert: Any = spark_arrow_types.from_arrow_schema
-    struct: StructType = convert(schema.arrow)
+    struct: StructType = convert(schema.arrow, prefer_timestamp_ntz=True)
     return struct
 
 

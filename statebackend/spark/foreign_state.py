@@ -872,7 +872,7 @@ def _check_schema(table: StructType, state: _DeclaredState, where: str) -> None:
         raise PlanError(f"{where} is a {_KINDS[column]} state on Spark, and a {state.descriptor.kind.name} state here")
     for of_spark, schema in schemas:
         convert: Any = spark_arrow_types.from_arrow_schema
-        lost = list(_lost_fields(of_spark, convert(schema.arrow), ""))
+        lost = list(_lost_fields(of_spark, convert(schema.arrow, prefer_timestamp_ntz=True), ""))
         if lost:
             raise PlanError(
                 f"{where} has the fields {', '.join(lost)}, which {schema.where} does not declare: their values would "

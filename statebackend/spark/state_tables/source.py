@@ -174,7 +174,7 @@ def _spark_schema(schema: pa.Schema) -> StructType:
 def _spark_type(field: pa.Field) -> DataType:
     convert: Any = spark_arrow_types.from_arrow_type
     try:
-        found: DataType = convert(field.type)
+        found: DataType = convert(field.type, prefer_timestamp_ntz=True)
     except PySparkException as error:
         raise StateTableError(
             f"the column {field.name!r} is of type {field.type}, which Spark does not have: leave it out with the "
