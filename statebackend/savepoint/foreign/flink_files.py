@@ -330,6 +330,9 @@ class FlinkFiles(CheckpointFileSystem):
             key_snapshot = part.key_snapshot
             if timers and key_snapshot is None:
                 key_snapshot = timers[0][1].nested_snapshots[0]  # type: ignore[attr-defined]
+            # Full checkpoints of RocksDB up to Flink 1.15 have heap timers in their keyed state too.
+            queues = {state.name for state in part.header.states} if part.header is not None else set()
+            timers = tuple((name, snapshot) for name, snapshot in timers if name not in queues)
             part = evolve(part, timers=timers, key_snapshot=key_snapshot)
         return part
 

@@ -1,7 +1,7 @@
 """Compressed state, many key groups, heap timers and incremental checkpoints of Flink 2.3, written by one job.
 
-The archive ``variants.tar.gz`` has one directory for each variant. Checkpoints contain absolute paths of the machine
-that wrote them, and their directories were moved as a whole.
+The full checkpoint with heap timers is of Flink 1.15. The archive ``variants.tar.gz`` has one directory for each
+variant. Checkpoints contain absolute paths of the machine that wrote them, and their directories were moved as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ pytestmark = pytest.mark.slow
 VALUES = [*range(500), *range(50001, 50500)]
 """The values that the job had received."""
 
-VARIANTS = ("hashmap-canonical-compressed", "hashmap-native-compressed", "rocksdb-heap-timers", "rocksdb-incremental")
+VARIANTS = (
+    "hashmap-canonical-compressed",
+    "hashmap-native-compressed",
+    "rocksdb-full-heap-timers",
+    "rocksdb-heap-timers",
+    "rocksdb-incremental",
+)
 
 
 @pytest.fixture(scope="module")
