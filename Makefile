@@ -3,6 +3,7 @@
 # make check    the quick round of a contributor: lint, and the tests of quick files that need no JVM
 # make test     run the tests that are not extended, on two processes   (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make test-all run every test
+# make test-oldest  run the tests that are not extended with the oldest releases of the dependencies
 # make test-flink  read savepoints of the real Flink, and restore exported ones in it; needs a JDK and downloads Flink's jars
 # make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages and benchmarks
@@ -31,7 +32,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo demo-payments check test test-all test-flink test-connectors lint docs package bench simulate chaos chaos-sinks clean
+.PHONY: environment demo demo-payments check test test-all test-oldest test-flink test-connectors lint docs package bench simulate chaos chaos-sinks clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -52,6 +53,16 @@ test: environment $(CLASSES)
 
 test-all: environment $(CLASSES)
 	@$(PYTEST) $(TESTS)
+
+# These packages come before those of the environment.
+build/oldest/.installed: scripts/requirements/oldest.txt $(VENV)/.installed
+	@rm -rf build/oldest
+	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --use-pep517 \
+		--target build/oldest --requirement $<
+	@touch $@
+
+test-oldest: build/oldest/.installed
+	@STATEBACKEND_FUZZ=few PYTHONPATH=$(CURDIR)/build/oldest $(PYTEST) -m "not extended" $(TESTS)
 
 build/flink-%/.installed:
 	@python3 -m venv build/flink-$*

@@ -179,6 +179,15 @@ def test_every_imported_library_is_a_declared_dependency() -> None:
     assert roots - declared - {"py4j", "botocore"} == set()
 
 
+def test_the_oldest_releases_are_those_that_the_project_accepts() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    required = dict(re.findall(r'"(\w+)>=([\d.]+)"', project.partition("\ndependencies = [")[2].partition("]")[0]))
+    pins = (REPOSITORY / "scripts" / "requirements" / "oldest.txt").read_text(encoding="utf-8")
+    oldest = dict(re.findall(r"^(\w+)==([\d.]+)$", pins, re.MULTILINE))
+    assert oldest.keys() == required.keys() - {"typing_extensions"}
+    assert [name for name, version in oldest.items() if not f"{version}.".startswith(f"{required[name]}.")] == []
+
+
 def test_no_module_imports_itself_indirectly() -> None:
     assert circles() == []
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from statebackend.spark.sources.micro_batches import _Reader, limited_ends
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.stream_graph import MicroBatchSource, SplitRead
+
+limits: Any = pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs Spark 4.2")
+ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
 
 
 class Numbers:
