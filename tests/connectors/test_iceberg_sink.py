@@ -455,6 +455,7 @@ def test_a_new_column_and_a_wider_type_need_the_option(target: Path) -> None:
 
 
 def test_nested_types_that_iceberg_does_not_have_are_widened(target: Path) -> None:
+    pytest.importorskip("pyarrow", "25", reason="earlier releases cannot convert a null list of a fixed size")
     nested = {
         "smallints": (pa.list_(pa.int16()), [[1, None], None, []]),
         "struct": (pa.struct([("a", pa.uint8()), ("b", pa.list_(pa.int8()))]), [{"a": 255, "b": [-1]}, None, None]),

@@ -398,6 +398,7 @@ def test_a_null_key_in_columns_is_an_error(parallelism: int) -> None:
 
 
 def test_arrow_types_become_types_of_the_schema() -> None:
+    pytest.importorskip("pyarrow", "25", reason="earlier releases cannot create a dictionary of large strings")
     schema = pa.schema(
         [
             pa.field("a`b", pa.dictionary(pa.int32(), pa.large_string()), nullable=False),

@@ -47,8 +47,10 @@ def files_run() -> Iterator[dict[str, set[str]]]:
 
     def called(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_absolute() and path.is_relative_to(ROOT) and ".venv" not in path.parts:
-            found.setdefault(str(path.relative_to(ROOT)), set()).add(frame.f_code.co_name)
+        if event == "call" and path.is_absolute() and path.is_relative_to(ROOT):
+            name = path.relative_to(ROOT)
+            if name.parts[0] not in (".venv", "build"):
+                found.setdefault(str(name), set()).add(frame.f_code.co_name)
 
     before: Callable[..., Any] | None = sys.getprofile()
     sys.setprofile(called)
