@@ -19,7 +19,6 @@ from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, YearMonthIntervalType
 
 from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.row_reader import RowReader
 
@@ -75,10 +74,11 @@ def _type_in_zone(data_type: pa.DataType, timezone: str) -> pa.DataType:
     return pa.list_(_in_zone(data_type.value_field, timezone)) if pa.types.is_list(data_type) else data_type
 
 
-def struct_type_of(schema: DeclaredSchema) -> StructType:
+def struct_type_of(schema: pa.Schema) -> StructType:
     """The Spark type of rows of a schema."""
     convert: Any = spark_arrow_types.from_arrow_schema
-    struct: StructType = convert(schema.arrow, prefer_timestamp_ntz=True)
+    # Before Spark 4.3, timestamps without a zone get the other type by default.
+    struct: StructType = convert(schema, prefer_timestamp_ntz=True)
     return struct
 
 

@@ -48,6 +48,7 @@ from statebackend.savepoint.rewrite.changes import AddOperator
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.spark.columns import struct_type_of
 from statebackend.spark.local_batches import AS_IN_ARROW, local_batches, python_rows, python_values
 from statebackend.spark.session import configured
 from statebackend.spark.sources.progress import capture_source_progress, newest_committed_batch
@@ -871,8 +872,7 @@ def _check_schema(table: StructType, state: _DeclaredState, where: str) -> None:
     ):
         raise PlanError(f"{where} is a {_KINDS[column]} state on Spark, and a {state.descriptor.kind.name} state here")
     for of_spark, schema in schemas:
-        convert: Any = spark_arrow_types.from_arrow_schema
-        lost = list(_lost_fields(of_spark, convert(schema.arrow, prefer_timestamp_ntz=True), ""))
+        lost = list(_lost_fields(of_spark, struct_type_of(schema.arrow), ""))
         if lost:
             raise PlanError(
                 f"{where} has the fields {', '.join(lost)}, which {schema.where} does not declare: their values would "

@@ -75,6 +75,7 @@ from typeserializers.scalars.void import VoidNamespaceSerializer
 from typeserializers.times.timers import TimerSerializer, TimerSerializerSnapshot
 
 __all__ = [
+    "TIMED_BYTES",
     "CanonicalGroups",
     "GroupReader",
     "HeapGroups",
@@ -94,7 +95,7 @@ _MAX_BYTES: Final = (1 << 31) - 1
 _SEPARATOR: Final = b","
 _ONE: Final = b"\0\0\0\1"
 _VOID: Final = b"\0"
-_TIMED_BYTES: Final = 9
+TIMED_BYTES: Final = 9
 """The length of the flag and the time before a value of a map with time-to-live."""
 _RAW_MAGIC: Final = 0xF1CD859F
 _SIGN: Final = 1 << 63
@@ -766,7 +767,7 @@ def with_nullable_values(state: StateMeta) -> StateMeta:
 def with_flags(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a map with time-to-live with the flag of `with_nullable_values` after the times."""
     values = rows.column("value")
-    flagged = pc.binary_replace_slice(values, _TIMED_BYTES, _TIMED_BYTES, b"\0")
+    flagged = pc.binary_replace_slice(values, TIMED_BYTES, TIMED_BYTES, b"\0")
     is_null = pc.not_equal(pc.binary_slice(values, 0, 1), b"\0")
     return rows.set_column(
         rows.schema.names.index("value"), SCHEMA.field("value"), pc.if_else(is_null, values, flagged)

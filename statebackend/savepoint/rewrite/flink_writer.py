@@ -33,7 +33,7 @@ from statebackend.savepoint.column_codecs import write_column
 from statebackend.savepoint.entry_schema import EntrySchema
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_metadata import MAGIC, operator_id_of
-from statebackend.savepoint.foreign.flink_rows import step_of
+from statebackend.savepoint.foreign.flink_rows import TIMED_BYTES, step_of
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft, StateDraft
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
@@ -63,8 +63,6 @@ _LAST: Final = 0x80
 _END: Final = b"\xff\xff"
 _EMPTY_LIST: Final = bytes(4)
 _COLLECTIONS: Final = (ListSerializer, MapSerializer, SetSerializer)
-_TIMED_FLAG: Final = 9
-"""The place of the second flag of null in a value of a map with TTL: it follows the first flag and the time."""
 _VOID: Final = b"\0"
 _BYTES: Final = BytesSerializer()
 _INT: Final = struct.Struct(">i")
@@ -512,13 +510,13 @@ def _map_values(schema: EntrySchema) -> Callable[[pa.Array], pa.Array] | None:
     null = inner.to_bytes(None) if inner.accepts_none else None
 
     def without_flag(values: pa.Array) -> pa.Array:
-        is_null = pc.not_equal(pc.binary_slice(values, _TIMED_FLAG, _TIMED_FLAG + 1), b"\0")
+        is_null = pc.not_equal(pc.binary_slice(values, TIMED_BYTES, TIMED_BYTES + 1), b"\0")
         if null is None and pc.any(is_null).as_py():
             raise SavepointError(
                 f"state {schema.name!r} has a value None with a time-to-live, which Flink cannot have. Remove such "
                 f"entries (keep_entries), with statebackend rewrite"
             )
-        plain = pc.binary_replace_slice(values, _TIMED_FLAG, _TIMED_FLAG + 1, b"")
+        plain = pc.binary_replace_slice(values, TIMED_BYTES, TIMED_BYTES + 1, b"")
         return plain if null is None else pc.if_else(is_null, pc.binary_join_element_wise(plain, null, b""), plain)
 
     return without_flag

@@ -599,7 +599,7 @@ def _struct_type(schema: Any, where: str) -> StructType:
             raise _unreadable(schema, where, error) from error
         return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
     # A record class; anything else is rejected in the words of the other runtime.
-    return struct_type_of(output_schema(schema, where, OF_PROCESS))
+    return struct_type_of(output_schema(schema, where, OF_PROCESS).arrow)
 
 
 def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinitionError:

@@ -174,7 +174,7 @@ def prepare_key_functions(
         [column] = parsed_schema(one.type_name, place).columns
         columns.append(evolve(column, name=name))
     record = tuple(name for name in frame.columns if name != TIME_COLUMN)
-    keys = struct_type_of(DeclaredSchema(tuple(columns)))
+    keys = struct_type_of(DeclaredSchema(tuple(columns)).arrow)
     task = KeyTask(
         _pickled(list(functions.values()), place),
         InputColumns(record, (), False, kind),

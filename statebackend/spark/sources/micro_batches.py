@@ -44,7 +44,7 @@ def frame_of(
             f"from_source() needs Spark 4.2 or later, and this is {spark.version}: earlier versions cannot limit a "
             f"micro-batch of a source in Python"
         ) from None
-    struct = nullable_type(struct_type_of(schema))
+    struct = nullable_type(struct_type_of(schema.arrow))
 
     class Reader(_Reader, SupportsTriggerAvailableNow):
         def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -124,7 +124,7 @@ class _Reader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Range)
         writer = RowWriter(self._schema.arrow, f"{self.source!r}, split {partition.split!r}")
-        columns = to_arrow_schema(nullable_type(struct_type_of(self._schema)), "UTC")
+        columns = to_arrow_schema(nullable_type(struct_type_of(self._schema.arrow)), "UTC")
         for records in self.source.read_range(partition.split, partition.start, partition.end):
             for batch in writer.batches(records):
                 yield batch.cast(columns)

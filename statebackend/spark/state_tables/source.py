@@ -18,11 +18,10 @@ from attrs import frozen
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from snapshots.errors import UnknownSnapshotError
-from statebackend.spark.columns import to_arrow_schema
+from statebackend.spark.columns import struct_type_of, to_arrow_schema
 from statebackend.spark.session import check_spark_version, ensure_python_interpreter
 from statebackend.spark.state_tables.options import (
     HOW_TO_SHIP,
@@ -172,15 +171,13 @@ def _spark_schema(schema: pa.Schema) -> StructType:
 
 
 def _spark_type(field: pa.Field) -> DataType:
-    convert: Any = spark_arrow_types.from_arrow_type
     try:
-        found: DataType = convert(field.type, prefer_timestamp_ntz=True)
+        return struct_type_of(pa.schema([field])).fields[0].dataType
     except PySparkException as error:
         raise StateTableError(
             f"the column {field.name!r} is of type {field.type}, which Spark does not have: leave it out with the "
             f"option columns, or read the state with statebackend.Savepoint"
         ) from error
-    return found
 
 
 def _equal(one: Any) -> KeyCondition:
