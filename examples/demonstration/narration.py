@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from examples.demonstration.text_table import text_table
 from statebackend.spark import RestoredStateReport
+from statebackend.state.priority_queue import TIMER_STATES, displayed_state
 
 INDENT = "   "
 WIDTH = 110
@@ -96,12 +97,12 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
     untouched = 0
     for state in report:
         changes = [f"{what:8}{issue.path}: {issue.reason}" for what, rule in _CHANGES for issue in state.issues(rule)]
-        if not changes and state.state_name.startswith("_"):
+        if not changes and state.state_name.startswith(TIMER_STATES):
             untouched += 1
             continue
         rows.append(
             (
-                state.state_name,
+                displayed_state(state.state_name),
                 state.compatibility.kind.label.removeprefix("compatible "),
                 "\n".join(changes) or "nothing",
                 f"{state.entries_migrated:,}",

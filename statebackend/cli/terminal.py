@@ -19,7 +19,7 @@ import typer
 
 from statebackend.cli.printing import Printer, printer_for
 from statebackend.savepoint.sizes import format_bytes, format_time
-from statebackend.state.priority_queue import displayed_state
+from statebackend.state.priority_queue import displayed_kind, displayed_state
 
 if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
@@ -193,7 +193,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         rows = [
             (
                 displayed_state(one["name"]),
-                one["kind"],
+                displayed_kind(one["kind"]),
                 ", ".join(f"{role} {name}" for role, name in one["types"].items()),
                 one.get("entries"),
                 None if "entry_bytes" not in one else format_bytes(one["entry_bytes"]),

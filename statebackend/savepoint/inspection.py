@@ -2,7 +2,7 @@
 
 - `inspection`: job, operators, states, entries, sizes, event time, source and sinks.
 - `entries_of`: the entries of a state, or those of a key that is passed as text.
-- `schemas`: the types of all states, by operator; `displayed_schemas`: with the names of timers for people.
+- `schemas`: the types of all states, by operator; `displayed_schemas`: for people.
 - `difference_of_schemas` and `difference_of_entries`: what changed between two.
 
 Times are ISO 8601 in UTC, next to their milliseconds. Entries match by key, namespace and user key, and differ if their
@@ -19,9 +19,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from attrs import asdict
 
-from snapshots.errors import UnresolvableSerializerError
+from snapshots.errors import UnresolvableSerializerError, printable
 from statebackend.checkpoint.errors import SavepointError
-from statebackend.savepoint.errors import InvalidKeyError
+from statebackend.savepoint.errors import InvalidKeyError, UnknownStateError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.plain_values import comparable_value, printed_value
 from statebackend.savepoint.rewrite.plan import Plan
@@ -34,7 +34,7 @@ from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.savepoint.type_descriptions import TypeDescription
 from statebackend.state.key_columns import parsed_key
 from statebackend.state.operator_state_descriptors import OperatorStateMode
-from statebackend.state.priority_queue import PRIORITY_QUEUE, displayed_state
+from statebackend.state.priority_queue import PRIORITY_QUEUE, displayed_kind, displayed_state
 from typeserializers.records.column_names import displayed_names
 
 __all__ = [
@@ -101,11 +101,14 @@ def schemas(savepoint: Savepoint) -> Answer:
 
 
 def displayed_schemas(answer: Answer) -> Answer:
-    """Return the answer of `schemas` for people: timers have the names of `displayed_state`."""
-    return {
-        uid: {**operator, "states": {displayed_state(name): one for name, one in operator["states"].items()}}
-        for uid, operator in answer.items()
-    }
+    """Return the answer of `schemas` for people: timers have their names for people, unless a state is named so."""
+    return {uid: {**operator, "states": dict(_displayed(operator["states"]))} for uid, operator in answer.items()}
+
+
+def _displayed(states: Mapping[str, Answer]) -> Iterator[tuple[str, Answer]]:
+    for name, one in states.items():
+        displayed = displayed_state(name)
+        yield name if displayed in states else displayed, {**one, "kind": displayed_kind(one["kind"])}
 
 
 def _operator(savepoint: Savepoint, operator: StoredOperator, counts: bool) -> Answer:
@@ -198,7 +201,11 @@ def entries_of(
     """
     stored = savepoint.operators.get(operator)
     if stored is not None and state not in (*stored.states, *stored.operator_states):
-        state = next((name for name in stored.states if displayed_state(name) == state), state)
+        by_displayed = {displayed_state(name): name for name in (*stored.states, *stored.operator_states)}
+        if state not in by_displayed:
+            has = ", ".join(map(printable, by_displayed)) or "none"
+            raise UnknownStateError(f"operator {operator!r} has no state {state!r}; it has {has}")
+        state = by_displayed[state]
     if stored is not None and state in stored.operator_states and state not in stored.states:
         if key:
             raise InvalidKeyError(f"{state!r} is operator state, without keys")

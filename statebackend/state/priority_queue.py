@@ -31,7 +31,7 @@ from statebackend.state.descriptors import ELEMENT_ROLE, Descriptor, StoredKind,
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import NullValueSerializer
 
-__all__ = ["TIMER_STATES", "TimeDomain", "displayed_state", "domain_and_service", "timer_state_name"]
+__all__ = ["TIMER_STATES", "TimeDomain", "displayed_kind", "displayed_state", "domain_and_service", "timer_state_name"]
 
 
 T = TypeVar("T")
@@ -155,6 +155,11 @@ class QueueKind(StoredKind):
 
 
 PRIORITY_QUEUE: Final = QueueKind()
+
+
+def displayed_kind(kind_name: str) -> str:
+    """The kind of a state for people: ``timers`` for a queue."""
+    return "timers" if kind_name == PRIORITY_QUEUE.name else kind_name
 
 
 @frozen

@@ -46,7 +46,7 @@ from statebackend.savepoint.sizes import (
 from statebackend.savepoint.state_entries import OperatorStateElement
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.state.priority_queue import displayed_state
+from statebackend.state.priority_queue import displayed_kind, displayed_state
 from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, Comparison, Outcome
 from statebackend.ui.places import EntriesPage, Place
 
@@ -247,7 +247,7 @@ def _states(place: Place, checkpoint_id: int, operators: Sequence[Answer], count
                 (
                     operator["uid"],
                     Link(displayed_state(one["name"]), address),
-                    one["kind"],
+                    displayed_kind(one["kind"]),
                     cut(types, MOST_CHARACTERS),
                     NOTHING if count is None else f"{count:,}",
                     format_bytes(one["entry_bytes"]) if "entry_bytes" in one else NOTHING,
@@ -355,7 +355,7 @@ def state_page(
     if key_columns:
         body.append(Section("Look up a key", [_key_form(here, key_columns, key)]))
     body.append(Section("Entries" if not key else f"Entries of key {cut(', '.join(key), 80)}", parts))
-    facts = [("operator", operator), ("kind", schema["kind"])]
+    facts = [("operator", operator), ("kind", displayed_kind(schema["kind"]))]
     return document(displayed_state(state), kind="State", facts=facts, body=body)
 
 

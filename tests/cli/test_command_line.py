@@ -25,7 +25,8 @@ from statebackend.cli.main import main
 from statebackend.cli.printing import printer_for
 from statebackend.cli.streams import DIFFERENT, MISUSED, NOT_READABLE, lenient_stream
 from statebackend.cli.terminal import print_answer, print_difference, print_entries, print_schemas, spooled_answers
-from statebackend.savepoint.inspection import inspection
+from statebackend.savepoint.errors import UnknownStateError
+from statebackend.savepoint.inspection import entries_of, inspection
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.sizes import format_bytes, format_time
@@ -70,7 +71,7 @@ def test_inspect_shows_job_operators_entries_and_timers(
         assert states["by amount"]["types"] == {"key": "str", "user_key": "int64", "value": "str | None"}
         assert states["timed"]["types"]["value"] == "int64 with the time of its last access"
         [timers] = [one for name, one in states.items() if name.startswith("_timer_state/processing_")]
-        assert timers["types"]["element"] == "timer of str"
+        assert (timers["kind"], timers["types"]["element"]) == ("priority_queue", "timer of str")
         assert operator["operator_states"] == [
             {"name": "handled", "mode": "split", "elements": 100},
             {"name": "names", "mode": "broadcast", "elements": 2},
@@ -78,7 +79,7 @@ def test_inspect_shows_job_operators_entries_and_timers(
         assert found["timers_due"][0]["processing_time_ms"] == NOW_MS + 1
         printed = lines(capsys, "inspect", place)
         assert any(re.match(r"by amount\tmap\t.*\t100\t", line) for line in printed)
-        assert any(re.match(r"processing-time timers\tpriority_queue\t", line) for line in printed)
+        assert any(re.match(r"processing-time timers\ttimers\t", line) for line in printed)
         assert "_timer_state" not in "".join(printed)
         assert f"processing_time_ms\t{NOW_MS} ({format_time(NOW_MS)} UTC)" in printed
         assert f"next timers: event time none, processing time {format_time(NOW_MS + 1)} UTC" in printed
@@ -119,6 +120,9 @@ def test_timers_are_named_for_people_and_found_by_either_name(
         printed = "".join(lines(capsys, command, place))
         assert "processing-time timers" in printed
         assert "_timer_state" not in printed
+        assert "priority_queue" not in printed
+    with pytest.raises(UnknownStateError, match=r"'per shop' has no state 'other'; it has .* processing-time timers"):
+        entries_of(Savepoint.open(place), "per shop", "other")
     assert stored in answer(capsys, "schema", place)["per shop"]["states"]
 
 
@@ -130,6 +134,9 @@ def test_a_state_that_is_named_as_timers_are_displayed_is_found(
     place = SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan).uri
     for name, value in (("event-time timers", 7), ("_timer_state/event_user-timers", 5)):
         assert [one["value"] for one in answer(capsys, "show", place, "o", name)] == [value]
+    printed = lines(capsys, "schema", place)
+    assert "  event-time timers (value) key: str, value: int64" in printed
+    assert any(line.startswith("  _timer_state/event_user-timers (timers) ") for line in printed)
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -71,7 +71,7 @@ def test_every_link_of_a_place_leads_to_a_page(page: ServedPage, place: str) -> 
     assert len(older) == (2 if kind == "checkpoint" else 0)
     for link in (newest, *older):
         checkpoint = page.get(link)
-        assert {"totals", "by amount", "handled", "processing-time timers"} <= set(checkpoint.texts)
+        assert {"totals", "by amount", "handled", "processing-time timers", "timers"} <= set(checkpoint.texts)
         followed |= {one for one in checkpoint.links if one.startswith("/state") and link == newest}
     assert len(followed) == 10
     for link in sorted(followed):
