@@ -390,8 +390,14 @@ class CheckpointFileSystem:
 
     def _verify_size(self, handle: FileHandle, size_bytes: int | None) -> None:
         if size_bytes is None:
+            what = "is missing"
+            try:
+                self._storage.local_path(handle.path)
+            except OSError as error:
+                # A link has no size either.
+                what = f"{error.strerror}"
             raise MissingFileError(
-                f"{self.location(handle.path)} is missing: expected {handle.size_bytes} bytes with "
+                f"{self.location(handle.path)} {what}: expected {handle.size_bytes} bytes with "
                 f"checksum {handle.checksum}. {_WHAT_TO_DO}"
             )
         if size_bytes != handle.size_bytes:

@@ -285,7 +285,7 @@ def _remove_tree(name: str, directory: int, place: str, max_depth: int) -> None:
     os.rmdir(name, dir_fd=directory)
 
 
-def _check_no_link(name: str, directory: int, place: str) -> None:
+def _check_no_link(name: str, directory: int | None, place: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
             raise _link_found(place)
@@ -345,7 +345,11 @@ def _make_directories(directory: str) -> None:
 def _open_regular(source: _File) -> BinaryIO:
     path, directory = source
     # Without O_NONBLOCK, opening a named pipe would wait for a writer; it does not affect regular files.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        _check_no_link(path, directory, path)
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file", path)

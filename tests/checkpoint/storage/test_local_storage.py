@@ -140,6 +140,9 @@ def test_only_regular_files_count_as_files(tmp_path) -> None:
     ):
         with pytest.raises(CheckpointError, match="gone"):
             read()
+    for read in (lambda: fs.read_file("gone"), lambda: fs.read_file(handle), lambda: fs.verify_present([handle])):
+        with pytest.raises(CheckpointError, match=r"/gone.* is a symbolic link, and no link is followed here; put"):
+            read()
     assert not (tmp_path / "target").exists()
     with pytest.raises(MissingFileError, match="not a regular file"):
         fs.read_file("directory")
