@@ -125,13 +125,10 @@ class PromotingConversion(Conversion):
     """Widens a scalar."""
 
     plan: PromotionPlan
+    reads_old_whole = True
 
     def emit_value(self, reader: ReadEmitter) -> str:
         return self.plan.promotion.emit(reader.function, self.old.emit_read(reader))
-
-    @property
-    def reads_old_whole(self) -> bool:
-        return True
 
     @property
     def is_injective(self) -> bool:

@@ -195,6 +195,9 @@ class Conversion(ABC):
 class AsIsConversion(Conversion):
     """Keeps the old bytes; the new serializer reads them."""
 
+    is_injective = True
+    reads_old_whole = True
+
     @property
     def _reading(self) -> TypeSerializer[Any]:
         if isinstance(self.old, RequiredPartSerializer):
@@ -214,14 +217,6 @@ class AsIsConversion(Conversion):
         reader.line(f"{chunk} = data[{start}:pos]")
         return lambda writer: writer.append(chunk)
 
-    @property
-    def is_injective(self) -> bool:
-        return True
-
-    @property
-    def reads_old_whole(self) -> bool:
-        return True
-
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         # The type is unchanged, but its class may reject old values now.
         parts_as_is = self.scope.table.parts_as_is.get(type(self.new))
@@ -233,16 +228,14 @@ class AsIsConversion(Conversion):
 class RewritingConversion(Conversion):
     """The old serializer reads the value; the new one writes it and reads it back."""
 
+    reads_old_whole = True
+
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
         rewritten = reader.function.bind("rewritten", round_trip(self.new))
         value = self.old.emit_read(reader)
         reader.line(f"{result} = {rewritten}({value})")
         return result
-
-    @property
-    def reads_old_whole(self) -> bool:
-        return True
 
 
 class RequiredConversion(Conversion):

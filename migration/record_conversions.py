@@ -401,6 +401,7 @@ class ConvertedFieldConversion(Conversion):
     """Calls the converter in the field's metadata; its result must fit."""
 
     plan: FieldConverterPlan
+    reads_old_whole = True
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
@@ -409,10 +410,6 @@ class ConvertedFieldConversion(Conversion):
         value = self.old.emit_read(reader)
         reader.line(f"{result} = {convert}({value})")
         return result
-
-    @property
-    def reads_old_whole(self) -> bool:
-        return True
 
 
 def field_conversion(scope: ConversionScope, plan: Plan, old: RecordField, new: RecordField) -> Conversion:

@@ -41,6 +41,8 @@ _COMPRESSION_SLOT: Final = 3
 class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
     """Base class for batches of one schema; raises `ValueError` for dictionary-encoded columns."""
 
+    minimum_length = 4
+
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema.remove_metadata()
         encoded = [part.name for part in self.schema if _has_dictionary(part.type)]
@@ -59,10 +61,6 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
     @abstractmethod
     def from_batch(self, batch: pa.RecordBatch) -> T:
         """Returns the value in a batch."""
-
-    @property
-    def minimum_length(self) -> int:
-        return 4
 
     @property
     def may_reject_what_it_wrote(self) -> bool:
@@ -120,9 +118,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
 class ArrowSerializer(ArrowIpcSerializer[pa.RecordBatch]):
     """Record batches of one schema; metadata of the schema does not count."""
 
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
+    is_immutable_type = True
 
     def create_instance(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array([], part.type) for part in self.schema], schema=self.schema)
@@ -194,13 +190,10 @@ class ArrowIpcSerializerSnapshot(RuledTypeSerializerSnapshot[T], Generic[T]):
     """The schema of the batches."""
 
     serializer_class: ClassVar[type[ArrowIpcSerializer[Any]]]
+    current_version = 1
 
     def __init__(self, serializer: ArrowIpcSerializer[T] | None = None) -> None:
         self.schema: pa.Schema = pa.schema([]) if serializer is None else serializer.schema
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_sized_bytes(self.schema.serialize().to_pybytes())

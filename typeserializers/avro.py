@@ -592,12 +592,10 @@ class AvroSerializer(TypeSerializer[Any]):
 class AvroSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
     """The schema of the values."""
 
+    current_version = 1
+
     def __init__(self, serializer: AvroSerializer | None = None) -> None:
         self.schema: Any = serializer.schema if serializer is not None else "null"
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_sized_bytes(json.dumps(self.schema, separators=(",", ":")).encode())

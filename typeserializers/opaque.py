@@ -65,6 +65,8 @@ PICKLE_PROTOCOL = 4
 class PickleSerializer(TypeSerializer[T], Generic[T]):
     """Pickled instances of ``value_class``. Use it only for state that you trust."""
 
+    minimum_length = 4
+
     def __init__(self, value_class: type[T]) -> None:
         self.class_name = f"{value_class.__module__}:{value_class.__qualname__}"
         self.value_class: type[T] | None = value_class
@@ -78,10 +80,6 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         serializer.value_class = None
         serializer.is_chosen = is_chosen
         return serializer
-
-    @property
-    def minimum_length(self) -> int:
-        return 4
 
     def configuration(self) -> Hashable:
         return self.class_name
@@ -147,13 +145,10 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
     """The name of the class; it cannot evolve."""
 
     is_evolvable = False
+    current_version = 1
 
     def __init__(self, serializer: PickleSerializer[T] | None = None) -> None:
         self.class_name = serializer.class_name if serializer is not None else ""
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_utf(self.class_name)
@@ -350,13 +345,11 @@ class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
 class KryoSerializerSnapshot(UnsupportedSerializerSnapshot):
     """The Java class of the values, and the registrations of Kryo."""
 
+    current_version = 2
+
     def __init__(self) -> None:
         self.java_class = ""
         self._maps: tuple[tuple[OptionalEntry, ...], ...] = ((),) * _KRYO_MAPS
-
-    @property
-    def current_version(self) -> int:
-        return 2
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_utf(self.java_class)
@@ -390,10 +383,7 @@ class VariantSerializerSnapshot(UnsupportedSerializerSnapshot):
         "In Flink, turn the Variant into a string or a row of its fields, and take a savepoint of that; or register "
         "the state under another name"
     )
-
-    @property
-    def current_version(self) -> int:
-        return 3
+    current_version = 3
 
     def write_snapshot(self, out: DataOutputView) -> None:
         """Writes nothing."""

@@ -48,6 +48,8 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     Raises `ValueError` if there are no converters.
     """
 
+    may_reject_what_it_wrote = True
+
     def __init__(
         self, inner: TypeSerializer[T], converters: Mapping[TypeSerializer[Any], Callable[[Any], Any]]
     ) -> None:
@@ -79,10 +81,6 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     @property
     def equal_values_have_equal_bytes(self) -> bool:
         return self.inner.equal_values_have_equal_bytes
-
-    @property
-    def may_reject_what_it_wrote(self) -> bool:
-        return True
 
     def configuration(self) -> Hashable:
         return self.inner, *((one.source, identity_of(one.function)) for one in self.converters)
@@ -165,6 +163,8 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
 class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
     """The snapshot of the inner serializer; the bytes depend on nothing else."""
 
+    current_version = 1
+
     def __init__(self, serializer: ConvertingSerializer[T] | None = None) -> None:
         self._inner: TypeSerializerSnapshot[T] | None = None
         if serializer is not None:
@@ -175,10 +175,6 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
         """The snapshot of the inner serializer."""
         assert self._inner is not None, "the snapshot was neither made from a serializer nor read"
         return self._inner
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         write_versioned_snapshot(out, self.inner)

@@ -29,6 +29,9 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
     ``pad_null_value`` makes a null as long as a value; it has an effect only around a fixed-width serializer.
     """
 
+    accepts_none = True
+    is_optional_type = True
+
     def __init__(self, inner: TypeSerializer[T], *, pad_null_value: bool = False) -> None:
         wrapped: TypeSerializer[Any] = inner
         if isinstance(wrapped, NullableSerializer):
@@ -44,14 +47,6 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
     @property
     def is_immutable_type(self) -> bool:
         return self.inner.is_immutable_type
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
-
-    @property
-    def is_optional_type(self) -> bool:
-        return True
 
     @property
     def equal_values_have_equal_bytes(self) -> bool:

@@ -53,9 +53,7 @@ _COMPONENT_CLASSES: Final[dict[type[TypeSerializer[Any]], str]] = {
 class StringArraySerializer(CompiledTypeSerializer["list[str | None]"]):
     """Java's ``String[]`` as a list of str or None."""
 
-    @property
-    def minimum_length(self) -> int:
-        return 4
+    minimum_length = 4
 
     def create_instance(self) -> list[str | None]:
         return []
@@ -121,13 +119,11 @@ class GenericArraySerializer(CompiledTypeSerializer["list[E | None]"], Generic[E
     ``component_class`` is the name of Java's component class, which Flink compares; it is known for scalars.
     """
 
+    minimum_length = 4
+
     def __init__(self, component_serializer: TypeSerializer[E], component_class: str | None = None) -> None:
         self.component_serializer = component_serializer
         self.component_class = component_class or component_class_of(component_serializer)
-
-    @property
-    def minimum_length(self) -> int:
-        return 4
 
     def configuration(self) -> Hashable:
         return self.component_serializer, self.component_class

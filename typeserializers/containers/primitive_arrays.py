@@ -42,10 +42,7 @@ class PrimitiveArraySerializer(CompiledTypeSerializer[A]):
     """Base class; a subclass defines how elements become bytes and back."""
 
     element_length: ClassVar[int]
-
-    @property
-    def minimum_length(self) -> int:
-        return 4
+    minimum_length = 4
 
     def encode(self, value: Any) -> bytes:
         """Encodes count and elements; raises `TypeError`, `ValueError` or `struct.error` if a value does not fit."""
@@ -250,14 +247,8 @@ class CharPrimitiveArraySerializer(PrimitiveArraySerializer[str]):
     """``char[]`` as a str: the UTF-16 code units, lone surrogates included."""
 
     element_length = 2
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> str:
         return ""

@@ -67,6 +67,8 @@ def writing_order(value: Any) -> tuple[tuple[Iterable[Any], bool], ...]:
 class AnySetSerializer(CompiledTypeSerializer[S]):
     """Base class of the two set serializers."""
 
+    minimum_length = 4
+
     def __init__(self, element_serializer: TypeSerializer[Any]) -> None:
         self.element_serializer = element_serializer
 
@@ -77,10 +79,6 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
     def collected(self, elements: list[Any]) -> S:
         """The set of the elements that were read."""
         raise NotImplementedError
-
-    @property
-    def minimum_length(self) -> int:
-        return 4
 
     def configuration(self) -> Hashable:
         return self.element_serializer

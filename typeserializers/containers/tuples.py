@@ -28,17 +28,9 @@ EMPTY_TUPLE_MARK = 0x2A
 class Tuple0Serializer(CompiledTypeSerializer["tuple[()]"]):
     """The empty tuple: the byte 42, as Flink writes it. Flink reads any byte; this serializer also reads zero."""
 
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    length = 1
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> tuple[()]:
         return ()

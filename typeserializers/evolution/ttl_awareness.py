@@ -40,6 +40,8 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
     The format is Flink's, version 1: ``bool(has time-to-live) envelope(snapshot)``.
     """
 
+    current_version = 1
+
     def __init__(self, original: TypeSerializerSnapshot[T] | None = None) -> None:
         self._original = original
 
@@ -54,10 +56,6 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
     def is_ttl_enabled(self) -> bool:
         """Whether the old values carry the time of their last access."""
         return isinstance(self.original, TtlSerializerSnapshot)
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_boolean(self.is_ttl_enabled)

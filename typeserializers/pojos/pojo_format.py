@@ -30,13 +30,11 @@ CURRENT_VERSION: Final = 2
 class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
     """The bytes of an unknown serializer, and why they could not be read."""
 
+    current_version = 1
+
     def __init__(self, data: bytes | None = None, reason: str = "it was not written") -> None:
         self.data = data
         self.reason = reason
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         raise SnapshotFormatError(f"a serializer that is not known here cannot be rewritten: {self.reason}")

@@ -153,6 +153,8 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         ValueError: There are more than 256 registrations.
     """
 
+    accepts_none = True
+
     def __init__(
         self,
         record_class: type[R],
@@ -204,10 +206,6 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     def fields(self) -> tuple[PojoField, ...]:
         """The fields in wire order."""
         return self.shape.fields
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
 
     @property
     def may_reject_what_it_wrote(self) -> bool:
@@ -486,16 +484,14 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]):
     """The class, its fields, and its registered and met subclasses."""
 
+    current_version = CURRENT_VERSION
+
     def __init__(self, serializer: PojoSerializer[R] | None = None) -> None:
         self.pojo = WrittenPojo("", ())
         if serializer is not None:
             known = serializer.registered_subclasses, serializer.unregistered_subclasses
             subclasses = (parts_of([(one.shape.name, one) for one in subclasses]) for subclasses in known)
             self.pojo = WrittenPojo(serializer.shape.name, serializer.shape.written_fields(), *subclasses)
-
-    @property
-    def current_version(self) -> int:
-        return CURRENT_VERSION
 
     def write_snapshot(self, out: DataOutputView) -> None:
         write_pojo(self.pojo, out)

@@ -143,21 +143,10 @@ def decode_decimal(data: bytes, position: int) -> tuple[decimal.Decimal | None, 
 class BigIntSerializer(CompiledTypeSerializer["int | None"]):
     """An int of any size, or None."""
 
-    @property
-    def minimum_length(self) -> int:
-        return 4
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    minimum_length = 4
+    is_immutable_type = True
+    accepts_none = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> int:
         return 0
@@ -212,17 +201,9 @@ class BigIntSerializer(CompiledTypeSerializer["int | None"]):
 class BigDecSerializer(CompiledTypeSerializer["decimal.Decimal | None"]):
     """A finite ``Decimal`` with its scale, or None; an int is accepted and is read back as a Decimal."""
 
-    @property
-    def minimum_length(self) -> int:
-        return 4
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
+    minimum_length = 4
+    is_immutable_type = True
+    accepts_none = True
 
     def create_instance(self) -> decimal.Decimal:
         return decimal.Decimal(0)

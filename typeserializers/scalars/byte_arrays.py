@@ -40,13 +40,8 @@ def slice_exactly(data: bytes, position: int, end: int) -> bytes:
 class BytesSerializer(CompiledTypeSerializer[bytes]):
     """A 32-bit length and the bytes. A bytearray or memoryview is accepted and is read back as bytes."""
 
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> bytes:
         return b""
@@ -123,17 +118,9 @@ def read_uuid(data: bytes, position: int) -> uuid.UUID:
 class UuidSerializer(CompiledTypeSerializer[uuid.UUID]):
     """A ``uuid.UUID``."""
 
-    @property
-    def length(self) -> int:
-        return 16
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    length = 16
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> uuid.UUID:
         return uuid.UUID(int=0)

@@ -48,6 +48,10 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         ValueError: There are no constants, or the class does not have them.
     """
 
+    length = 4
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
+
     def __init__(
         self,
         enum_class: type[C],
@@ -75,18 +79,6 @@ class EnumSerializer(CompiledTypeSerializer[C]):
             )
         self._constant_of = {ordinal: known[item] for ordinal, item in enumerate(self.constants)}
         self._ordinal_of = {constant.name: ordinal for ordinal, constant in self._constant_of.items()}
-
-    @property
-    def length(self) -> int:
-        return 4
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
 
     def configuration(self) -> Hashable:
         return self.enum_class, self.name, self.constants
@@ -198,13 +190,11 @@ def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
 class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
     """The name of the enum and its constants in wire order."""
 
+    current_version = 3
+
     def __init__(self, serializer: EnumSerializer[C] | None = None) -> None:
         self.name = serializer.name if serializer is not None else ""
         self.constants = serializer.constants if serializer is not None else ()
-
-    @property
-    def current_version(self) -> int:
-        return 3
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_utf(self.name)

@@ -41,18 +41,12 @@ class FixedWidthSerializer(CompiledTypeSerializer[N]):
 
     format_character: ClassVar[str]
     value_class: ClassVar[type]
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     @property
     def length(self) -> int:
         return struct.calcsize(">" + self.format_character)
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
 
     def create_instance(self) -> N:
         value: N = self.value_class()
@@ -181,10 +175,7 @@ class FloatingPointSerializer(FixedWidthSerializer[float]):
     """Base class of float and double: canonical NaN, exact numbers only, and two encodings of zero."""
 
     value_class = float
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return False
+    equal_values_have_equal_bytes = False
 
     def write_to(self, value: float, out: DataOutputView) -> None:
         out.write(struct.pack(">" + self.format_character, stored_number(value, self.format_character)))

@@ -535,17 +535,9 @@ def read_text(data: bytes, position: int) -> tuple[str | None, int]:
 class StringSerializer(CompiledTypeSerializer["str | None"]):
     """Text; None is written as one zero byte."""
 
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
+    accepts_none = True
 
     def create_instance(self) -> str:
         return ""
@@ -620,17 +612,9 @@ def code_unit(value: Any) -> int:
 class CharSerializer(CompiledTypeSerializer[str]):
     """A str of one UTF-16 code unit. A character beyond U+FFFF does not fit; a lone surrogate does."""
 
-    @property
-    def length(self) -> int:
-        return 2
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    length = 2
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> str:
         return "\0"

@@ -102,13 +102,8 @@ def _read_string_value(data: bytes, position: int) -> tuple[str, int]:
 class StringValueSerializer(CompiledTypeSerializer[str]):
     """A str, as Flink's StringValue."""
 
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> str:
         return ""

@@ -51,25 +51,11 @@ def _require_none(value: Any) -> None:
 class VoidSerializer(CompiledTypeSerializer[None]):
     """None, as one zero byte."""
 
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def accepts_none(self) -> bool:
-        return True
-
-    @property
-    def is_optional_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
+    length = 1
+    is_immutable_type = True
+    accepts_none = True
+    is_optional_type = True
+    equal_values_have_equal_bytes = True
 
     def create_instance(self) -> None:
         return None
@@ -101,13 +87,8 @@ class VoidSerializer(CompiledTypeSerializer[None]):
 class NullValueSerializer(VoidSerializer):
     """None, as no bytes at all: Flink's ``NullValue``."""
 
-    @property
-    def length(self) -> int:
-        return 0
-
-    @property
-    def minimum_length(self) -> int:
-        return 0
+    length = 0
+    minimum_length = 0
 
     def read_from(self, source: DataInputView) -> None:
         return None

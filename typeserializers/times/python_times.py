@@ -184,6 +184,7 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
     """
 
     in_utc = False
+    is_immutable_type = True
 
     def __init__(self, *, in_utc: bool = False) -> None:
         if in_utc:
@@ -192,10 +193,6 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
     @property
     def minimum_length(self) -> int:
         return _LOCAL.size
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
 
     def create_instance(self) -> datetime.datetime:
         return datetime.datetime(1970, 1, 1)

@@ -21,12 +21,10 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 class WordsSnapshot(TypeSerializerSnapshot[str]):
     """The words in order. Subclasses check compatibility and restore."""
 
+    current_version = 1
+
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.words = tuple(words)
-
-    @property
-    def current_version(self) -> int:
-        return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
         out.write_int(len(self.words))
@@ -41,23 +39,15 @@ class WordsSnapshot(TypeSerializerSnapshot[str]):
 class WordSerializer(TypeSerializer[str]):
     """Writes one byte, the index of the word. It uses the views, as a user's serializer does."""
 
+    length = 1
+    is_immutable_type = True
+    equal_values_have_equal_bytes = True
+
     def __init__(self, *words: str) -> None:
         self.words = words
 
     def configuration(self) -> Hashable:
         return self.words
-
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
 
     def create_instance(self) -> str:
         return self.words[0]
@@ -113,6 +103,9 @@ class LearningWordSerializer(TypeSerializer[str]):
     Duplicates share the learned words.
     """
 
+    length = 1
+    is_immutable_type = True
+
     def __init__(self, words: tuple[str, ...] = ()) -> None:
         self.words = list(words)
         self._lock = threading.Lock()
@@ -125,14 +118,6 @@ class LearningWordSerializer(TypeSerializer[str]):
 
     def configuration(self) -> Hashable:
         return ()
-
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
 
     def create_instance(self) -> str:
         return ""
@@ -207,12 +192,10 @@ class LearningWordSerializerSnapshot(WordsSnapshot):
 class CheckedLongSerializer(TypeSerializer[int]):
     """A long that must not be negative; a migration from `UncheckedLongSerializer` may fail."""
 
+    is_immutable_type = True
+
     def create_instance(self) -> int:
         return 0
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
 
     def serialize(self, value: int, out: DataOutputView) -> None:
         if value < 0:

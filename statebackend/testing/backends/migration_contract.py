@@ -378,16 +378,14 @@ class BoxSerializer(TypeSerializer[Box]):
     ``largest`` is the largest number that is read; ``is_short`` leaves the last byte unread.
     """
 
+    is_immutable_type = False
+
     def __init__(self, largest: int | None = None, *, is_short: bool = False) -> None:
         self.largest = largest
         self.is_short = is_short
 
     def configuration(self) -> Hashable:
         return self.largest, self.is_short
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return False
 
     def create_instance(self) -> Box:
         return [0]
