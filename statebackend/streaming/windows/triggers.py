@@ -238,15 +238,12 @@ class CountTrigger(Trigger[Any, Any]):
     """Fires at every n-th record of a window."""
 
     max_count: int = field(validator=_check_count)
+    state_descriptors = (_COUNT,)
 
     @classmethod
     def of(cls, max_count: int) -> CountTrigger:
         """Fire at every ``max_count``-th record. Raises `JobDefinitionError` for less than 1."""
         return cls(max_count)
-
-    @property
-    def state_descriptors(self) -> Sequence[StateDescriptor]:
-        return (_COUNT,)
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         count = context.get_partitioned_state(_COUNT)
@@ -322,6 +319,37 @@ class _ContinuousTrigger(Trigger[Any, Any]):
     """The base of triggers that fire at multiples of an interval."""
 
     interval_ms: int
+    state_descriptors = (_FIRE_TIME,)
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        context.merge_partitioned_state(_FIRE_TIME)
+        # The earliest firing time of the windows that merged.
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None:
+            self._register(next_fire_ms, context)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        # The timer at the end of an event-time window has fired. After a merge, timers of the old windows are ignored.
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
+            self._delete(next_fire_ms, context)
+
+    @abstractmethod
+    def _register(self, timestamp_ms: int, context: TriggerContext) -> None:
+        """Register a timer."""
+
+    @abstractmethod
+    def _delete(self, timestamp_ms: int, context: TriggerContext) -> None:
+        """Delete a timer."""
+
+    def _register_next(self, timestamp_ms: int, latest_ms: int, context: TriggerContext) -> None:
+        """Store and register the next firing time: an interval later, but not after ``latest_ms``."""
+        next_fire_ms = min(clamped(timestamp_ms + self.interval_ms), latest_ms)
+        context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
+        self._register(next_fire_ms, context)
 
     def _bounded(self, timestamp_ms: int, due_ms: int) -> int:
         """The firing time after which at most `_MOST_FIRINGS` multiples of the interval are due."""
@@ -340,10 +368,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     def of(cls, interval: Duration) -> ContinuousEventTimeTrigger:
         """Fire at multiples of ``interval``. Raises `JobDefinitionError` for less than a millisecond."""
         return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
-
-    @property
-    def state_descriptors(self) -> Sequence[StateDescriptor]:
-        return (_FIRE_TIME,)
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         if window.max_timestamp <= context.current_watermark():
@@ -366,22 +390,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             self._register_next(self._bounded(timestamp_ms, due_ms), window.max_timestamp, context)
         return _FIRE
 
-    def can_merge(self) -> bool:
-        return True
+    def _register(self, timestamp_ms: int, context: TriggerContext) -> None:
+        context.register_event_time_timer(timestamp_ms)
 
-    def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        next_fire_ms = _merged_fire_time(context)
-        if next_fire_ms is not None:
-            context.register_event_time_timer(next_fire_ms)
-
-    def clear(self, window: Any, context: TriggerContext) -> None:
-        # The timer at the end of the window has fired. After a merge, timers of the old windows are ignored.
-        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
-        if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
-            context.delete_event_time_timer(next_fire_ms)
-
-    def _register_next(self, timestamp_ms: int, latest_ms: int, context: TriggerContext) -> None:
-        context.register_event_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, latest_ms, context))
+    def _delete(self, timestamp_ms: int, context: TriggerContext) -> None:
+        context.delete_event_time_timer(timestamp_ms)
 
 
 @frozen
@@ -395,10 +408,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     def of(cls, interval: Duration) -> ContinuousProcessingTimeTrigger:
         """Fire at multiples of ``interval``. Raises `JobDefinitionError` for less than a millisecond."""
         return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
-
-    @property
-    def state_descriptors(self) -> Sequence[StateDescriptor]:
-        return (_FIRE_TIME,)
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         if context.get_partitioned_state(_FIRE_TIME).get() is None:
@@ -419,28 +428,11 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
             self._register_next(_interval_start(now_ms, self.interval_ms), MAX_TIMESTAMP, context)
         return _FIRE
 
-    def can_merge(self) -> bool:
-        return True
+    def _register(self, timestamp_ms: int, context: TriggerContext) -> None:
+        context.register_processing_time_timer(timestamp_ms)
 
-    def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        next_fire_ms = _merged_fire_time(context)
-        if next_fire_ms is not None:
-            context.register_processing_time_timer(next_fire_ms)
-
-    def clear(self, window: Any, context: TriggerContext) -> None:
-        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
-        if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
-            context.delete_processing_time_timer(next_fire_ms)
-
-    def _register_next(self, timestamp_ms: int, latest_ms: int, context: TriggerContext) -> None:
-        context.register_processing_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, latest_ms, context))
-
-
-def _next_fire_time(timestamp_ms: int, interval_ms: int, latest_ms: int, context: TriggerContext) -> int:
-    """Store and return the next firing time: an interval later, but not after ``latest_ms``."""
-    next_fire_ms = min(clamped(timestamp_ms + interval_ms), latest_ms)
-    context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
-    return int(next_fire_ms)
+    def _delete(self, timestamp_ms: int, context: TriggerContext) -> None:
+        context.delete_processing_time_timer(timestamp_ms)
 
 
 def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
@@ -450,13 +442,6 @@ def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
         return False
     fire_time.clear()
     return True
-
-
-def _merged_fire_time(context: OnMergeContext) -> int | None:
-    """The earliest firing time of the windows that merged."""
-    context.merge_partitioned_state(_FIRE_TIME)
-    next_fire_ms: int | None = context.get_partitioned_state(_FIRE_TIME).get()
-    return next_fire_ms
 
 
 @frozen
