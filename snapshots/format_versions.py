@@ -10,8 +10,6 @@ from __future__ import annotations
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError, format_value
 
-__all__ = ["newer_version", "pre_release", "read_header", "write_header"]
-
 
 def pre_release(where: str, advice: str) -> str:
     """The error of something that a version before the first release wrote."""

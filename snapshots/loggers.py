@@ -10,8 +10,6 @@ import logging
 
 from snapshots.errors import printable
 
-__all__ = ["logger_of"]
-
 
 def logger_of(name: str) -> logging.Logger:
     """Returns the logger of that name; it escapes unprintable characters in messages and arguments."""

@@ -15,8 +15,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_exports"]
-
 
 def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package with an ``__init__.pyi``."""

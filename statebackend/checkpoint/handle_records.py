@@ -14,23 +14,6 @@ from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.record_bounds import item_count_check
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
 
-__all__ = [
-    "FILE_HANDLE_SCHEMA",
-    "NO_FILES",
-    "SUBTASK_STATE_SCHEMA",
-    "KnownFiles",
-    "decode_keyed_state_handle",
-    "decode_subtask_state",
-    "encode_keyed_state_handle",
-    "encode_subtask_state",
-    "file_handle_to_record",
-    "keyed_state_handle_from_record",
-    "keyed_state_handle_to_record",
-    "read_subtask_state",
-    "subtask_state_from_record",
-    "subtask_state_to_record",
-]
-
 FILE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "statebackend.FileHandle",

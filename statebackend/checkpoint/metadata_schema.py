@@ -11,8 +11,6 @@ from typing import Any
 
 from statebackend.checkpoint.handle_records import SUBTASK_STATE_SCHEMA
 
-__all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMA", "OPERATOR_STATE_SCHEMA"]
-
 FORMAT_VERSION = 1
 """The only version that is written and read."""
 

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from statebackend.checkpoint.errors import InvariantViolationError
 
-__all__ = ["item_count_check"]
-
 _SMALL_RECORD_BYTES: Final = 1 << 20
 _SMALL_ITEMS: Final = 1 << 18
 """How many items a record may have whatever their size. A subtask without state takes four bytes."""

@@ -6,8 +6,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["table_as_text"]
-
 
 def table_as_text(
     transitions: Mapping[tuple[Any, Any], tuple[Any, Sequence[Any]]],

@@ -57,8 +57,6 @@ from statebackend.state.progress import ProgressListener
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["export_flink", "import_"]
-
 
 def import_(
     path: Place,

@@ -22,8 +22,6 @@ from statebackend.state.errors import StateBackendError
 from statebackend.streaming.compatibility_check import DescribedJob, DescribesJob
 from statebackend.streaming.errors import StreamJobError, describe_exception
 
-__all__ = ["JobLoadingError", "described_job", "load_job"]
-
 _CONTRACT = (
     "a factory is a function without arguments that builds the job and returns its environment, as "
     "LocalStreamEnvironment with from_elements([], schema=...)"

@@ -17,8 +17,6 @@ import typer
 
 from statebackend.cli.streams import INTERRUPTED, MISUSED, NOT_READABLE
 
-__all__ = ["COMMANDS", "load_command", "main"]
-
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """The error of `typer` for wrong usage. It is in `click` or in a copy of `click`, depending on the release."""
 

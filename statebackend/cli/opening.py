@@ -17,8 +17,6 @@ from statebackend.state.progress import ProgressListener
 if TYPE_CHECKING:
     from statebackend.spark.foreign_state import SparkCheckpoint
 
-__all__ = ["open_savepoint", "open_with_progress", "show_progress", "spark_checkpoint"]
-
 
 def open_savepoint(
     path: str, checkpoint: int | None = None, zookeeper: str | None = None, moved: Sequence[str] | None = None

@@ -18,8 +18,6 @@ from rich.text import Text
 
 from snapshots.errors import printable
 
-__all__ = ["Printer", "format_cell", "indented_lines", "printer_for"]
-
 
 class Printer(Protocol):
     """Prints the parts of an answer in sequence."""

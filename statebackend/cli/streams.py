@@ -20,18 +20,6 @@ import os
 import sys
 from typing import Final, TextIO
 
-__all__ = [
-    "DIFFERENT",
-    "INTERRUPTED",
-    "LOSES",
-    "MISUSED",
-    "NOT_READABLE",
-    "REJECTED",
-    "flushed_status",
-    "lenient_stream",
-    "prepare_standard_streams",
-]
-
 DIFFERENT: Final = 1
 REJECTED: Final = 1
 LOSES: Final = 2

@@ -24,29 +24,6 @@ from statebackend.state.priority_queue import displayed_kind, displayed_state
 if TYPE_CHECKING:
     from statebackend.checkpoint.ha.services import JobServices
 
-__all__ = [
-    "AllowLoss",
-    "AsJson",
-    "CheckpointId",
-    "Moved",
-    "OperatorUid",
-    "Overwrite",
-    "Place",
-    "ScratchDirectory",
-    "SpooledAnswers",
-    "StateName",
-    "ZooKeeper",
-    "moved_directories",
-    "print_answer",
-    "print_difference",
-    "print_entries",
-    "print_inspection",
-    "print_schemas",
-    "services_of",
-    "spooled_answers",
-]
-
-
 Place: TypeAlias = Annotated[
     str, typer.Argument(metavar="PATH", help="A savepoint, a checkpoint, or a job directory (its newest checkpoint).")
 ]

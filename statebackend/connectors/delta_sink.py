@@ -49,8 +49,6 @@ from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-__all__ = ["DeltaSink"]
-
 _VERSION: Final = 1
 _ATTEMPTS: Final = 10
 """The number of attempts of a commit that conflicts with another writer. Each attempt includes retries by deltalake."""

@@ -29,8 +29,6 @@ from statebackend.connectors.sink_errors import check_names, checked_columns, re
 from statebackend.connectors.staged_parquet import partition_text, split_by_columns
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
-__all__ = ["FileSink", "ParquetSink"]
-
 _COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "uncompressed")
 _MOST_OPEN: Final = 64
 """The maximum number of partitions that are written at the same time."""

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
 
-__all__ = ["IcebergSink"]
-
 _VERSION: Final = 1
 _ATTEMPTS: Final = 20
 """The number of attempts of a commit that conflicts with another writer."""

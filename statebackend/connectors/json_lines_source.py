@@ -22,8 +22,6 @@ from statebackend.streaming.errors import JobDefinitionError, StreamJobError
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.stream_graph import SplitRead
 
-__all__ = ["JsonLinesSource"]
-
 _OTHER_TYPE: Final = re.compile(r"JSON parse error: Column\(/(.+)\) changed from (\w+) to (\w+) in row \d+")
 
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from statebackend.checkpoint.fs.store_uri import redacted
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = ["MISSING_TOPIC", "fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
-
 MISSING_TOPIC: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 """The names of the errors of a topic that does not exist."""
 

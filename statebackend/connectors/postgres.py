@@ -35,8 +35,6 @@ from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PostgresSink", "csv_rows"]
-
 _CSV: Final = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 """Values are quoted and nulls are not, so that an empty string differs from null."""
 

@@ -15,8 +15,6 @@ from statebackend.checkpoint.errors import fix_of
 from statebackend.checkpoint.fs.store_uri import redacted
 from statebackend.streaming.sink import SinkError, SinkLineage
 
-__all__ = ["check_names", "check_parent", "checked_columns", "reported", "retry_conflicts"]
-
 _VALUE_ERRORS: Final = (pa.ArrowInvalid, NotImplementedError, TypeError)
 """What pyarrow and encoders raise for a value or a type that the target cannot store."""
 

@@ -28,22 +28,6 @@ from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.store_uri import secrets_of
 from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
-__all__ = [
-    "StagedFile",
-    "check_staged",
-    "convert_rows",
-    "decode_committable",
-    "delete_staged",
-    "epoch_directory",
-    "lineage_directory",
-    "partition_text",
-    "secret_values",
-    "split_by_columns",
-    "stored_type",
-    "widened_type",
-    "write_parquet",
-]
-
 _MOST_OPEN: Final = 64
 """The maximum number of partitions that are written at the same time."""
 

@@ -19,8 +19,6 @@ from statebackend.checkpoint.fs.file_modes import create_file
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.savepoint.errors import ExportExistsError
 
-__all__ = ["atomic_file", "check_place"]
-
 _SHOWN_CHARACTERS: Final = 40
 
 

@@ -10,24 +10,6 @@ from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError, format_value
 from statebackend.checkpoint.errors import CheckpointError, SavepointError
 
-__all__ = [
-    "ColumnValueError",
-    "EntryError",
-    "ExportExistsError",
-    "ForeignFormatError",
-    "InvalidKeyError",
-    "PlanError",
-    "RemainsError",
-    "RepeatedKeyError",
-    "StateLockError",
-    "UnknownKeyError",
-    "UnknownOperatorError",
-    "UnknownStateError",
-    "UnsupportedForeignStateError",
-    "failed_function",
-    "naming_position",
-]
-
 
 class ColumnValueError(SavepointError, ValueError):
     """A stored value does not fit the Arrow type of its column."""

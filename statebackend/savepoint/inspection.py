@@ -37,18 +37,6 @@ from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.priority_queue import PRIORITY_QUEUE, displayed_kind, displayed_state
 from typeserializers.records.column_names import displayed_names
 
-__all__ = [
-    "Answer",
-    "difference_of_entries",
-    "difference_of_schemas",
-    "displayed_schemas",
-    "entries_of",
-    "inspection",
-    "matched",
-    "schemas",
-]
-
-
 Answer = dict[str, Any]
 
 

@@ -33,8 +33,6 @@ from snapshots.errors import format_value
 from typeserializers.records.column_names import displayed_names
 from typeserializers.records.record_shape import field_names
 
-__all__ = ["comparable_value", "digits", "plain_value", "printed_value", "value_repr"]
-
 _MOST_BITS: Final = 14_281
 """An integer of so many bits has at most the 4,300 digits that Python writes."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 
-__all__ = ["NOTHING", "counted", "format_bytes", "format_count", "format_duration", "format_short_bytes", "format_time"]
-
 NOTHING = "–"
 
 

@@ -43,9 +43,6 @@ from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["EntriesPart", "OperatorStateElement", "OperatorStateElements", "StateEntries", "plain_entry"]
-
-
 _FIELDS: Final = ("key_group", "key", "namespace", "user_key", "value", "last_access_ms")
 
 

@@ -41,8 +41,6 @@ from statebackend.savepoint.errors import UnsupportedForeignStateError
 from statebackend.savepoint.foreign.flink_files import is_flink_metadata, open_flink_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 
-__all__ = ["completed_checkpoints", "find_state", "is_spark_checkpoint"]
-
 
 def find_state(
     uri: str | os.PathLike[str],

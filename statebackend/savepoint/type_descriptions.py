@@ -26,8 +26,6 @@ from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.records.record_shape import RecordField
 from typeserializers.scalars.enums import EnumSerializer
 
-__all__ = ["FieldDescription", "RecordDescription", "TypeDescription", "describe_type"]
-
 
 @frozen
 class FieldDescription:

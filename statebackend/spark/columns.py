@@ -22,20 +22,6 @@ from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.row_reader import RowReader
 
-__all__ = [
-    "AddedColumns",
-    "SelectedColumns",
-    "check_are_in_python",
-    "column_meant_by",
-    "column_named",
-    "nullable_type",
-    "only_on_spark",
-    "sequence_of",
-    "spark_row_reader",
-    "struct_type_of",
-    "to_arrow_schema",
-]
-
 
 def spark_row_reader(schema: pa.Schema, where: str | None = None, kind: RecordType | None = None) -> RowReader:
     """A reader of `pyspark.sql.Row` or of objects of a class; ``where`` begins the messages of its errors."""

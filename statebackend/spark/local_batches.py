@@ -31,8 +31,6 @@ from pyspark.sql.types import (
 from statebackend.spark.columns import to_arrow_schema
 from statebackend.spark.session import configured
 
-__all__ = ["AS_IN_ARROW", "local_batches", "python_rows", "python_values"]
-
 AS_IN_ARROW: Final = (StringType, IntegralType, BooleanType, FractionalType, DateType)
 """The types whose values are the same in Spark's rows and in columns of Arrow."""
 _SETTINGS: Final = {

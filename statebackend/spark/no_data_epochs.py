@@ -34,9 +34,6 @@ from statebackend.spark.epoch_driver import EpochDriver
 from statebackend.spark.session import cloned_session, streaming_errors_unlogged
 from statebackend.streaming.errors import EpochError
 
-__all__ = ["EmptyBatch", "EpochPacing", "NoDataEpochs"]
-
-
 _MOST_FIRST_COST_MS: Final = 1000
 """The largest expected cost of the first no-data epoch, which is that of the batch. Later ones cost as the last one."""
 

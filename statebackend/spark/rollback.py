@@ -41,8 +41,6 @@ from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.runtime.source_offsets import OffsetLines
 from statebackend.streaming.runtime.starting_point import roll_back_target
 
-__all__ = ["RollbackReport", "check_log", "format_offsets", "planned_roll_back", "roll_back"]
-
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
 _logger = logger_of(__name__)

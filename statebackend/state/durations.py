@@ -16,9 +16,6 @@ from typing import Any, Final, TypeAlias
 
 from snapshots.errors import format_value
 
-__all__ = ["Duration", "DurationError", "duration_ms"]
-
-
 Duration: TypeAlias = str | timedelta | int
 """A duration: a text such as "10 minutes", a `timedelta`, or milliseconds."""
 

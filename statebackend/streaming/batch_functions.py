@@ -43,8 +43,6 @@ from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import with_rows_of
 
-__all__ = ["BatchContext", "BatchRuntimeContext", "BatchTimerService", "Groups", "KeyedBatchFunction", "Rows"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 I = TypeVar("I")  # noqa: E741

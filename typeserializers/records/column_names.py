@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["attribute_of_column", "attribute_of_row", "displayed_names"]
-
 
 def attribute_of_column(column: str) -> str:
     """Return a valid attribute name for a column: its own name, or ``column_`` and its UTF-8 bytes in hexadecimal."""

@@ -21,8 +21,6 @@ from statebackend.checkpoint.barriers.exactly_once import ExactlyOnceHandler, al
 from statebackend.checkpoint.barriers.tracker import BarrierTracker
 from statebackend.checkpoint.errors import InvariantViolationError
 
-__all__ = ["CheckpointingMode"]
-
 
 @frozen(kw_only=True)
 class CheckpointingMode:

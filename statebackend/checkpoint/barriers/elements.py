@@ -14,31 +14,6 @@ from attrs import frozen
 
 from statebackend.checkpoint.errors import InvariantViolationError
 
-__all__ = [
-    "Abort",
-    "AbortReason",
-    "AlignmentTimedOut",
-    "BarrierAction",
-    "BarrierAnnounced",
-    "BarrierArrived",
-    "BarrierEvent",
-    "BarrierHandler",
-    "Block",
-    "CancellationArrived",
-    "CaptureComplete",
-    "ChannelEnded",
-    "CheckpointBarrier",
-    "DataPassed",
-    "EndOfChannel",
-    "Overtake",
-    "Resume",
-    "StartCapture",
-    "StartTimer",
-    "StopCapture",
-    "StopTimer",
-    "Trigger",
-]
-
 
 @frozen(kw_only=True)
 class CheckpointBarrier:

@@ -19,41 +19,6 @@ from statebackend.checkpoint.coordinator.requests import (
 )
 from statebackend.checkpoint.state_handles import SubtaskState
 
-__all__ = [
-    "Acknowledged",
-    "AnswerRequest",
-    "AssignId",
-    "CheckpointFailed",
-    "CheckpointNumbered",
-    "CheckpointProgressed",
-    "CheckpointRequested",
-    "CoordinatorAction",
-    "CoordinatorEvent",
-    "Declined",
-    "DiscardStates",
-    "FailJob",
-    "InitializeLocation",
-    "NotifyAborted",
-    "NotifyComplete",
-    "PeriodicTimerFired",
-    "RemovalsChanged",
-    "RemoveLocation",
-    "RunMasterHooks",
-    "SchedulerStarted",
-    "SchedulerStopped",
-    "Shutdown",
-    "SnapshotOperatorCoordinators",
-    "StartPeriodicTimer",
-    "StartTimeout",
-    "StopPeriodicTimer",
-    "StopTimeout",
-    "StoreCheckpoint",
-    "Suspended",
-    "TasksChanged",
-    "TimedOut",
-    "TriggerTasks",
-]
-
 
 @frozen
 class TasksChanged:

@@ -28,19 +28,6 @@ from attrs import field, frozen
 
 from statebackend.checkpoint.invariants import MAX_ID, check_integer
 
-__all__ = [
-    "BeginCheckpoint",
-    "CheckpointFailureReason",
-    "CheckpointLimits",
-    "CheckpointRequest",
-    "CheckpointRequestKind",
-    "CheckpointRequestQueue",
-    "CoordinatorLoad",
-    "FailurePolicy",
-    "RejectRequest",
-    "RequestDecision",
-]
-
 
 class CheckpointFailureReason(enum.Enum):
     """The reasons why a checkpoint did not start or complete."""

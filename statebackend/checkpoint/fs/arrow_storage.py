@@ -19,8 +19,6 @@ from statebackend.checkpoint.fs.file_modes import create_file
 from statebackend.checkpoint.fs.local_storage import Accept, replacing
 from statebackend.checkpoint.invariants import CHUNK_BYTES, checksum_of_chunks, chunks_of
 
-__all__ = ["ArrowStorage"]
-
 
 @frozen
 class ArrowStorage:

@@ -18,8 +18,6 @@ from statebackend.checkpoint.errors import CorruptJobIdentityError, InvariantVio
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checksum_of_bytes
 
-__all__ = ["checksummed_json", "corrupt", "parse_checksummed_json", "read_checksummed_json", "read_record"]
-
 T = TypeVar("T")
 
 _MAX_BYTES = 64 << 10

@@ -18,8 +18,6 @@ from attrs import frozen
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.retries import BoundedRetries, is_temporary_status
 
-__all__ = ["ConditionalObjects", "S3ConditionalObjects", "VersionedObject"]
-
 T = TypeVar("T")
 
 _CONDITION_FAILED = 412

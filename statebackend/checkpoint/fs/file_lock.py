@@ -13,8 +13,6 @@ import fcntl
 import os
 import stat
 
-__all__ = ["FileLock", "open_lock_file"]
-
 
 def open_lock_file(path: str) -> int:
     """Open or create a file to lock it; return its descriptor.

@@ -14,8 +14,6 @@ from typing import BinaryIO, Final
 
 from statebackend.checkpoint.errors import StorageError
 
-__all__ = ["FILE_MODE_VARIABLE", "create_file", "directory_mode", "file_mode", "make_directory", "take_file_mode"]
-
 FILE_MODE_VARIABLE: Final = "STATEBACKEND_FILE_MODE"
 
 

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from attrs import field, frozen, validators
 
-__all__ = ["BoundedRetries", "is_temporary_status", "monotonic_ms", "monotonic_s"]
-
 
 def monotonic_s() -> float:
     """Seconds that never go back."""

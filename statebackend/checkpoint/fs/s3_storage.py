@@ -51,9 +51,6 @@ from statebackend.checkpoint.fs.local_storage import Accept
 from statebackend.checkpoint.fs.retries import BoundedRetries, is_temporary_status
 from statebackend.checkpoint.fs.store_uri import without_secrets
 
-__all__ = ["S3Location", "S3Storage"]
-
-
 _PARAMETERS: Final = ("endpoint_override", "scheme", "region", "tls_ca_file_path", "request_timeout_s")
 _CREDENTIALS: Final = (
     "AWS_ACCESS_KEY_ID",

@@ -21,18 +21,6 @@ from urllib.parse import unquote
 
 from statebackend.checkpoint.errors import StorageError
 
-__all__ = [
-    "check_credentials",
-    "endpoint_of",
-    "is_uri",
-    "parent_and_name",
-    "place_inside",
-    "redacted",
-    "scheme_of",
-    "secrets_of",
-    "without_secrets",
-]
-
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SHORT_SECRET: Final = 3
 _AUTHORITY_END = re.compile("[/?#]|$")

@@ -42,30 +42,6 @@ from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.metadata_bytes import MAX_METADATA_BYTES, decode_metadata, encode_metadata
 from statebackend.checkpoint.state_handles import FileHandle
 
-__all__ = [
-    "CHECKPOINTS_DIRECTORY",
-    "METADATA_FILE_NAME",
-    "PREVIOUS",
-    "SET_ASIDE_DIRECTORY",
-    "SHARED_DIRECTORY",
-    "CheckpointPointer",
-    "DirectoryPointers",
-    "FoundCheckpoints",
-    "RetainedCheckpoint",
-    "checkpoint_directory",
-    "delete_pointed_metadata",
-    "metadata_path",
-    "not_found",
-    "read_checkpoint",
-    "read_metadata",
-    "read_metadata_with_handle",
-    "read_pointed_metadata",
-    "unnamed_directories",
-    "write_metadata",
-    "write_pointed_metadata",
-]
-
-
 METADATA_FILE_NAME = "_metadata"
 
 

@@ -29,15 +29,6 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checked_segment
 from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME, ROLL_BACK_FILE_NAME
 
-__all__ = [
-    "DRIVERS_DIRECTORY",
-    "check_driver_files",
-    "copy_driver_files",
-    "delete_driver_files",
-    "driver_files_of",
-    "driver_root",
-]
-
 DRIVERS_DIRECTORY: Final = "drivers"
 
 _IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rewritten")

@@ -37,18 +37,6 @@ from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME
 from statebackend.checkpoint.store.driver_lock import LOCK_FILE_NAME, DriverLockFile
 from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, check_stored_in
 
-__all__ = [
-    "IMPORTED_DIRECTORY",
-    "JOB_FILE_NAME",
-    "ORIGIN_FILE_NAME",
-    "JobDirectory",
-    "JobIdentity",
-    "JobOrigin",
-    "read_origin",
-    "write_origin",
-]
-
-
 ORIGIN_FILE_NAME = "origin.json"
 
 _ORIGIN_FORMAT_VERSION = 1

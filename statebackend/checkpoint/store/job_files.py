@@ -27,25 +27,6 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import MAX_ID, check_integer, is_checksum, path_segment, require
 from statebackend.checkpoint.metadata import CheckpointMetadata
 
-__all__ = [
-    "HIGH_AVAILABILITY_FILE_NAME",
-    "NO_DATA_EPOCH_FILE_NAME",
-    "NO_SOURCE_LOG",
-    "ROLL_BACK_FILE_NAME",
-    "OpenNoDataEpoch",
-    "Rollback",
-    "check_stored_in",
-    "end_no_data_epoch",
-    "end_roll_back",
-    "read_no_data_epoch",
-    "read_roll_back",
-    "read_stored_in",
-    "write_no_data_epoch",
-    "write_roll_back",
-    "write_stored_in",
-]
-
-
 ROLL_BACK_FILE_NAME = "rollback.json"
 
 NO_SOURCE_LOG = "no-source-log"

@@ -54,19 +54,6 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 )
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
 
-__all__ = [
-    "SavedSourceProgress",
-    "abandon_savepoint_directory",
-    "check_savepoint_directory",
-    "create_savepoint_directory",
-    "not_a_savepoint",
-    "read_savepoint",
-    "release_savepoint_directory",
-    "reserved_directory",
-    "write_savepoint",
-    "write_source_progress",
-]
-
 _IN_PROGRESS: Final = "_in_progress"
 _WARNING: Final = "A savepoint is being written here. Without _metadata it is incomplete. Written by "
 _LIST: Final = "The next writer may delete these files of it (* is 32 hexadecimal digits):\n"

@@ -51,19 +51,6 @@ from typeserializers.scalars.fixed_width import (
     ShortSerializer,
 )
 
-__all__ = [
-    "ArrayDataSerializerSnapshot",
-    "DecimalSerializerSnapshot",
-    "ExternalSerializerSnapshot",
-    "MapDataSerializerSnapshot",
-    "NullSerializerSnapshot",
-    "RawValueDataSerializerSnapshot",
-    "RowDataSerializerSnapshot",
-    "SortedMapSerializerSnapshot",
-    "StringDataSerializerSnapshot",
-    "TimestampDataSerializerSnapshot",
-]
-
 _TYPES: Final = "org.apache.flink.table.types.logical."
 _DATA: Final = "org.apache.flink.table.runtime.typeutils."
 

@@ -66,25 +66,6 @@ from typeserializers.times.calendar_values import (
 from typeserializers.times.moments import Instant, InstantSerializer
 from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
 
-__all__ = [
-    "LinkedListSerializer",
-    "LinkedListSerializerSnapshot",
-    "ReadOnlySerializer",
-    "SortedMapSerializer",
-    "TableArraySerializer",
-    "TableDateSerializer",
-    "TableDecimalSerializer",
-    "TableMapSerializer",
-    "TableRawSerializer",
-    "TableRowSerializer",
-    "TableSerializer",
-    "TableTextSerializer",
-    "TableTimeSerializer",
-    "TableTimeWindowSerializer",
-    "TableTimeWindowSerializerSnapshot",
-    "TableTimestampSerializer",
-]
-
 _WORD: Final = struct.Struct("<Q")
 _LONG: Final = struct.Struct("<q")
 _INT: Final = struct.Struct("<i")

@@ -29,8 +29,6 @@ from attrs import define, field, frozen
 from snapshots.data_views import DataInputView, decode_modified_utf8
 from snapshots.errors import MalformedDataError
 
-__all__ = ["JavaObject", "java_list", "java_type_of", "read_java_object"]
-
 _START: Final = bytes.fromhex("aced0005")
 _FIRST_HANDLE: Final = 0x7E0000
 _MAX_NESTING: Final = 100

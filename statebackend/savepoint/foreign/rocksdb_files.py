@@ -21,8 +21,6 @@ import rocksdict
 
 from statebackend.savepoint.errors import ForeignFormatError
 
-__all__ = ["ForeignDatabase", "is_needed"]
-
 _FILE_NAME: Final = re.compile(r"\d{1,20}\.sst|MANIFEST-\d{1,20}|CURRENT|OPTIONS-\d{1,20}")
 _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}\n")
 

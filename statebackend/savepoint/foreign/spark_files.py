@@ -36,8 +36,6 @@ from statebackend.savepoint.foreign.rocksdb_files import ForeignDatabase, is_nee
 from statebackend.savepoint.foreign.spark_records import RECORD_FILE, check_records
 from statebackend.state.private_directory import temporary_directory
 
-__all__ = ["check_state_files", "numbered_directories", "operators_without_metadata", "readable_copy"]
-
 _SCHEMA_FILE: Final = re.compile(r"(?:^|/)(_stateSchema/[^/]+/[^/]+)$")
 _ARCHIVE: Final = re.compile(r"(\d+)(?:_[-0-9a-f]+)?\.zip")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][-\w.]*")

@@ -29,8 +29,6 @@ from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatErro
 from statebackend.savepoint.errors import ForeignFormatError
 from statebackend.savepoint.foreign.snappy_frames import uncompressed_size
 
-__all__ = ["RECORD_FILE", "check_records"]
-
 RECORD_FILE: Final = re.compile(r"\d+(?:_[-0-9a-f]+)*\.(delta|snapshot|changelog)")
 """The names of files with records."""
 

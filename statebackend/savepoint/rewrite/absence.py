@@ -33,8 +33,6 @@ from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS
 from statebackend.state.parquet_bounds import BoundedParquetFile
 from typeserializers.scalars.strings import StringSerializer
 
-__all__ = ["Remainder", "remains", "require_absent"]
-
 _REPORTED = 20
 _CHUNK_BYTES = 1 << 20
 

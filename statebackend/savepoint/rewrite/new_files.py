@@ -23,17 +23,6 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.operator_state_handles import OperatorStateHandle, encode_operator_state
 from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, encode_meta
 
-__all__ = [
-    "CopiedFile",
-    "FileInMemory",
-    "LocalFile",
-    "NewFile",
-    "NewKeyedState",
-    "NewOperator",
-    "NewSubtask",
-    "path_in",
-]
-
 
 class NewFile(Protocol):
     """A file of the new savepoint."""

@@ -34,8 +34,6 @@ from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.state.key_columns import moment_in_utc
 from typeserializers.scalars.fixed_width import LongSerializer
 
-__all__ = ["PlannedEntries"]
-
 _MOST_ENTRIES: Final = 1 << 10
 _MOST_ROWS_OF_ARROW: Final = 1 << 15
 _BYTES_AT_ONCE: Final = 4 << 20

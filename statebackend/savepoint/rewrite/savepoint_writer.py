@@ -74,16 +74,6 @@ from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = [
-    "REWRITTEN_FROM",
-    "ForeignProgress",
-    "SavepointWriter",
-    "TaskRunner",
-    "WrittenSavepoint",
-    "carried_metadata",
-]
-
-
 REWRITTEN_FROM: Final = "rewritten_from"
 """The savepoint property with the origin: job id, checkpoint id and time, separated by slashes."""
 

@@ -16,8 +16,6 @@ from statebackend.savepoint.errors import PlanError, failed_function
 from statebackend.savepoint.rewrite.entry_codec import EntryBatch, times_after_change
 from statebackend.savepoint.stored_entries import StateEntry
 
-__all__ = ["ChangeEntries", "ChangeKeys", "ChangeValues", "KeepEntries", "KeepKeys", "Step"]
-
 
 class Step(Protocol):
     """One transformation of entries."""

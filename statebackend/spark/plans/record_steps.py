@@ -43,15 +43,6 @@ from statebackend.streaming.stream_graph import (
 )
 from typeserializers.kernel.record_families import resolved_hints
 
-__all__ = [
-    "PreparedStep",
-    "kind_of_records",
-    "prepare_key_functions",
-    "prepare_record_step",
-    "prepare_records",
-    "resolve_hints",
-]
-
 
 @frozen
 class PreparedStep:

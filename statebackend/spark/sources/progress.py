@@ -60,29 +60,6 @@ from statebackend.checkpoint.invariants import checked_relative_path
 from statebackend.checkpoint.metadata import ReadSource, SourcePositions
 from statebackend.streaming.runtime.source_offsets import NO_OFFSET, OffsetLines, is_json_object
 
-__all__ = [
-    "QUERY_ID_FILE_NAME",
-    "SOURCE_ORDER_FILE_NAME",
-    "STAGING_PREFIX",
-    "Schema",
-    "SourceLogFiles",
-    "SourceOrder",
-    "SourceProgressError",
-    "appear_at_once",
-    "capture_source_progress",
-    "check_log_is_whole",
-    "new_query_id",
-    "new_source_log",
-    "newest_committed_batch",
-    "newest_planned_batch",
-    "read_offsets",
-    "read_source_order",
-    "restore_source_progress",
-    "source_order",
-    "whole_source_log",
-]
-
-
 SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
 
 Schema = Mapping[str, Any] | None

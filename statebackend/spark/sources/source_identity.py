@@ -31,9 +31,6 @@ from statebackend.streaming.runtime.starting_point import check_restored_progres
 from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
-__all__ = ["check_sources_named", "check_trigger", "read_schemas", "read_sources", "watermark_of_frame"]
-
-
 _TRIGGERS: Final = ("processingTime", "availableNow", "once")
 
 

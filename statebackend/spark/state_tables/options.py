@@ -21,18 +21,6 @@ from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.spark.tasks.program_pickles import ProgramModules
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = [
-    "HOW_TO_SHIP",
-    "KINDS",
-    "Program",
-    "StateTableError",
-    "TableOptions",
-    "WriteOptions",
-    "parsed_options",
-    "parsed_write_options",
-]
-
-
 KINDS: Final = ("keyed", "metadata", "timers", "operator", "broadcast")
 """The kinds of tables; the first is the default."""
 

@@ -41,8 +41,6 @@ from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta, decode_meta, encode_meta
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["SavepointSink", "WrittenState", "written_state"]
-
 
 @frozen
 class WrittenState:

@@ -21,8 +21,6 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.starting_point import StartingPoint
 
-__all__ = ["Engine", "LockedStart", "check_written_by", "locked_start", "read_starting_point"]
-
 T = TypeVar("T")
 
 

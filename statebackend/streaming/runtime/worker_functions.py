@@ -39,9 +39,6 @@ from statebackend.streaming.functions import WorkerLifecycle, user_functions_of
 from statebackend.streaming.operators.async_requests import worker_loop
 from statebackend.streaming.operators.stateful_processor import RESERVED_PREFIX
 
-__all__ = ["KEPT_JOBS", "RunIdentity", "WorkerFunctions", "check_broadcast_copies", "functions_of_this_process"]
-
-
 KEPT_JOBS: Final = 4
 """The maximum number of jobs for which a process keeps functions. A worker process may serve several jobs."""
 

@@ -45,8 +45,6 @@ from statebackend.streaming.time.watermark_generators import (
     bounded_watermark,
 )
 
-__all__ = ["MAX_CHANNELS", "ChannelWatermarks", "SourceElement", "SourceTime"]
-
 MAX_CHANNELS: Final = 10_000
 """The maximum number of channels per source."""
 

@@ -41,8 +41,6 @@ from statebackend.streaming.time.status_watermark_valve import ValveChannel, Val
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 
-__all__ = ["GraphWatermarks", "JobWatermarks", "NodeReaction", "WatermarkNode", "known_time", "watermark_state"]
-
 
 @frozen(kw_only=True)
 class WatermarkNode:

@@ -23,8 +23,6 @@ from statebackend.checkpoint.errors import IllegalTransitionError
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
 from statebackend.streaming.time.watermark_generators import check_timestamp
 
-__all__ = ["AlignmentGroup"]
-
 C = TypeVar("C", bound=Hashable)
 
 

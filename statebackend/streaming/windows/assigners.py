@@ -30,18 +30,6 @@ from typeserializers.times.timers import (
     TimeWindowSerializer,
 )
 
-__all__ = [
-    "AlignedWindows",
-    "EventTimeSessionWindows",
-    "GlobalWindows",
-    "ProcessingTimeSessionWindows",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
-    "TumblingEventTimeWindows",
-    "TumblingProcessingTimeWindows",
-    "WindowAssigner",
-]
-
 W = TypeVar("W", TimeWindow, GlobalWindow)
 
 

@@ -16,8 +16,6 @@ from snapshots.errors import format_value
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
-__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
-
 T = TypeVar("T")
 W = TypeVar("W")
 

@@ -32,22 +32,6 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Duration, Time
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
-__all__ = [
-    "ContinuousEventTimeTrigger",
-    "ContinuousProcessingTimeTrigger",
-    "CountTrigger",
-    "DeltaTrigger",
-    "EventTimeTrigger",
-    "NeverTrigger",
-    "OnMergeContext",
-    "ProcessingTimeTrigger",
-    "PurgingTrigger",
-    "Trigger",
-    "TriggerContext",
-    "TriggerResult",
-]
-
-
 T = TypeVar("T")
 W = TypeVar("W")
 
