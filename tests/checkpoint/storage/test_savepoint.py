@@ -351,6 +351,20 @@ class TestKilledWriters:
             write_savepoint(fs, savepoint_of(file))
         assert read_savepoint(tmp_path)[1] == savepoint_of(file)
 
+    def test_a_marker_that_is_replaced_before_its_lock_is_taken_gives_no_directory(self, left, monkeypatch) -> None:
+        """Another process has written the directory meanwhile, and a third one holds the new marker."""
+        flock = fcntl.flock
+
+        def late(descriptor: int, operation: int) -> None:
+            shutil.copy(left / "_in_progress", left.parent / "new")
+            os.replace(left.parent / "new", left / "_in_progress")
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with pytest.raises(SavepointExistsError, match="another process is writing"):
+            reserved_directory(left, ["data"]).__enter__()
+        assert (left / "operators" / "a" / "part-0").exists()
+
     def test_a_check_neither_takes_the_lock_nor_needs_it(self, left, monkeypatch) -> None:
         """Otherwise a check could make the only writer fail."""
         monkeypatch.setattr("fcntl.flock", lambda *_: pytest.fail("the check takes the lock"))

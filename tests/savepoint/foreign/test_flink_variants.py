@@ -143,6 +143,21 @@ def test_files_in_other_directories_are_read_only_from_the_given_ones(
         assert sum(entry.value for entry in savepoint.read("op", "count")) == len(VALUES)
 
 
+def test_files_of_one_name_in_two_directories_are_two_files(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(variants / "rocksdb-incremental", tmp_path / "job")
+    metadata = tmp_path / "job" / "chk-3" / "_metadata"
+    content = metadata.read_bytes()
+    [shared] = set(re.findall(rb"file:[\w/.-]+/shared", content))
+    first, second = sorted(set(re.findall(re.escape(shared) + rb"/([\w-]+)", content)))[:2]
+    other = shared[:-1] + b"2"
+    metadata.write_bytes(content.replace(shared + b"/" + second, other + b"/" + first))
+    (tmp_path / "other").mkdir()
+    shutil.move(tmp_path / "job" / "shared" / second.decode(), tmp_path / "other" / first.decode())
+    moved = {shared.decode(): str(tmp_path / "job" / "shared"), other.decode(): str(tmp_path / "other")}
+    savepoint = Savepoint.open(tmp_path / "job" / "chk-3", moved=moved)
+    assert sum(entry.value for entry in savepoint.read("op", "count")) == len(VALUES)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_states_are_equal_in_a_second_read(variants: pathlib.Path, name: str) -> None:
     # The first read finds the positions of all states in a file, and opens a database. Later reads reuse both.

@@ -133,6 +133,19 @@ def test_flipped_bytes_raise_errors_of_the_library(
     assert raised > SAMPLE // 10
 
 
+def test_bytes_after_the_entries_of_a_broadcast_state_are_rejected(place: pathlib.Path) -> None:
+    savepoint = Savepoint.open(place)
+    [uid] = (uid for uid, operator in savepoint.operators.items() if "op-broadcast" in operator.operator_states)
+    _, [part] = next(iter(savepoint.operators[uid].operator_state_parts("op-broadcast")))
+    position = int(savepoint.file_system.location(part.slices[0].file.path).rpartition("byte ")[2])
+    data = bytearray((place / "_metadata").read_bytes())
+    # The number of entries is before them.
+    data[position + 3] -= 1
+    (place / "_metadata").write_bytes(data)
+    with pytest.raises(ForeignFormatError, match=f"byte {position}: .* bytes follow the entries"):
+        list(Savepoint.open(place).read_operator_state(uid, "op-broadcast"))
+
+
 @pytest.mark.parametrize(("savepoint", "name", "uids"), FILES)
 def test_random_damage_raises_errors_of_the_library(
     savepoint: str, name: str, uids: tuple[str, ...], tmp_path: pathlib.Path
