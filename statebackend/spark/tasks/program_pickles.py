@@ -1,12 +1,13 @@
 """Pickles of a program's classes and registrations, for workers that have not imported the program.
 
 A class of ``__main__``, a notebook or a function is pickled by value: unpickling creates it, or finds the one that the
-process already has. cloudpickle does that, with three gaps that are closed here:
+process already has. cloudpickle does that, with four gaps that are closed here:
 
 * It always creates the class, and drops it if the process has one. A dropped snapshot class would stay registered
   without content. Here the existing class is registered.
 * A nested class arrives under its bare name. Records and snapshots are stored under the qualified name.
 * An enum whose constants have aliases cannot be unpickled, nor can a flag with names for several bits.
+* Constants of an enum lose the attributes that ``__init__`` or ``__new__`` of the enum sets.
 
 Stored state names the classes that read it. A worker reads restored state before the user's function runs any code. So
 the driver sends its registrations: for each name the module to import, or the class itself if there is no module to
@@ -19,6 +20,7 @@ import contextlib
 import enum
 import io
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -63,7 +65,7 @@ class _ProgramPickler(cloudpickle.Pickler):
             return reduced
         make, arguments, *rest = reduced
         if isinstance(obj, enum.EnumMeta):
-            arguments, rest = _with_aliases(obj, arguments, rest)
+            arguments, rest = _whole_enum(obj, arguments, rest)
         return _made_class, (obj.__qualname__, make, arguments), *rest
 
 
@@ -71,13 +73,29 @@ _PARTS_OF_A_CLASS = 6
 """The reduced form of a class that is created first and filled later; other classes are found by name."""
 
 
-def _with_aliases(kind: Any, arguments: tuple[Any, ...], rest: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-    """Move the names that iteration omits to the members. cloudpickle sets them afterwards, which an enum rejects."""
+def _whole_enum(kind: Any, arguments: tuple[Any, ...], rest: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return the reduced form with the aliases and the attributes of the constants.
+
+    Names that iteration omits move to the members. cloudpickle sets them afterwards, which an enum rejects.
+    """
     bases, name, qualified_name, _, *others = arguments
     members = {one: member.value for one, member in kind.__members__.items()}
-    (attributes, slots), *remaining = rest
+    (attributes, slots), *remaining, fill = rest
     kept = {one: value for one, value in attributes.items() if one not in members}
-    return (bases, name, qualified_name, members, *others), [(kept, slots), *remaining]
+    own = {one: _own_attributes(member) for one, member in kind.__members__.items() if _own_attributes(member)}
+    return (bases, name, qualified_name, members, *others), [(fill, (kept, slots), own), *remaining, _filled_enum]
+
+
+def _own_attributes(member: enum.Enum) -> dict[str, Any]:
+    """Return the attributes of a constant, without those that its class sets, such as ``_value_``."""
+    return {name: value for name, value in vars(member).items() if not re.fullmatch("_.*_", name)}
+
+
+def _filled_enum(kind: Any, state: tuple[Callable[[type, Any], object], Any, dict[str, dict[str, Any]]]) -> None:
+    fill, of_class, own = state
+    fill(kind, of_class)
+    for name, attributes in own.items():
+        vars(kind.__members__[name]).update(attributes)
 
 
 def _made_class(qualified_name: str, make: Callable[..., type[Any]], arguments: tuple[Any, ...]) -> type[Any]:

@@ -37,6 +37,21 @@ class Access(enum.Flag):
     READ = 1
     WRITE = 2
     BOTH = 3
+
+class Planet(enum.Enum):
+    EARTH = (5.9, 6.3)
+    TERRA = (5.9, 6.3)
+
+    def __init__(self, mass, radius):
+        self.mass, self.like = mass, type(self)
+
+class Label(str, enum.Enum):
+    A = "a", "first"
+
+    def __new__(cls, value, text):
+        made = str.__new__(cls, value)
+        made._value_, made.text = value, text
+        return made
 """
 
 
@@ -81,3 +96,12 @@ def test_an_enum_keeps_its_aliases(program: dict[str, Any], name: str) -> None:
     made = unpickled(data)
     assert {member: one.value for member, one in made.__members__.items()} == members
     assert [one.name for one in made] == list(dict.fromkeys(one.name for one in made.__members__.values()))[: len(made)]
+
+
+def test_constants_of_an_enum_keep_their_attributes(program: dict[str, Any]) -> None:
+    data = pickled((program["Planet"].TERRA, program["Label"].A))
+    program.clear()
+    gc.collect()
+    planet, label = unpickled(data)
+    assert (planet.name, planet.mass, planet.like) == ("EARTH", 5.9, type(planet))
+    assert (label, label.text, type(label)("a")) == ("a", "first", label)
