@@ -147,7 +147,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     pairs["size_bytes"] = format_bytes(answer["size_bytes"])
     for name in ("processing_time_ms", "watermark_ms"):
         if pairs.get(name) is not None:
-            pairs[name] = f"{pairs[name]} ({format_time(pairs[name])} UTC)"
+            pairs[name] = f"{pairs[name]} ({_in_utc(pairs[name])})"
     source = answer["source"]
     if source is not None:
         pairs["source"] = f"batch {source['batch_id']} of {', '.join(source['sources'])}"
@@ -163,7 +163,7 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         timers = due.get(uid)
         if timers is not None:
             event, processing = (
-                "none" if time_ms is None else f"{format_time(time_ms)} UTC"
+                "none" if time_ms is None else _in_utc(time_ms)
                 for time_ms in (timers["event_time_ms"], timers["processing_time_ms"])
             )
             printer.line(f"next timers: event time {event}, processing time {processing}")
@@ -187,6 +187,11 @@ def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         ]
         if rows:
             printer.table(_STATE_COLUMNS, rows)
+
+
+def _in_utc(time_ms: int) -> str:
+    formatted = format_time(time_ms)
+    return formatted if formatted.endswith(" ms") else f"{formatted} UTC"
 
 
 def print_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:

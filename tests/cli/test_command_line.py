@@ -126,6 +126,14 @@ def test_timers_are_named_for_people_and_found_by_either_name(
     assert stored in answer(capsys, "schema", place)["per shop"]["states"]
 
 
+def test_a_timer_after_the_last_year_is_printed_in_milliseconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan().add_operator("o", "string").add_timers("o", [("a", 2**63 - 1)], time="event")
+    place = SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan).uri
+    assert f"next timers: event time {2**63 - 1} ms, processing time none" in lines(capsys, "inspect", place)
+
+
 def test_a_state_that_is_named_as_timers_are_displayed_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
