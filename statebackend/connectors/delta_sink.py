@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.fs
 from attrs import asdict, evolve
 
-from statebackend.checkpoint.fs.store_uri import without_secrets
+from statebackend.checkpoint.fs.store_uri import check_path, without_secrets
 from statebackend.connectors.sink_errors import check_names, check_parent, checked_columns, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
     StagedFile,
@@ -108,6 +108,7 @@ class DeltaSink(Sink):
     ) -> None:
         _deltalake()
         given = os.fspath(path)
+        check_path(given)
         self._uri = given if "://" in given else os.path.abspath(os.path.expanduser(given))
         self._partition_by = checked_columns(partition_by, "DeltaSink", "partition_by")
         self._evolve_schema = evolve_schema

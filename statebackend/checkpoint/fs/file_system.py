@@ -28,6 +28,7 @@ from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, Accept, L
 from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
 from statebackend.checkpoint.fs.store_uri import (
     check_credentials,
+    check_path,
     is_uri,
     place_inside,
     redacted,
@@ -134,6 +135,7 @@ class CheckpointFileSystem:
         text = os.fspath(uri)
         if not text or "\0" in text:
             raise UnsafePathError(f"{text!r} is neither a path nor a URI")
+        check_path(text)
         if not is_uri(text):
             # Shells do not expand a tilde after "=", and a directory named "~" would be created.
             root = os.path.abspath(os.path.expanduser(text))
@@ -144,9 +146,10 @@ class CheckpointFileSystem:
                 return cls(text, S3Storage.at(S3Location.from_uri(text)))
             filesystem, root = pyarrow.fs.FileSystem.from_uri(text)
         except (pyarrow.ArrowException, ImportError, OSError, ValueError) as error:
+            why = redacted(str(error), secrets_of(text)).rstrip(".")
             raise StorageError(
-                f"cannot open {without_secrets(text)!r}: {redacted(str(error), secrets_of(text))}. Give a local path, "
-                "a file:/// URI, or a URI that pyarrow.fs supports, such as s3:// or gs://."
+                f"cannot open {without_secrets(text)!r}: {why}. Give a local path, a file:/// URI, or a URI that "
+                f"pyarrow.fs supports, such as s3:// or gs://."
             ) from (None if secrets_of(text) else error)
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
             root = os.path.abspath(root)

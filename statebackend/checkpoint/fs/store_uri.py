@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from statebackend.checkpoint.errors import StorageError
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ALMOST_URI = re.compile(r"\s*['\"]?([A-Za-z][A-Za-z0-9+.-]+):/+")
 _SHORT_SECRET: Final = 3
 _AUTHORITY_END = re.compile("[/?#]|$")
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
@@ -30,7 +31,8 @@ _MISPLACED_CREDENTIALS = re.compile("/+(?=[^/?#@]*:[^@]*@)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:@\[\]]*)(:[0-9]{1,5})?")
 _PARAMETER = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
 _SECRET_NAME = re.compile(
-    r"(?i)secret|password|passwd|token|credential|signature|account.?key|access.?key|api.?key|^sig$|^key$|^sas"
+    r"(?i)secret|password|passwd|token|credential|signature|^pass$|^pwd$|^auth$|session|account.?key|access.?key|api.?key|"
+    r"shared.?key|^sig$|^key$|^sas"
 )
 _WITHOUT_ENDPOINT: Final = ("request_timeout_s",)
 
@@ -119,6 +121,18 @@ def check_credentials(uri: str) -> None:
             f"cannot open {without_secrets(uri)!r}: it has credentials with an unescaped '/', '?', '#' or '@', or "
             f"credentials and another '@'. Write %2F, %3F, %23 and %40 in their place, or give the credentials in the "
             f"environment"
+        )
+
+
+def check_path(path: str) -> None:
+    """Raise `StorageError` for a path that was meant to be a URI. A local directory of this name would be created."""
+    found = _ALMOST_URI.match(path)
+    if found is not None and not is_uri(path):
+        scheme = found[1]
+        meant = without_secrets(f"{scheme}://{'/' if scheme.lower() == 'file' else ''}{path[found.end() :]}")
+        raise StorageError(
+            f"cannot open {meant!r}: the argument is a path, because it does not begin with '{scheme}://'. Pass the "
+            f"URI as text: pathlib.Path removes a slash. A path may begin with './'"
         )
 
 

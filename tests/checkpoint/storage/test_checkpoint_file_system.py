@@ -4,7 +4,7 @@ import os
 import pickle
 import traceback
 import tracemalloc
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow.fs
 import pytest
@@ -164,6 +164,24 @@ def test_an_unknown_uri_is_an_error_with_advice() -> None:
     for no_place in ("", "a\0b", "file:///a\0b"):
         with pytest.raises(ValueError, match="neither"):
             CheckpointFileSystem.from_uri(no_place)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [PurePosixPath("s3://KEY:SECRET@bucket/job"), " s3://KEY:SECRET@bucket/job", "'s3:///KEY:SECRET@bucket/job"],
+)
+def test_a_path_that_was_meant_to_be_a_uri_is_rejected_without_its_credentials(given) -> None:
+    with pytest.raises(StorageError, match=r"cannot open 's3://bucket/job': the argument is a path") as raised:
+        CheckpointFileSystem.from_uri(given)
+    assert "SECRET" not in str(raised.value)
+    with pytest.raises(StorageError, match=r"cannot open 'file:///job'"):
+        CheckpointFileSystem.from_uri("file:/job")
+
+
+@pytest.mark.parametrize("path", ["./s3:/job", "a:/job", "run 5:/job", "jobs/s3:/job"])
+def test_a_path_may_have_a_colon(path, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CheckpointFileSystem.from_uri(path).uri == str(tmp_path / path)
 
 
 def test_a_displayed_path_has_the_local_root_but_no_uri_parameters(tmp_path) -> None:
