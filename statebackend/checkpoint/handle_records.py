@@ -14,65 +14,62 @@ from statebackend.checkpoint.errors import InvariantViolationError
 from statebackend.checkpoint.record_bounds import item_count_check
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
 
-FILE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "statebackend.FileHandle",
-    "doc": "One file and the proof of its bytes.",
-    "fields": [
-        {"name": "path", "type": "string", "doc": "Relative to the root directory."},
-        {"name": "size_bytes", "type": "long", "doc": "Exact size."},
-        {"name": "checksum", "type": "string", "doc": "'xxh3:' and 32 hex digits."},
-    ],
-}
 
-_KEYED_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "statebackend.KeyedStateHandle",
-    "doc": "State by key, of a range of key groups.",
-    "fields": [
-        {"name": "state_id", "type": "string", "doc": "Unique for each snapshot ever taken."},
-        {"name": "backend", "type": "string", "doc": "Format of meta and files."},
-        {"name": "key_group_start", "type": "int", "doc": "First key group."},
-        {"name": "key_group_end", "type": "int", "doc": "Last key group, inclusive."},
-        {"name": "meta", "type": "bytes", "doc": "Opaque to all but the backend."},
-        {"name": "files", "type": {"type": "array", "items": FILE_HANDLE_SCHEMA}, "doc": "Files that hold the state."},
-    ],
-}
+def record_schema(name: str, doc: str, *fields: tuple[str, Any, str] | dict[str, Any]) -> dict[str, Any]:
+    """An Avro record. A field is its name, its type and its description, or all its attributes.
 
-_OPAQUE_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "statebackend.OpaqueStateHandle",
-    "doc": "State without key groups.",
-    "fields": [
-        {"name": "format", "type": "string", "doc": "Who can read meta and files."},
-        {"name": "meta", "type": "bytes", "doc": "Opaque to all others."},
-        {
-            "name": "files",
-            "type": {"type": "array", "items": "statebackend.FileHandle"},
-            "doc": "Files that hold the state.",
-        },
-    ],
-}
+    The order of attributes is part of the bytes of metadata files.
+    """
+    return {
+        "type": "record",
+        "name": f"statebackend.{name}",
+        "doc": doc,
+        "fields": [
+            one if isinstance(one, dict) else dict(zip(("name", "type", "doc"), one, strict=True)) for one in fields
+        ],
+    }
 
-SUBTASK_STATE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "statebackend.SubtaskState",
-    "doc": "All state of one subtask at one barrier, in parts. A part that is null is not there.",
-    "fields": [
-        {"name": "keyed", "type": ["null", _KEYED_STATE_HANDLE_SCHEMA], "doc": "State by key."},
-        {"name": "operator", "type": ["null", _OPAQUE_STATE_HANDLE_SCHEMA], "doc": "State of the subtask itself."},
-        {
-            "name": "input_channels",
-            "type": ["null", "statebackend.OpaqueStateHandle"],
-            "doc": "Records on their way into the subtask.",
-        },
-        {
-            "name": "output_channels",
-            "type": ["null", "statebackend.OpaqueStateHandle"],
-            "doc": "Records on their way out of the subtask.",
-        },
-    ],
-}
+
+def array_of(items: Any) -> dict[str, Any]:
+    """An Avro array."""
+    return {"type": "array", "items": items}
+
+
+FILE_HANDLE_SCHEMA: Final[dict[str, Any]] = record_schema(
+    "FileHandle",
+    "One file and the proof of its bytes.",
+    ("path", "string", "Relative to the root directory."),
+    ("size_bytes", "long", "Exact size."),
+    ("checksum", "string", "'xxh3:' and 32 hex digits."),
+)
+
+_KEYED_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = record_schema(
+    "KeyedStateHandle",
+    "State by key, of a range of key groups.",
+    ("state_id", "string", "Unique for each snapshot ever taken."),
+    ("backend", "string", "Format of meta and files."),
+    ("key_group_start", "int", "First key group."),
+    ("key_group_end", "int", "Last key group, inclusive."),
+    ("meta", "bytes", "Opaque to all but the backend."),
+    ("files", array_of(FILE_HANDLE_SCHEMA), "Files that hold the state."),
+)
+
+_OPAQUE_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = record_schema(
+    "OpaqueStateHandle",
+    "State without key groups.",
+    ("format", "string", "Who can read meta and files."),
+    ("meta", "bytes", "Opaque to all others."),
+    ("files", array_of("statebackend.FileHandle"), "Files that hold the state."),
+)
+
+SUBTASK_STATE_SCHEMA: Final[dict[str, Any]] = record_schema(
+    "SubtaskState",
+    "All state of one subtask at one barrier, in parts. A part that is null is not there.",
+    ("keyed", ["null", _KEYED_STATE_HANDLE_SCHEMA], "State by key."),
+    ("operator", ["null", _OPAQUE_STATE_HANDLE_SCHEMA], "State of the subtask itself."),
+    ("input_channels", ["null", "statebackend.OpaqueStateHandle"], "Records on their way into the subtask."),
+    ("output_channels", ["null", "statebackend.OpaqueStateHandle"], "Records on their way out of the subtask."),
+)
 
 _KEYED_NAME: Final = "statebackend.KeyedStateHandle"
 _OPAQUE_NAME: Final = "statebackend.OpaqueStateHandle"
