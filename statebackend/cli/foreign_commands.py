@@ -43,7 +43,7 @@ from statebackend.cli.terminal import (
 )
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
-from statebackend.savepoint.foreign.flink_import import FlinkSource, without_sources
+from statebackend.savepoint.foreign.flink_import import without_sources
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.flink_writer import write_flink_savepoint
 from statebackend.savepoint.rewrite.plan import Plan
@@ -118,7 +118,8 @@ def import_(
     if isinstance(written, Comparison):
         print_answer(as_json, [comparison_answer(written)], _print_rejected)
         raise typer.Exit(STATUSES[written.outcome])
-    answer = written_answer(written) | {"sources": {one.uid: _source_answer(one) for one in sources}}
+    offsets = {one.uid: {"splits": one.split_count, "startingOffsets": one.starting_offsets} for one in sources}
+    answer = written_answer(written) | {"sources": offsets}
     print_answer(as_json, answer, _print_imported)
 
 
@@ -220,10 +221,6 @@ def _has_schemas_of_job(comparison: Comparison) -> bool:
     return all(
         one.kind is CompatibilityKind.AS_IS for report in comparison.reports.values() for one in report.compatibilities
     )
-
-
-def _source_answer(source: FlinkSource) -> dict[str, Any]:
-    return {"splits": source.split_count, "startingOffsets": source.starting_offsets}
 
 
 def _print_rejected(printer: Printer, answers: Sequence[dict[str, Any]]) -> None:

@@ -218,10 +218,6 @@ def _print_list(pieces: Iterator[list[dict[str, Any]]], indent: str = "") -> Non
     print(f"\n{indent}]" if is_started else "[]")
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
-
-
 def _print_table(printer: Printer, pieces: Iterator[list[dict[str, Any]]], nothing: str) -> None:
     """Print the columns that the entries have. A later entry with more columns starts a new table."""
     columns: list[str] = []
@@ -269,7 +265,7 @@ def print_difference(
     """Print the changed paths of schemas, then the changed entries while they are read."""
     pieces = _in_pieces(of_entries or ())
     if as_json:
-        print('{\n  "schema": ', _indented(_json_text(of_schemas)), sep="", end="")
+        print('{\n  "schema": ', _json_text(of_schemas).replace("\n", "\n  "), sep="", end="")
         if of_entries is not None:
             print(',\n  "entries": ', end="")
             _print_list(pieces, "  ")

@@ -384,10 +384,6 @@ def _json_text(value: Any) -> str:
     raise TypeError(f"a value of {type(value).__name__}")
 
 
-def _parquet_header(source: Any) -> bytes:
-    return bytes(pyarrow.parquet.read_schema(source).serialize())
-
-
 def _merge_parquet(path: str, inputs: Iterable[Any], compression: str) -> None:
     writer = None
     try:
@@ -421,7 +417,7 @@ def _merge_lines(path: str, inputs: Iterable[Any], header: Callable[[Any], bytes
 
 
 _HEADERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
-    "parquet": _parquet_header,
+    "parquet": lambda source: bytes(pyarrow.parquet.read_schema(source).serialize()),
     "csv": _first_line,
     "json": lambda source: b"",
 }

@@ -28,7 +28,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import compress, repeat
 from numbers import Real
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -719,7 +719,7 @@ class PreparedGraph:
             ]
         elif len(guesses) == len(streams):
             schema = united_guess(guesses)
-        self.steps[node] = [partial(_recast_stream, recast) for recast in recasts]
+        self.steps[node] = [methodcaller("recast", recast) for recast in recasts]
 
         def first() -> Sequence[Any]:
             firsts = (recast(one.first()) for one, recast in zip(streams, recasts, strict=True))
@@ -776,10 +776,6 @@ _PREPARERS: Final[Mapping[type, Callable[[PreparedGraph, Any], None]]] = {
     OperatorNode: PreparedGraph._process,
     SinkNode: PreparedGraph._sink,
 }
-
-
-def _recast_stream(recast: Recast, stream: LocalStream) -> LocalStream:
-    return stream.recast(recast)
 
 
 def _objects(kind: RecordType, given: KnownStream) -> Recast:

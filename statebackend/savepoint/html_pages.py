@@ -25,7 +25,7 @@ from attrs import field, frozen
 from snapshots.errors import cut
 from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.sizes import format_bytes, format_short_bytes
-from statebackend.savepoint.statistics import CheckpointSizes, OperatorSizes
+from statebackend.savepoint.statistics import CheckpointSizes
 from statebackend.state.priority_queue import displayed_state
 
 __all__ = [
@@ -225,7 +225,8 @@ def document(
     title: str, *, kind: str, status: str = "", facts: Sequence[tuple[str, str]], body: Sequence[Html | Section]
 ) -> str:
     """Return a whole page. ``status`` is one word next to the title, such as ``running`` or ``failed``."""
-    shown_status = element("span", text(status), {"class": f"status {_word(status)}"}) if status else Html("")
+    word = status if status.isalpha() else "other"
+    shown_status = element("span", text(status), {"class": f"status {word}"}) if status else Html("")
     head = element(
         "header",
         joined(
@@ -305,10 +306,6 @@ def _section(section: Section, number: int) -> Html:
     name = f"section-{number}"
     heading = element("h2", text(section.title), {"id": name})
     return element("section", joined([heading, *section.parts]), {"aria-labelledby": name})
-
-
-def _word(status: str) -> str:
-    return status if status.isalpha() else "other"
 
 
 def page_style() -> Html:
@@ -543,7 +540,7 @@ def sizes_section(newest: CheckpointSizes, growth: Sequence[Html] = ()) -> Secti
     states = [
         (one.uid, displayed_state(state), format_bytes(size_bytes), _share(size_bytes, newest.size_bytes))
         for one in newest.operators
-        for state, size_bytes in _largest_first(one)
+        for state, size_bytes in sorted(one.bytes_by_state.items(), key=lambda state: -state[1])
     ]
     subtasks = [
         (one.uid, str(index), format_bytes(size_bytes))
@@ -606,10 +603,6 @@ def checkpoint_growth(checkpoints: Sequence[CheckpointSizes]) -> list[Html]:
             ]
         )
     ]
-
-
-def _largest_first(operator: OperatorSizes) -> list[tuple[str, int]]:
-    return sorted(operator.bytes_by_state.items(), key=lambda one: -one[1])
 
 
 def _share(part: int, whole: int) -> str:

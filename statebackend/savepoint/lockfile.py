@@ -248,8 +248,9 @@ def lock_from_bytes(data: bytes, where: str) -> StateLock:
             f"{where} is not UTF-8 text (byte {error.start}): it is damaged or not a lockfile"
         ) from error
     if "\r" in text:
+        name = where.replace("\\", "/").rpartition("/")[2]
         raise StateLockError(
-            f"{where} has the line ends of Windows: keep git from changing it by a line '{_file_name(where)} -text' in "
+            f"{where} has the line ends of Windows: keep git from changing it by a line '{name} -text' in "
             f".gitattributes, and check it out again"
         )
     conflict = _CONFLICT.search(text)
@@ -366,10 +367,6 @@ def _operator(text: _OperatorText, where: str) -> LockedOperator:
         return LockedOperator(uid, decode_meta(text.keyed, 0), decode_operator_state(part).states)
     except (StateBackendError, StateFormatError, CheckpointError, ValueError) as error:
         raise StateLockError(f"{where}: the states of {text.lines[0]} cannot be read: {error}") from error
-
-
-def _file_name(where: str) -> str:
-    return where.replace("\\", "/").rpartition("/")[2]
 
 
 _NAME: Final = re.compile(r"(\d{5})-([0-9a-f]{12})\.lock")

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 import xxhash
@@ -593,7 +593,11 @@ class OperatorStateBackend:
 
     def _frozen(self, name: str, held: _RegisteredState) -> FrozenOperatorState:
         reference = held.reference
-        if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
+        if (
+            reference is not None
+            and reference.version == held.version
+            and sum(len(part.slices) for part in reference.parts) <= MAX_SLICES
+        ):
             is_known = held.table is None or all(part.digest is not None for part in reference.parts)
             return FrozenOperatorState(
                 name, held.mode, ReferencedParts(reference.parts, None if is_known else _frozen_table(held))
@@ -620,10 +624,6 @@ def _frozen_table(held: _RegisteredState) -> FrozenOperatorTable:
     row_count, rows = held.table.freeze()
     serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
     return FrozenOperatorTable(row_count, rows, serializers)
-
-
-def _slice_count(parts: Iterable[StatePart]) -> int:
-    return sum(len(part.slices) for part in parts)
 
 
 def export_operator_state(

@@ -431,12 +431,6 @@ def _names_inside(serializer: TypeSerializer[Any], path: str) -> Iterator[tuple[
 # Headers.
 
 
-def _write_serializer(role: str, envelope: bytes, out: DataOutputView) -> None:
-    out.write_utf(role)
-    out.write_int(2)
-    out.write(envelope)
-
-
 def _write_meta(
     name: str, type_code: int, options: Mapping[str, str], roles: Mapping[str, bytes], out: DataOutputView
 ) -> None:
@@ -448,7 +442,9 @@ def _write_meta(
         out.write_utf(value)
     out.write_int(len(roles))
     for role, envelope in roles.items():
-        _write_serializer(role, envelope, out)
+        out.write_utf(role)
+        out.write_int(2)
+        out.write(envelope)
 
 
 def _keyed_header(draft: OperatorDraft, schemas: Sequence[EntrySchema]) -> bytes:

@@ -43,6 +43,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from typing import Any, Final
 
 from attrs import evolve, frozen
@@ -157,7 +158,7 @@ def without_sources(state: WatermarkState, uids: Collection[str]) -> WatermarkSt
     kept = [one for one in state.nodes if one.inputs or one.node not in uids]
     # An input keeps the number of its channels. One whose name no node has is not waited for.
     others = {one.node for one in state.nodes}
-    unused = {uid: next(name for name in _primed(uid) if name not in others) for uid in uids}
+    unused = {uid: next(name for number in count(1) if (name := uid + "'" * number) not in others) for uid in uids}
     return evolve(
         state,
         channels=tuple(one for one in state.channels if one.source not in uids),
@@ -178,12 +179,6 @@ def without_sources(state: WatermarkState, uids: Collection[str]) -> WatermarkSt
             for one in kept
         ),
     )
-
-
-def _primed(name: str) -> Iterator[str]:
-    while True:
-        name += "'"
-        yield name
 
 
 @frozen(slots=False)

@@ -217,7 +217,7 @@ class LocalDatabase:
             engine.close()
             return False
         present = engine.column_family_names
-        self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
+        self._family_numbers = itertools.count(1 + max((int(name.partition(":")[0]) for name in present), default=-1))
         self._engine = engine
         return True
 
@@ -405,7 +405,3 @@ def _has_all_in_few_files(engine: RocksDBEngine, wanted: set[str]) -> bool:
 def _has_too_many_files(family: ColumnFamily) -> bool:
     counts = family.files_at_levels()
     return counts[0] > MAX_UNMERGED_FILES or sum(counts) > MAX_SMALL_FILES + family.size_bytes() // FULL_FILE_BYTES
-
-
-def _family_number(name: str) -> int:
-    return int(name.partition(":")[0])

@@ -29,7 +29,7 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 from statebackend.state.progress import StateProgress
 from statebackend.state.rocksdb.cached_state import Change
-from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine
+from statebackend.state.rocksdb.engine import RocksDBEngine
 from statebackend.state.rocksdb.file_chain import FileChain
 from statebackend.state.rocksdb.local_database import LocalDatabase
 from statebackend.state.rocksdb.sst_bounds import check_sst_file
@@ -162,15 +162,11 @@ def _import_own_range(
                 check_sst_file(path)
                 family.ingest(path)
                 progress.add(size_bytes=stored.handle.size_bytes)
-            database.ingest(table, _rows_within(family, database.key_groups))
+            start, end = (KEY_GROUP.pack(one) for one in (database.key_groups.start, database.key_groups.end + 1))
+            database.ingest(table, family.scan(start, end))
         finally:
             whole.close()
     table.files.needs_base = True
-
-
-def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Change]:
-    end = KEY_GROUP.pack(key_groups.end + 1)
-    return family.scan(KEY_GROUP.pack(key_groups.start), end)
 
 
 def _import_canonical(

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from operator import methodcaller
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -279,7 +279,7 @@ class JobRecorder:
             name = state.operator_uid, state.state_name, state.is_operator_state
             if state.entries_migrated and name not in self._migrated:
                 self._migrated.add(name)
-                self.listeners.call(partial(_call_migrated, event=StateMigrated(self.run, state)))
+                self.listeners.call(methodcaller("migrated", StateMigrated(self.run, state)))
 
     def _sizes_of(self, metadata: CheckpointMetadata) -> CheckpointSizes:
         known = self._sizes_of_newest
@@ -300,10 +300,6 @@ class JobRecorder:
             )
             for one in self.restore_report()
         )
-
-
-def _call_migrated(listener: JobListener, event: StateMigrated) -> None:
-    listener.migrated(event)
 
 
 class ObservedJob:
