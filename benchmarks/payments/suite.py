@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,7 +21,9 @@ DESCRIPTION = "A fraud detector over card payments, compared with plain Python b
 
 PLAIN = "plain Python on dicts"
 BEFORE = "another commit"
-AIMS = {("heap", PLAIN): 0.35, ("heap", BEFORE): 5.0, ("rocksdb", BEFORE): 3.5, ("spark", BEFORE): 2.0}
+AIMS = {("heap", BEFORE): 5.0, ("rocksdb", BEFORE): 3.5, ("spark", BEFORE): 2.0}
+AIMS_FROM_FILES = {"heap": 0.35}
+"""With the reading of the files, as the program in plain Python was measured that gave the aim."""
 
 _PACKAGES = ("migration", "snapshots", "statebackend", "typeserializers")
 _ROOT = Path(__file__).parents[2]
@@ -58,10 +62,12 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
         if arguments.before:
             packages[BEFORE] = arguments.before.resolve()
         turns: dict[str, Callable[[], float]] = {}
+        steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for number, (name, root) in enumerate(packages.items()):
             path = _import_path(Path(directory, str(number)), root)
             for way in arguments.only if name else ["plain", *arguments.only]:
-                turns[f"{way} {name}".strip()] = _turn(way, path, data, arguments.epochs)
+                turn = f"{way} {name}".strip()
+                turns[turn] = _turn(way, path, data, arguments.epochs, steps[turn])
         measured = measure_alternating(turns, rounds=arguments.rounds)
         for name, measurement in measured.items():
             print(f"{name}: {measurement}", file=sys.stderr, flush=True)
@@ -70,6 +76,9 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
             for peer, turn in peers.items():
                 aim = AIMS.get((way, peer))
                 yield Result(f"payments, {way}", measured[way].median, measured[turn].median, peer, "rows/s", aim)
+            if way != "spark":
+                ours, plain = (_rate_from_files(steps[turn]) for turn in (way, "plain"))
+                yield Result(f"payments from files, {way}", ours, plain, PLAIN, "rows/s", AIMS_FROM_FILES.get(way))
         if not arguments.no_profile:
             for way in arguments.only:
                 if way != "spark":
@@ -87,12 +96,18 @@ def _import_path(path: Path, root: Path) -> Path:
     return path
 
 
-def _turn(way: str, path: Path, data: Path, epochs: int) -> Callable[[], float]:
+def _turn(way: str, path: Path, data: Path, epochs: int, steps: list[dict[str, Any]]) -> Callable[[], float]:
     def turn() -> float:
         measured = _step(way, path, data, epochs)
+        steps.append(measured)
         return float(measured["records"] / measured["seconds"])
 
     return turn
+
+
+def _rate_from_files(steps: list[dict[str, Any]]) -> float:
+    """Return the median rate in payments per second with the time that reads the files."""
+    return float(median(step["records"] / (step["reading_seconds"] + step["seconds"]) for step in steps))
 
 
 def _step(way: str, path: Path, data: Path, epochs: int, *options: str) -> dict[str, Any]:
