@@ -173,6 +173,7 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         self.clock = whole_milliseconds(clock)
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
+        self._is_temporary = job_dir is None
         self.job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
         self._services = high_availability or default_services(self.job_dir)
         self._stopping = threading.Event()
@@ -253,7 +254,8 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
         advance event time at its end, and timers fire in it; a custom watermark generator may emit a watermark after
         any record. Sinks are functions, lists or `Sink`s. They get the records of an epoch once, after its
         checkpoint. If a function or a list raises, the job ends after that epoch. The other sinks have their records,
-        and the records that it has not taken are lost.
+        and the records that it has not taken are lost. With ``carry_in_flight=True``, records whose requests are in
+        flight at the end are in the last checkpoint, for the next run. Without a ``job_dir`` the run waits for them.
 
         Args:
             name: The name of the job.
@@ -294,6 +296,9 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             )
             if drain and not run.has_stopped:
                 run.drain()
+            elif self._is_temporary and run.holds_output and not self._stopping.is_set():
+                # No later run would get these results.
+                run.run_epoch([run.await_in_flight])
             run.finish()
             return LocalJob(run, self._temporary)
 

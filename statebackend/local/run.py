@@ -133,6 +133,11 @@ class LocalRun:
         """What each subtask did to each restored operator state."""
         return [report for one in self.job_network.subtasks for report in one.operator_state_restore_reports]
 
+    @property
+    def holds_output(self) -> bool:
+        """Whether an operator holds results back, such as those of asynchronous requests."""
+        return any(one.holds_output for one in self.job_network.subtasks)
+
     def run_epoch(self, feeds: Iterable[Callable[[], None]]) -> None:
         """Run one epoch: what each feed gives the sources is processed before the next one feeds."""
         self.begin_epoch()
@@ -149,6 +154,13 @@ class LocalRun:
                 source.feed_end()
 
         self.run_epoch([feed_end])
+
+    def await_in_flight(self) -> None:
+        """Process all results that operators hold back, and wait for asynchronous requests first."""
+        with self._running():
+            for one in self.job_network.subtasks:
+                one.end_input()
+                self.network.run()
 
     def begin_epoch(self) -> None:
         """Open the subtasks and fire processing-time timers that are due; then processing time is fixed."""

@@ -218,10 +218,15 @@ class LocalSubtask:
         else:
             self.output.send_time(status)
 
+    @property
+    def holds_output(self) -> bool:
+        """Whether the operator holds results back, such as those of asynchronous requests."""
+        return self._opened is not None and self._opened.holds_output
+
     def end_input(self) -> None:
         """Emit everything that is held back."""
         self.process_ordered()
-        if self._opened is not None and self._opened.holds_output:
+        if self.holds_output:
             self._call(lambda opened: opened.await_in_flight())
 
     def advance_processing_time(self) -> None:
@@ -346,7 +351,7 @@ class LocalSubtask:
         self._send_idle()
 
     def _send_idle(self) -> None:
-        holds = self._to_order or self._before_keys or (self._opened is not None and self._opened.holds_output)
+        holds = self._to_order or self._before_keys or self.holds_output
         if self._becomes_idle and not holds:
             self._becomes_idle = False
             self.output.send_time(WatermarkStatus.IDLE)

@@ -153,6 +153,24 @@ def test_a_drained_job_restores_nothing_in_flight_even_without_event_time(wait: 
     assert sorted(results) == sorted(RECORDS)
 
 
+@BOTH
+def test_a_run_without_job_directory_awaits_requests_that_a_checkpoint_carries(wait: Wait) -> None:
+    class AfterACheckpoint(AsyncFunction[Any, Any]):
+        """Completes requests only when a checkpoint is complete."""
+
+        async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+            while not list(Path(environment.job_dir).rglob("_metadata")):
+                await asyncio.sleep(0)
+            return [(value.key, value.number)]
+
+    results: list[Any] = []
+    environment = LocalStreamEnvironment()
+    records: Any = environment.from_elements(RECORDS, schema=SCHEMA)
+    wait(records, AfterACheckpoint(), LONG, uid="ask", schema=SCHEMA, carry_in_flight=True).sink_to(results)
+    environment.execute("job")
+    assert sorted(results) == sorted(RECORDS)
+
+
 class Slow(AsyncFunction[Any, Any]):
     """Completes after all other records had many turns of the event loop."""
 
