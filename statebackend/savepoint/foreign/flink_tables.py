@@ -188,6 +188,17 @@ class TableSerializer(ReadOnlySerializer):
 class _SizedSerializer(TableSerializer):
     """A value of varying size."""
 
+    @abstractmethod
+    def read_range(self, data: bytes, start: int, stop: int) -> Any:
+        """Return the value in a range of the data."""
+
+    def read_place(self, region: _Region, position: int) -> Any:
+        return self.read_range(region.data, *region.span(position))
+
+    def read_value(self, source: DataInputView) -> Any:
+        data = source.read_sized_bytes()
+        return self.read_range(data, 0, len(data))
+
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
         return SteppedOverSerializer(self, DataInputView.read_sized_bytes)
 
@@ -198,11 +209,11 @@ class TableTextSerializer(_SizedSerializer):
     shown_as = StringSerializer
     type_name = "str"
 
+    def read_range(self, data: bytes, start: int, stop: int) -> str:
+        return data[start:stop].decode()
+
     def read_place(self, region: _Region, position: int) -> str:
         return region.content(position).decode()
-
-    def read_value(self, source: DataInputView) -> str:
-        return source.read_sized_bytes().decode()
 
 
 class TableRawSerializer(_SizedSerializer):
@@ -211,12 +222,8 @@ class TableRawSerializer(_SizedSerializer):
     shown_as = BytesSerializer
     type_name = "bytes"
 
-    def read_place(self, region: _Region, position: int) -> bytes:
-        start, stop = region.span(position)
-        return region.data[start:stop]
-
-    def read_value(self, source: DataInputView) -> bytes:
-        return source.read_sized_bytes()
+    def read_range(self, data: bytes, start: int, stop: int) -> bytes:
+        return data[start:stop]
 
 
 class TableDecimalSerializer(TableSerializer):
@@ -359,8 +366,7 @@ class TableArraySerializer(_SizedSerializer):
     def configuration(self) -> Hashable:
         return self.element_serializer
 
-    def read_array(self, data: bytes, start: int, stop: int) -> list[Any]:
-        """Return the elements of the array in a range of the data."""
+    def read_range(self, data: bytes, start: int, stop: int) -> list[Any]:
         if stop - start < 4:
             raise MalformedDataError(f"an array of {stop - start} bytes")
         (count,) = _INT.unpack_from(data, start)
@@ -374,13 +380,6 @@ class TableArraySerializer(_SizedSerializer):
         return [
             None if nulls[index // 8] >> index % 8 & 1 else read(region, first + index * size) for index in range(count)
         ]
-
-    def read_place(self, region: _Region, position: int) -> list[Any]:
-        return self.read_array(region.data, *region.span(position))
-
-    def read_value(self, source: DataInputView) -> list[Any]:
-        data = source.read_sized_bytes()
-        return self.read_array(data, 0, len(data))
 
 
 class TableMapSerializer(_SizedSerializer):
@@ -399,24 +398,17 @@ class TableMapSerializer(_SizedSerializer):
     def configuration(self) -> Hashable:
         return self.key_serializer, self.value_serializer
 
-    def _read_map(self, data: bytes, start: int, stop: int) -> dict[Any, Any]:
+    def read_range(self, data: bytes, start: int, stop: int) -> dict[Any, Any]:
         middle = start + 4 + (_INT.unpack_from(data, start)[0] if stop - start >= 4 else -4)
         if not start + 4 <= middle <= stop:
             raise MalformedDataError(f"a map of {stop - start} bytes has keys up to byte {middle - start}")
-        keys = [_hashable(key) for key in self._keys.read_array(data, start + 4, middle)]
-        values = self._values.read_array(data, middle, stop)
+        keys = [_hashable(key) for key in self._keys.read_range(data, start + 4, middle)]
+        values = self._values.read_range(data, middle, stop)
         if len(keys) != len(values):
             raise MalformedDataError(f"a map has {len(keys)} keys and {len(values)} values")
         found = dict(zip(keys, values, strict=True))
         check_distinct(len(keys), len(found))
         return found
-
-    def read_place(self, region: _Region, position: int) -> dict[Any, Any]:
-        return self._read_map(region.data, *region.span(position))
-
-    def read_value(self, source: DataInputView) -> dict[Any, Any]:
-        data = source.read_sized_bytes()
-        return self._read_map(data, 0, len(data))
 
 
 def _hashable(key: Any) -> Any:
@@ -442,7 +434,7 @@ class TableRowSerializer(_SizedSerializer):
     def configuration(self) -> Hashable:
         return self.field_serializers, self.field_names
 
-    def _read_row(self, data: bytes, start: int, stop: int) -> Row:
+    def read_range(self, data: bytes, start: int, stop: int) -> Row:
         first = start + self._first
         if first + 8 * len(self._readers) > stop:
             raise EndOfDataError(f"a row of {stop - start} bytes is too short for {len(self._readers)} fields")
@@ -454,13 +446,6 @@ class TableRowSerializer(_SizedSerializer):
             None if nulls >> index & 1 else read(region, first + 8 * index) for index, read in enumerate(self._readers)
         ]
         return Row(*fields, kind=RowKind(data[start]), names=self.field_names)
-
-    def read_place(self, region: _Region, position: int) -> Row:
-        return self._read_row(region.data, *region.span(position))
-
-    def read_value(self, source: DataInputView) -> Row:
-        data = source.read_sized_bytes()
-        return self._read_row(data, 0, len(data))
 
     def __repr__(self) -> str:
         return f"TableRowSerializer({list(self.field_serializers)!r})"

@@ -50,6 +50,16 @@ class BackendConfigurationContract(ContractBase):
         )
         return configuration.lease_keyed_state_backend(parameters, identity), identity
 
+    def first_epoch(
+        self, harness: BackendHarness, configuration: StateBackend
+    ) -> tuple[KeyedStateHandle, SubtaskIdentity]:
+        """Write the keys in an epoch. Return its snapshot."""
+        backend, identity = self.lease(harness, configuration)
+        fill(harness, backend, KEYS)
+        base = harness.snapshot(backend).handle
+        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        return base, identity
+
     def test_a_configuration_can_be_pickled(self, harness: BackendHarness) -> None:
         travelled = pickle.loads(pickle.dumps(self.create_state_backend()))
         assert travelled.name == self.create_state_backend().name
@@ -103,10 +113,7 @@ class BackendConfigurationContract(ContractBase):
 
     def test_a_failed_epoch_leaves_nothing(self, harness: BackendHarness) -> None:
         configuration = self.create_state_backend()
-        backend, identity = self.lease(harness, configuration)
-        fill(harness, backend, KEYS)
-        base = harness.snapshot(backend).handle
-        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        base, identity = self.first_epoch(harness, configuration)
         for takes_snapshot in (False, True):
             failed, _ = self.lease(harness, configuration, base)
             fill(harness, failed, range(30), 9)
@@ -119,10 +126,7 @@ class BackendConfigurationContract(ContractBase):
 
     def test_a_backend_of_a_losing_attempt_is_not_reused(self, harness: BackendHarness) -> None:
         configuration, other = self.create_state_backend(), self.create_state_backend()
-        backend, identity = self.lease(harness, configuration)
-        fill(harness, backend, KEYS)
-        base = harness.snapshot(backend).handle
-        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        base, identity = self.first_epoch(harness, configuration)
         loser, _ = self.lease(harness, configuration, base)
         fill(harness, loser, KEYS, 1)
         harness.snapshot(loser)
@@ -136,10 +140,7 @@ class BackendConfigurationContract(ContractBase):
 
     def test_a_replay_starts_from_the_state_before_the_epoch(self, harness: BackendHarness) -> None:
         configuration = self.create_state_backend()
-        backend, identity = self.lease(harness, configuration)
-        fill(harness, backend, KEYS)
-        base = harness.snapshot(backend).handle
-        configuration.return_keyed_state_backend(backend, identity, succeeded=True)
+        base, identity = self.first_epoch(harness, configuration)
         for offset in (1, 2):
             replayed, _ = self.lease(harness, configuration, base)
             fill(harness, replayed, KEYS, offset)

@@ -72,30 +72,24 @@ class Last(AggregateFunction[Any, Any, Any]):
 
 LAST = Last()
 
-VALUE_OLD: dict[str, StateDescriptor] = {
-    "flight": ValueStateDescriptor("flight", flight_v1()),
-    "leg": ValueStateDescriptor("leg", leg_v1()),
-    "flights": ListStateDescriptor("flights", flight_v1()),
-    "legs": ListStateDescriptor("legs", leg_v1()),
-    "flight map": MapStateDescriptor("flight map", str, flight_v1()),
-    "leg map": MapStateDescriptor("leg map", str, leg_v1()),
-    "last flight": ReducingStateDescriptor("last flight", last, flight_v1()),
-    "last leg": ReducingStateDescriptor("last leg", last, leg_v1()),
-    "flight total": AggregatingStateDescriptor("flight total", LAST, flight_v1()),
-    "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v1()),
-}
-VALUE_NEW: dict[str, StateDescriptor] = {
-    "flight": ValueStateDescriptor("flight", flight_v2()),
-    "leg": ValueStateDescriptor("leg", leg_v2()),
-    "flights": ListStateDescriptor("flights", flight_v2()),
-    "legs": ListStateDescriptor("legs", leg_v2()),
-    "flight map": MapStateDescriptor("flight map", str, flight_v2()),
-    "leg map": MapStateDescriptor("leg map", str, leg_v2()),
-    "last flight": ReducingStateDescriptor("last flight", last, flight_v2()),
-    "last leg": ReducingStateDescriptor("last leg", last, leg_v2()),
-    "flight total": AggregatingStateDescriptor("flight total", LAST, flight_v2()),
-    "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v2()),
-}
+
+def _descriptors(flight: TypeSerializer[Any], leg: TypeSerializer[Any]) -> dict[str, StateDescriptor]:
+    return {
+        "flight": ValueStateDescriptor("flight", flight),
+        "leg": ValueStateDescriptor("leg", leg),
+        "flights": ListStateDescriptor("flights", flight),
+        "legs": ListStateDescriptor("legs", leg),
+        "flight map": MapStateDescriptor("flight map", str, flight),
+        "leg map": MapStateDescriptor("leg map", str, leg),
+        "last flight": ReducingStateDescriptor("last flight", last, flight),
+        "last leg": ReducingStateDescriptor("last leg", last, leg),
+        "flight total": AggregatingStateDescriptor("flight total", LAST, flight),
+        "leg total": AggregatingStateDescriptor("leg total", LAST, leg),
+    }
+
+
+VALUE_OLD = _descriptors(flight_v1(), leg_v1())
+VALUE_NEW = _descriptors(flight_v2(), leg_v2())
 
 
 def _put_flight(state: Any, flight: FlightV1) -> None:
