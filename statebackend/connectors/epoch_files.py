@@ -485,7 +485,6 @@ class EpochFiles:
             )
 
     def _plan(self) -> _Plan | None:
-        """Return the newest plan."""
         numbers = [name.rpartition("/")[2] for name in self._fs.list_files(_COMPACTIONS)]
         newest = max(filter(str.isdecimal, numbers), default=None)
         return None if newest is None else _decoded(int(newest), self._fs.read_file(f"{_COMPACTIONS}/{newest}"))
@@ -548,7 +547,6 @@ class EpochFiles:
                 yield name, int(match[1]), match[2]
 
     def _files_in(self, directory: str) -> list[str]:
-        """The files that are listed in a directory and exist."""
         return [path for path in self._fs.list_files(directory) if self._fs.exists(path)]
 
     def _copy(self, file: FileHandle, source: str, target: str, epoch_id: int) -> None:
@@ -585,7 +583,6 @@ def staging_of(epoch: SinkEpoch) -> str:
 
 
 def _encoded(plan: _Plan, nonce: str) -> bytes:
-    """Return a plan as JSON."""
     marks = [] if plan.compacted is None else [plan.compacted, *plan.sources]
     return json.dumps(
         {

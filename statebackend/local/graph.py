@@ -633,7 +633,6 @@ class LocalOperator:
         return self._converters[tag].rows(records)
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
-        """The encoder of the rows of an output."""
         return self._converters[tag].encoder
 
 

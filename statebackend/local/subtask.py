@@ -315,7 +315,6 @@ class LocalSubtask:
         return frozenset(tag for tag in self.operator.outputs if tag is not None)
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
-        """The encoder of the rows of an output."""
         return self.operator.encoder(tag)
 
     def _process(self, batch: RecordBatch) -> None:

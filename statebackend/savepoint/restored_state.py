@@ -83,7 +83,6 @@ class RestoredState:
         ]
 
     def operator(self, uid: str) -> OperatorState | None:
-        """Return the state of an operator, or None."""
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
     def keyed_handles(self, uid: str) -> tuple[RestoredHandle, ...]:

@@ -274,7 +274,6 @@ class ColumnForms:
 
     @property
     def text(self) -> ColumnForm:
-        """Return the form of texts."""
         return _ESCAPED_TEXT if self.as_text else _TEXT
 
 

@@ -401,7 +401,6 @@ class Epochs:
         self._last_checkpoint_id = None
 
     def acknowledgements(self, epoch: Epoch) -> Mapping[TaskId, Acknowledgement]:
-        """Return the acknowledgements of an epoch by task."""
         return self._coordinator.acknowledgements(epoch.checkpoint_id)
 
     def files_in_use(self) -> frozenset[str]:

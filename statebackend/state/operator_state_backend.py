@@ -412,7 +412,6 @@ class _RegisteredState:
 
     @property
     def version(self) -> int | None:
-        """The version of the content."""
         return None if self.table is None else self.table.version
 
 

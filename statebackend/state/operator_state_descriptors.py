@@ -28,9 +28,6 @@ from statebackend.state.descriptors import (
 from statebackend.state.states import BroadcastState, ListState
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["MAX_UID_CHARACTERS", "uid_problem"]
-
-
 MAX_UID_CHARACTERS: Final = 200
 """The limit of characters of a uid."""
 

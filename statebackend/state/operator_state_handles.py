@@ -124,7 +124,6 @@ class OperatorStateHandle:
         return tuple(dict.fromkeys(one.file for state in self.states for part in state.parts for one in part.slices))
 
     def state(self, name: str) -> OperatorStateMeta | None:
-        """The state of that name."""
         return next((state for state in self.states if state.name == name), None)
 
 

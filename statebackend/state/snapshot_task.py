@@ -93,7 +93,6 @@ class SnapshotTask(ABC, Generic[S]):
 
     @property
     def state(self) -> SnapshotTaskState:
-        """The state of the task."""
         return self._state
 
     @property

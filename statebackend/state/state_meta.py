@@ -136,7 +136,6 @@ class KeyedStateMeta:
     states: tuple[StateMeta, ...]
 
     def state(self, name: str) -> StateMeta | None:
-        """The state of that name."""
         return next((state for state in self.states if state.name == name), None)
 
 

@@ -639,7 +639,6 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         ]
 
     def arrow_columns_of(self, batch: pa.RecordBatch) -> list[list[Any]]:
-        """As `columns_of`, for records in columns."""
         return [column_values(batch.column(name)) for name in self.columns]
 
     def partial_results(

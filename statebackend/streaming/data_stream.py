@@ -82,9 +82,6 @@ from statebackend.streaming.windows.windowed_stream import (
     WindowedStream,
 )
 
-__all__ = ["AsyncDataStream"]
-
-
 if TYPE_CHECKING:
     # With a default, a stream of unknown records needs no type argument (PEP 696).
     from typing_extensions import TypeVar

@@ -17,8 +17,6 @@ from statebackend.state.errors import StateBackendError
 from statebackend.state.key_groups import KeyHashError
 from typeserializers.kernel.code_generation import GENERATED_FILES
 
-__all__ = ["EXPECTED_ERRORS", "describe_exception", "expected_message", "format_instance"]
-
 
 class StreamJobError(Exception):
     """The base class of errors about jobs."""

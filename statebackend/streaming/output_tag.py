@@ -10,8 +10,6 @@ from snapshots.errors import format_value
 from statebackend.state.operator_state_descriptors import uid_problem
 from statebackend.streaming.errors import JobDefinitionError
 
-__all__ = ["check_uid"]
-
 T = TypeVar("T")
 
 MAX_TAG_CHARACTERS: Final = 200

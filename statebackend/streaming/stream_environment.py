@@ -171,7 +171,6 @@ class StreamEnvironment(ABC, Generic[P]):
         """Find the state that a start restores; change nothing."""
 
     def _described(self, program: P, point: StartingPoint) -> DescribedJob:
-        """The job as it starts from a starting point."""
         sources: Sequence[str] = [uid for uid in program.graph.source_uids if uid in self._split_sources]
         if point.restarts_every_source and point.state is not None:
             # The start drops the positions of a local job's sources.

@@ -50,18 +50,6 @@ from statebackend.state.priority_queue import displayed_kind, displayed_state
 from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, Comparison, Outcome
 from statebackend.ui.places import EntriesPage, Place
 
-__all__ = [
-    "checkpoint_page",
-    "comparison_page",
-    "difference_page",
-    "element_row",
-    "entry_row",
-    "error_page",
-    "job_page",
-    "places_page",
-    "state_page",
-]
-
 MOST_CHARACTERS: Final = 300
 """A value in a table of entries is cut to so many characters."""
 

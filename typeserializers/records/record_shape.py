@@ -28,9 +28,6 @@ from typeserializers.kernel.record_families import (
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, checked_former_names
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["field_names"]
-
-
 _FIELDS_OF_A_CLASS: Final = ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__")
 """The attributes with the field names of dataclasses, msgspec structs and pydantic models."""
 

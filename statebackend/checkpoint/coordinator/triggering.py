@@ -163,7 +163,6 @@ class CheckpointAttempt:
 
     @property
     def kind(self) -> CheckpointRequestKind:
-        """The kind of the request."""
         return self.request.kind
 
     @property

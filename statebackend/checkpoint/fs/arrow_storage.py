@@ -36,7 +36,6 @@ class ArrowStorage:
 
     @property
     def has_conditional_writes(self) -> bool:
-        """No."""
         return False
 
     def conditional(self) -> None:

@@ -72,7 +72,6 @@ class LocalStorage:
 
     @property
     def has_conditional_writes(self) -> bool:
-        """No."""
         return False
 
     def conditional(self) -> None:
@@ -138,7 +137,6 @@ class LocalStorage:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
-        """`size_bytes` of each path."""
         return [self.size_bytes(path) for path in paths]
 
     def list_files(self, prefix: str) -> list[str]:

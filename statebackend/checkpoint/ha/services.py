@@ -90,7 +90,6 @@ class DirectoryServices:
         yield JobRecords(file_system, DirectoryPointers(file_system), root)
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """The records of the directory."""
         file_system = directory.file_system
         pointers = DirectoryPointers(file_system, directory.leadership)
         return JobRecords(

@@ -53,8 +53,6 @@ from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.ha.leadership import LossListener
 from statebackend.checkpoint.invariants import check_integer, require
 
-__all__ = ["LEASE_FILE_NAME", "DriverLease", "LeaseKeeper", "LeaseRecord", "ObjectStoreLease"]
-
 LEASE_FILE_NAME: Final = "driver-lease.json"
 
 DEFAULT_LEASE_MS: Final = 30_000

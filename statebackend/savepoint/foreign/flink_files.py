@@ -496,7 +496,6 @@ class FlinkFiles(CheckpointFileSystem):
             yield from _bounded(rows)
 
     def _group_ends(self, handle: KeyGroupsHandle) -> dict[int, int]:
-        """Return the end of each key group by its start."""
         return dict(itertools.pairwise(sorted({*handle.offsets, self._region(handle.stream).size_bytes})))
 
     def _group_data(
@@ -673,7 +672,6 @@ class FlinkFiles(CheckpointFileSystem):
             raise ForeignFormatError(f"{self.location(METADATA_FILE_NAME)}: {error}") from error
 
     def _located(self, path: str) -> tuple[CheckpointFileSystem, str]:
-        """Return the file system and the path of a file with this absolute path."""
         place = _plain_path(path)
         for old, new in sorted(self.moved.items(), key=lambda item: -len(item[0])):
             inside = _inside(place, _plain_path(old))

@@ -34,8 +34,6 @@ from typeserializers.containers.lists import ArrayListSerializerSnapshot, ListSe
 from typeserializers.containers.maps import MapSerializerSnapshot
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 
-__all__ = ["KeyedHeader", "OperatorHeader", "StoredState", "read_keyed_header", "read_operator_header"]
-
 Snapshot: TypeAlias = TypeSerializerSnapshot[Any]
 
 _KEYED_VERSION: Final = 6

@@ -74,19 +74,6 @@ from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 from typeserializers.times.timers import TimerSerializer, TimerSerializerSnapshot
 
-__all__ = [
-    "TIMED_BYTES",
-    "CanonicalGroups",
-    "GroupReader",
-    "HeapGroups",
-    "RowMaker",
-    "raw_timers",
-    "sorted_rows",
-    "timer_reader",
-    "with_flags",
-    "with_nullable_values",
-]
-
 _SHORT: Final = struct.Struct(">H")
 _INT: Final = struct.Struct(">i")
 _END: Final = 0xFFFF

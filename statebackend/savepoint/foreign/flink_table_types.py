@@ -190,7 +190,6 @@ class _TableSnapshot(TypeSerializerSnapshot[Any]):
 
 
 def _nested_snapshots(source: DataInputView) -> list[TypeSerializerSnapshot[Any]]:
-    """Read the snapshots of nested serializers."""
     magic, version = source.read_int(), source.read_int()
     if (magic, version) != (NESTED_MAGIC, NESTED_VERSION):
         raise MalformedDataError(f"no nested snapshots at byte {source.position - 8}")

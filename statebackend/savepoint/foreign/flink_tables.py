@@ -105,7 +105,6 @@ class _Region:
         return start, start + size
 
     def content(self, position: int) -> bytes:
-        """Return a text or bytes."""
         last = self.data[position + 7]
         if last & 0x80:
             size = last & 0x7F

@@ -114,7 +114,6 @@ class _Content:
         return self._chunk[self.position - self._start :][:size]
 
     def read(self, size: int) -> bytes:
-        """Return a few bytes."""
         first = self.position - self._start
         found = self._chunk[first : first + size]
         if len(found) < size:

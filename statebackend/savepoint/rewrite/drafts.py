@@ -171,7 +171,6 @@ class OperatorDraft:
         return state
 
     def operator_state(self, name: str) -> OperatorStateDraft | None:
-        """Return an operator state, or None."""
         return _found(self.operator_states, name)
 
     def check_mergeable(self, names: Iterable[str]) -> None:

@@ -47,17 +47,6 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.state_meta import StateMeta
 
-__all__ = [
-    "CollectTask",
-    "Collected",
-    "ProgressLabel",
-    "RewriteTask",
-    "RowSource",
-    "ScratchPart",
-    "StoredState",
-    "WriteTask",
-]
-
 
 class RowSource(Protocol):
     """A source of rows in the schema of the new savepoint."""

@@ -60,7 +60,6 @@ class TableOptions:
 
     @property
     def forms(self) -> ColumnForms:
-        """The forms of the columns."""
         return ColumnForms(as_text=self.as_text, decimal_scale=self.decimal_scale)
 
 

@@ -606,11 +606,9 @@ class MetadataTable:
         return SCHEMA
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_StateRow]:
-        """One for each state."""
         return self.rows
 
     def batches(self, part: _StateRow, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The one row of a state."""
         row = dict(part.columns)
         if "entries" in columns:
             row["entries"] = part.entries()

@@ -210,7 +210,6 @@ class InputReader:
         return self._rows.rows(columns)
 
     def record_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of the records of a batch."""
         return batch.select(self._record_names)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
@@ -222,7 +221,6 @@ class InputReader:
         return keys
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of the key of a batch."""
         return [batch.column(name) for name in self._columns.key]
 
 

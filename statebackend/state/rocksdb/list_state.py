@@ -142,7 +142,6 @@ class RocksDBListState(CachedState, InternalListState[T]):
             self._grow(cached, _ELEMENT_BYTES + 2 * len(encoded))
 
     def _row(self, cached: _CachedList) -> bytes:
-        """A list as bytes of a `ListSerializer`."""
         if cached.is_replaced:
             count, joined = self._replaced(cached)
         else:
@@ -293,7 +292,6 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self.hold(size_bytes)
 
     def _loaded(self, cached: _CachedList) -> list[Any]:
-        """All elements of a list."""
         elements = cached.elements
         if elements is None:
             self.cache_misses += 1

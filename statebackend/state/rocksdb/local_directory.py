@@ -128,7 +128,6 @@ class LocalStateDirectory:
 
     @property
     def database_path(self) -> str:
-        """The path of the database."""
         return os.path.join(self.path, "db")
 
     def new_file(self, suffix: str) -> str:

@@ -252,7 +252,6 @@ class _PlanReader:
         self._location = location
 
     def restore(self, entry: DataInputView) -> SubtaskRestore:
-        """Return the restore in the entry of a subtask."""
         record = self._piece(entry)
         if record[:1] == _CONTINUED:
             return continued_subtask(decode_subtask_state(record[1:]), self._restored_from)

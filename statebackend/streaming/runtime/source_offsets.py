@@ -30,19 +30,6 @@ from statebackend.state.operator_state_redistribution import restored_operator_s
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.stream_graph import ReplayableSource
 
-__all__ = [
-    "NO_OFFSET",
-    "SOURCE_FORMAT",
-    "OffsetLines",
-    "SplitOffset",
-    "are_of_splits",
-    "is_json_object",
-    "offset_of_splits",
-    "positions_backend",
-    "sources_with_offsets",
-    "with_source_positions",
-]
-
 SOURCE_FORMAT: Final = "statebackend-source"
 """Spark's name of a source that is read by its splits."""
 

@@ -38,14 +38,6 @@ from statebackend.streaming.runtime.source_offsets import (
     with_source_positions,
 )
 
-__all__ = [
-    "StartingPoint",
-    "check_has_every_epoch",
-    "check_restored_progress",
-    "roll_back_target",
-    "starting_point",
-]
-
 
 @frozen
 class StartingPoint:

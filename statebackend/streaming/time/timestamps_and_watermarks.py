@@ -93,7 +93,6 @@ class WatermarkOutputMultiplexer(Generic[C]):
         return self._output(output, "WATERMARK_OF").watermark_ms
 
     def is_idle(self, output: C) -> bool:
-        """Whether an output is idle."""
         return self._output(output, "IS_IDLE").is_idle
 
     def register(self, output: C) -> None:

@@ -18,8 +18,6 @@ from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
 from statebackend.streaming.output_tag import OutputTag
 from typeserializers.times.timers import TimeWindow
 
-__all__ = ["ProcessWindowFunction", "WindowContext", "WindowRuntimeContext", "WindowStateStore"]
-
 K = TypeVar("K")
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
