@@ -100,7 +100,7 @@ class JsonLinesSource:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if len(lines) > 1:
                 return [row for line in lines for row in self._parsed(split, [line])]
-            reason = _OTHER_TYPE.sub(lambda match: f"{match[1]} is a {match[3]}, not a {match[2]}", str(error))
+            reason = _OTHER_TYPE.sub(lambda match: f"{match[1]} is of type {match[3]}, not {match[2]}", str(error))
             raise StreamJobError(
                 f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {reason}. "
                 f"Correct the line, or change the schema"

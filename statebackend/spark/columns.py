@@ -50,7 +50,7 @@ def _in_zone(field: pa.Field, timezone: str) -> pa.Field:
 
 
 def _type_in_zone(data_type: pa.DataType, timezone: str) -> pa.DataType:
-    """The type with this zone in all its timestamps that have one."""
+    """The type with this zone in place of the zones of its timestamps."""
     if pa.types.is_timestamp(data_type):
         return data_type if data_type.tz is None else pa.timestamp(data_type.unit, timezone)
     if pa.types.is_struct(data_type):
@@ -63,7 +63,7 @@ def _type_in_zone(data_type: pa.DataType, timezone: str) -> pa.DataType:
 def struct_type_of(schema: pa.Schema) -> StructType:
     """The Spark type of rows of a schema."""
     convert: Any = spark_arrow_types.from_arrow_schema
-    # Before Spark 4.3, timestamps without a zone get the other type by default.
+    # Before Spark 4.3, the default for timestamps without a zone is TimestampType.
     struct: StructType = convert(schema, prefer_timestamp_ntz=True)
     return struct
 

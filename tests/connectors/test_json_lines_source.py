@@ -101,7 +101,9 @@ def test_dates_are_text_at_every_level(tmp_path: Path) -> None:
 
 def test_a_value_of_another_type_is_named_by_its_field(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINE + LINE.replace('"a"', "7") + LINE)
-    with pytest.raises(StreamJobError, match=rf"byte {len(LINE)} does not fit the schema: card is a number, not a str"):
+    with pytest.raises(
+        StreamJobError, match=rf"byte {len(LINE)} does not fit the schema: card is of type number, not string"
+    ):
         JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 10)
 
 

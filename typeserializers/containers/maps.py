@@ -47,7 +47,7 @@ _FLAG = BooleanSerializer()
 _INTEGERS: Final[Mapping[type, str]] = {
     kind: kind.format_character for kind in (ByteSerializer, ShortSerializer, IntSerializer, LongSerializer)
 }
-# The byte before a key is its length and one. A longer key has more such bytes, which begin at 128.
+# The byte before a key is its length plus one. The length of a longer key takes several bytes, the first from 128 on.
 _LENGTHS: Final = bytes((*range(1, 256), 255))
 _ENTRY_FORMATS: Final = {
     character: {length: f"x{length - 1}s?{character}" for length in range(1, 0x80)} for character in _INTEGERS.values()
@@ -221,12 +221,12 @@ def read_integers(data: bytes, position: int, count: int, character: str) -> tup
 
 
 def _layouts(count: int, character: str) -> tuple[Callable[..., bytes], Callable[[bytes], tuple[bytes, ...]]]:
-    """Returns what writes the flag and value of each entry, and what cuts the lengths of all keys, and these."""
+    """Returns two functions: one packs the flags and values of all entries, the other separates lengths and entries."""
     width = struct.calcsize(f">?{character}")
     return struct.Struct(f">{('x' + character) * count}").pack, struct.Struct("c" * count + f"{width}s" * count).unpack
 
 
-# Maps of one state often have the same size, or keys of the same lengths. Layouts of large maps would take much memory.
+# Maps of one state often have the same size, or keys of the same lengths. Layouts of larger maps take much memory.
 _MOST_KNOWN_ENTRIES: Final = 1000
 _known_layouts: Final = functools.lru_cache(maxsize=256)(_layouts)
 _known_layout: Final = functools.lru_cache(maxsize=256)(struct.Struct)

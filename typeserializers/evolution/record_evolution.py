@@ -330,7 +330,7 @@ def resolve_record(
 class _ResolvedField:
     """The compatibility of one field of the new record.
 
-    ``kind`` is None if a converter or a default gives the values. ``unchanged`` are the paths that stay as they are.
+    ``kind`` is None if the values come from a converter or a default. ``unchanged`` are the paths without a change.
     """
 
     issues: Sequence[CompatibilityIssue]

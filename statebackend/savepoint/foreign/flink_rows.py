@@ -29,7 +29,7 @@ Compression frames each group of a canonical savepoint, and each state in a grou
 
 A canonical row has separate columns for key, namespace and user key. A list has its count, and a timer is stored as the
 bytes of its serializer. Flink marks a null value of a map in the map, and again in a nullable value; a row has one
-flag. A value of a map with time-to-live is nullable only here (`with_flags`).
+flag. In maps with time-to-live, Statebackend's values are nullable, and Flink's are not (`with_flags`).
 
 The rows of a key group are sorted, so memory holds one key group; of RocksDB, which sorts itself, one batch.
 """

@@ -363,7 +363,7 @@ class _Export:
         out.write_int(len(rows))
         for key, value in rows:
             if key is None or value is None:
-                raise SavepointError(f"operator state {state.name!r} has a value None, which Flink cannot have")
+                raise SavepointError(f"operator state {state.name!r} has the value None, which Flink cannot store")
             out.write(key)
             out.write(value)
         return [start]
@@ -509,8 +509,8 @@ def _map_values(schema: EntrySchema) -> Callable[[pa.Array], pa.Array] | None:
         is_null = pc.not_equal(pc.binary_slice(values, TIMED_BYTES, TIMED_BYTES + 1), b"\0")
         if null is None and pc.any(is_null).as_py():
             raise SavepointError(
-                f"state {schema.name!r} has a value None with a time-to-live, which Flink cannot have. Remove such "
-                f"entries (keep_entries), with statebackend rewrite"
+                f"state {schema.name!r} is a map with a time-to-live and has the value None, which Flink cannot store "
+                f"there. Remove such entries: keep_entries in a plan of statebackend rewrite"
             )
         plain = pc.binary_replace_slice(values, TIMED_BYTES, TIMED_BYTES + 1, b"")
         return plain if null is None else pc.if_else(is_null, pc.binary_join_element_wise(plain, null, b""), plain)

@@ -160,7 +160,9 @@ def check_log_is_whole(spark_checkpoint_directory: str) -> None:
     committed = newest_committed_batch(spark_checkpoint_directory)
     names = [QUERY_ID_FILE_NAME, *(f"offsets/{batch}" for batch in batches), f"commits/{committed}"]
     if not fs.exists(QUERY_ID_FILE_NAME):
-        raise SourceProgressError(f"{fs.location(QUERY_ID_FILE_NAME)} is missing: Spark continues no log without it")
+        raise SourceProgressError(
+            f"{fs.location(QUERY_ID_FILE_NAME)} is missing: Spark does not continue a log without it"
+        )
     _check_whole(fs, (name for name in names if fs.exists(name)))
     entries = _source_entries(fs)
     newest = {source: _newest_entry(own) for source, own in entries.items() if _is_file_log(fs, source, own)}

@@ -281,8 +281,8 @@ class OperatorEpoch:
     """An epoch of one operator, the same for all its subtasks. It starts with the watermark ``watermark_ms``.
 
     Early records, which upstream operators sent at that watermark, are processed at ``previous_watermark_ms``.
-    A no-data epoch has no records of sources (``has_records`` is False). While the inputs are idle, the time of readers
-    advances without the operator, so requests in flight from the epoch before are awaited first.
+    A no-data epoch has no records of sources (``has_records`` is False). While the inputs are idle (``is_idle``), the
+    operators after this one do not wait for its watermark. So it first waits for requests in flight.
     """
 
     epoch_id: int

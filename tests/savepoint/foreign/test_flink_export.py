@@ -142,7 +142,9 @@ def test_null_with_ttl_that_flink_cannot_store_is_an_error(tmp_path: pathlib.Pat
     maps = MapStateDescriptor("maps", str, int, ttl=StateTtlConfig("1 hour"))
     plan = Plan().add_operator("maps", "string").add_state("maps", maps, [("k", "a", None)])
     SavepointWriter.new(tmp_path / "ours", max_parallelism=4).write(plan)
-    with pytest.raises(SavepointError, match=r"'maps' has a value None with a time-to-live.*keep_entries"):
+    with pytest.raises(
+        SavepointError, match=r"'maps' is a map with a time-to-live and has the value None.*keep_entries"
+    ):
         write_flink_savepoint(find_state(tmp_path / "ours"), tmp_path / "exported")
     assert not list((tmp_path / "exported").glob("*"))
 
