@@ -15,7 +15,6 @@ import contextlib
 import datetime
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -30,12 +29,17 @@ from attrs import asdict, evolve
 from statebackend.checkpoint.fs.store_uri import check_path, without_secrets
 from statebackend.connectors.sink_errors import check_names, check_parent, checked_columns, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
+    MOST_OPEN_EPOCHS,
+    ROLLBACK,
     StagedFile,
     check_staged,
+    committed_epochs,
     convert_rows,
+    count_files_after,
     decode_committable,
     delete_staged,
     epoch_directory,
+    history_entry,
     lineage_directory,
     partition_text,
     secret_values,
@@ -52,15 +56,6 @@ if TYPE_CHECKING:
 _VERSION: Final = 1
 _ATTEMPTS: Final = 10
 """The number of attempts of a commit that conflicts with another writer. Each attempt includes retries by deltalake."""
-
-_MOST_OPEN_EPOCHS: Final = 16
-"""The maximum number of epochs after the last complete one for which a crash may leave files."""
-
-_NAME: Final = "statebackend.lineage"
-_EPOCH: Final = "statebackend.epoch"
-_FILES: Final = "statebackend.files"
-_ROLLBACK: Final = "rollback"
-"""The value in place of the number of files, in the log entry of a rollback."""
 
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 """Metadata of columns that a writer must compute or check."""
@@ -238,7 +233,7 @@ class DeltaSink(Sink):
             self._table_schema = pa.schema(table.schema().to_arrow())
         # The history of a long table takes time, and mostly nothing is staged.
         committed = cache(partial(self._committed_epochs, lineage))
-        for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
+        for epoch_id in range(last_id + 1, last_id + 1 + MOST_OPEN_EPOCHS):
             self._delete_staged(lineage, epoch_id, committed=committed)
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
@@ -254,7 +249,7 @@ class DeltaSink(Sink):
                 actions,
                 mode="append",
                 schema=table.schema(),
-                commit_properties=self._properties(lineage, last_epoch_id, _ROLLBACK),
+                commit_properties=self._properties(lineage, last_epoch_id, ROLLBACK),
             )
 
         self._retry(f"the epochs after {last_epoch_id} cannot be removed", remove)
@@ -281,20 +276,8 @@ class DeltaSink(Sink):
 
     def _files_after(self, table: DeltaTable, lineage: SinkLineage, last_epoch_id: int) -> list[tuple[str, int]]:
         """Return the files of later epochs and their sizes. Raises `SinkError` if any of them is not in the table."""
-        written, limit, is_complete = 0, sys.maxsize, False
-        # The newest entry is first. An earlier rollback removed the epochs that were committed before it.
-        for entry in table.history():
-            is_complete = is_complete or entry.get("version") == 0
-            if entry.get(_NAME) != lineage.name:
-                continue
-            epoch_id = int(entry[_EPOCH])
-            if epoch_id <= last_epoch_id:
-                is_complete = True
-                break
-            if entry[_FILES] == _ROLLBACK:
-                limit = min(limit, epoch_id)
-            elif epoch_id <= limit:
-                written += int(entry[_FILES])
+        history = ((entry, entry.get("version") == 0) for entry in table.history())
+        written, is_complete = count_files_after(history, lineage, last_epoch_id)
         tag = f"{lineage_directory(lineage)}/"
         added = zip(*(pa.table(table.get_add_actions()).column(name).to_pylist() for name in _PATH_SIZE), strict=True)
         found = [
@@ -383,7 +366,7 @@ class DeltaSink(Sink):
     def _properties(self, lineage: SinkLineage, epoch_id: int, files: str) -> CommitProperties:
         deltalake = _deltalake()
         properties: CommitProperties = deltalake.CommitProperties(
-            custom_metadata={_NAME: lineage.name, _EPOCH: str(epoch_id), _FILES: files},
+            custom_metadata=history_entry(lineage, epoch_id, files),
             app_transactions=[deltalake.Transaction(lineage.name, epoch_id)],
         )
         return properties
@@ -409,22 +392,20 @@ class DeltaSink(Sink):
     def _forget(self) -> None:
         self._table = None
 
-    def _committed_epochs(self, lineage: SinkLineage) -> set[str]:
-        """The epochs that versions of the table have, also those that were rolled back."""
+    def _committed_epochs(self, lineage: SinkLineage) -> set[int]:
         table = self._existing()
-        history = [] if table is None else table.history()
-        return {one[_EPOCH] for one in history if one.get(_NAME) == lineage.name and one[_FILES] != _ROLLBACK}
+        return committed_epochs([] if table is None else table.history(), lineage)
 
     def _delete_staged(
         self,
         lineage: SinkLineage,
         epoch_id: int,
         prefix: str = "",
-        committed: Callable[[], Collection[str]] = tuple,
+        committed: Callable[[], Collection[int]] = tuple,
     ) -> None:
         directory = epoch_directory(lineage, epoch_id)
         with self._reported(f"staged files in {directory} cannot be deleted"):
-            delete_staged(self._file_system(), directory, prefix, lambda: str(epoch_id) in committed())
+            delete_staged(self._file_system(), directory, prefix, lambda: epoch_id in committed())
 
     def _split(self, batch: pa.RecordBatch) -> list[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         names = self._partition_by

@@ -24,7 +24,6 @@ import copy
 import decimal
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,11 +37,18 @@ from attrs import evolve, frozen
 
 from statebackend.connectors.sink_errors import check_names, check_parent, checked_columns, reported, retry_conflicts
 from statebackend.connectors.staged_parquet import (
+    EPOCH,
+    LINEAGE,
+    MOST_OPEN_EPOCHS,
+    ROLLBACK,
     check_staged,
+    committed_epochs,
     convert_rows,
+    count_files_after,
     decode_committable,
     delete_staged,
     epoch_directory,
+    history_entry,
     lineage_directory,
     secret_values,
     split_by_columns,
@@ -63,15 +69,6 @@ _ATTEMPTS: Final = 20
 
 _REUSED_S: Final = 300.0
 """The number of seconds after which a table is loaded again. Catalogs give credentials that expire."""
-
-_MOST_OPEN_EPOCHS: Final = 16
-"""The maximum number of epochs after the last complete one for which a crash may leave files."""
-
-_NAME: Final = "statebackend.lineage"
-_EPOCH: Final = "statebackend.epoch"
-_FILES: Final = "statebackend.files"
-_ROLLBACK: Final = "rollback"
-"""The value in place of the number of files, in the snapshot of a rollback."""
 
 _FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 _PARTITION: Final = re.compile(r"(?:(\w+)\((?:(\d+) *, *)?)?([^(),]*[^(), ])\)?")
@@ -225,7 +222,7 @@ class IcebergSink(Sink):
                     # pyiceberg writes files of the default spec only. This changes the copy of the table.
                     table.metadata = table.metadata.model_copy(update={"default_spec_id": spec_id})
                     files = [_data_file(one, file) for one in staged if one["spec"] == spec_id for file in one["files"]]
-                    with _append(transaction, _summary(epoch.lineage, epoch.epoch_id, str(len(files)))) as append:
+                    with _append(transaction, history_entry(epoch.lineage, epoch.epoch_id, str(len(files)))) as append:
                         for file in files:
                             append.append_data_file(file)
             self._table, self._layout = table, _layout_of(table)
@@ -257,10 +254,8 @@ class IcebergSink(Sink):
         )
         # Tags, branches and old snapshots have the files of an epoch that was rolled back.
         summaries = [one.summary.additional_properties for one in table.metadata.snapshots if one.summary is not None]
-        committed = {
-            int(one[_EPOCH]) for one in summaries if one.get(_NAME) == lineage.name and one[_FILES] != _ROLLBACK
-        }
-        later = range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS)
+        committed = committed_epochs(summaries, lineage)
+        later = range(last_id + 1, last_id + 1 + MOST_OPEN_EPOCHS)
         self._delete_staged(lineage, [one for one in later if one not in committed])
 
     def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
@@ -271,7 +266,7 @@ class IcebergSink(Sink):
             files = self._files_after(table, lineage, last_epoch_id)
             with _transaction(table) as transaction:
                 transaction.set_properties({_property(lineage): str(last_epoch_id)})
-                update = transaction.update_snapshot(_summary(lineage, last_epoch_id, _ROLLBACK))
+                update = transaction.update_snapshot(history_entry(lineage, last_epoch_id, ROLLBACK))
                 with update.overwrite() as overwrite:
                     for file in files:
                         overwrite.delete_data_file(file)
@@ -376,27 +371,14 @@ class IcebergSink(Sink):
     def _newest_epoch(self, table: Table, lineage: SinkLineage) -> int:
         """Return the newest epoch of a lineage in the table; -1 without one."""
         for summary, _ in _history(table):
-            if summary.get(_NAME) == lineage.name:
-                return int(summary[_EPOCH])
+            if summary.get(LINEAGE) == lineage.name:
+                return int(summary[EPOCH])
         # The snapshots have expired, or there are none.
         return int(table.properties.get(_property(lineage), -1))
 
     def _files_after(self, table: Table, lineage: SinkLineage, last_epoch_id: int) -> list[DataFile]:
         """Return the files of later epochs. Raises `SinkError` if any of them is not in the table."""
-        written, limit, is_complete = 0, sys.maxsize, False
-        # An earlier rollback removed the epochs that were committed before it.
-        for summary, is_first in _history(table):
-            is_complete = is_complete or is_first
-            if summary.get(_NAME) != lineage.name:
-                continue
-            epoch_id = int(summary[_EPOCH])
-            if epoch_id <= last_epoch_id:
-                is_complete = True
-                break
-            if summary[_FILES] == _ROLLBACK:
-                limit = min(limit, epoch_id)
-            elif epoch_id <= limit:
-                written += int(summary[_FILES])
+        written, is_complete = count_files_after(_history(table), lineage, last_epoch_id)
         snapshot = table.current_snapshot()
         prefix = f"{_layout_of(table).location}/{lineage_directory(lineage)}/"
         found = [
@@ -468,11 +450,7 @@ def _check_installed() -> None:
 
 
 def _property(lineage: SinkLineage) -> str:
-    return f"{_EPOCH}.{lineage.name}"
-
-
-def _summary(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
-    return {_NAME: lineage.name, _EPOCH: str(epoch_id), _FILES: files}
+    return f"{EPOCH}.{lineage.name}"
 
 
 class _SharedList(list[Any]):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -30,6 +31,15 @@ from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 _MOST_OPEN: Final = 64
 """The maximum number of partitions that are written at the same time."""
+
+MOST_OPEN_EPOCHS: Final = 16
+"""The maximum number of epochs after the last complete one for which a crash may leave files."""
+
+LINEAGE: Final = "statebackend.lineage"
+EPOCH: Final = "statebackend.epoch"
+_FILES: Final = "statebackend.files"
+ROLLBACK: Final = "rollback"
+"""The value in place of the number of files, in the entry of a rollback."""
 
 _SECRET_OPTION: Final = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
 
@@ -53,6 +63,39 @@ def lineage_directory(lineage: SinkLineage) -> str:
 def epoch_directory(lineage: SinkLineage, epoch_id: int) -> str:
     """Return the directory of an epoch's files, relative to the table."""
     return f"{lineage_directory(lineage)}/{epoch_id:012d}"
+
+
+def history_entry(lineage: SinkLineage, epoch_id: int, files: str) -> dict[str, str]:
+    """Return the properties of a commit in the history of the table."""
+    return {LINEAGE: lineage.name, EPOCH: str(epoch_id), _FILES: files}
+
+
+def committed_epochs(history: Iterable[Mapping[str, Any]], lineage: SinkLineage) -> set[int]:
+    """Return the epochs in the history of a table, also those that were rolled back."""
+    return {int(one[EPOCH]) for one in history if one.get(LINEAGE) == lineage.name and one[_FILES] != ROLLBACK}
+
+
+def count_files_after(
+    history: Iterable[tuple[Mapping[str, Any], bool]], lineage: SinkLineage, last_epoch_id: int
+) -> tuple[int, bool]:
+    """Count the files of later epochs, and return whether the history has all of these epochs.
+
+    The newest entry is first. Each comes with whether it is the first of the table.
+    """
+    written, limit, is_complete = 0, sys.maxsize, False
+    # An earlier rollback removed the epochs that were committed before it.
+    for entry, is_first in history:
+        is_complete = is_complete or is_first
+        if entry.get(LINEAGE) != lineage.name:
+            continue
+        epoch_id = int(entry[EPOCH])
+        if epoch_id <= last_epoch_id:
+            return written, True
+        if entry[_FILES] == ROLLBACK:
+            limit = min(limit, epoch_id)
+        elif epoch_id <= limit:
+            written += int(entry[_FILES])
+    return written, is_complete
 
 
 def decode_committable(committable: bytes, epoch: SinkEpoch, version: int, sink_name: str) -> dict[str, Any]:
