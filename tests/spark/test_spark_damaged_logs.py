@@ -52,6 +52,10 @@ def without_its_end(content: bytes) -> bytes:
     return content[:-2]
 
 
+def without_its_id(content: bytes) -> bytes:
+    return content.replace(b'"id"', b'"ie"')
+
+
 def without_lines(content: bytes) -> bytes:
     return content[: content.index(b"\n") + 1]
 
@@ -74,6 +78,7 @@ def of_another_batch(content: bytes) -> bytes:
         (f"sources/0/{NEWEST}", of_another_batch, NEWEST - 1),
         (f"sources/0/{NEWEST - 1}", without_lines, NEWEST - 2),
         ("metadata", without_its_end, NEWEST),
+        ("metadata", without_its_id, NEWEST),
     ],
 )
 def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_roll_back_to(

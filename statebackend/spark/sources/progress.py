@@ -425,7 +425,11 @@ def _damage(fs: CheckpointFileSystem, name: str) -> str | None:
     if kind == "commits" and not re.fullmatch(r"v[0-9]+", first):
         return "its first line is not a version" if first else "it is empty"
     text = rest if kind == "commits" else first
-    return None if (kind == "commits" and not text) or is_json_object(text) else "it is not a whole JSON object"
+    if not (kind == "commits" and not text) and not is_json_object(text):
+        return "it is not a whole JSON object"
+    if kind == QUERY_ID_FILE_NAME and not isinstance(_parsed(text).get("id"), str):
+        return "it has no id of a query"
+    return None
 
 
 def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[str, list[str]]:
