@@ -95,11 +95,20 @@ class _TimeWindows(WindowAssigner[TimeWindow]):
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
 
-@frozen
+def _check_given(given: tuple[Any, ...], kinds: type | tuple[type, ...], assigner: str, method: str) -> None:
+    if len(given) != 1 or not isinstance(given[0], kinds):
+        raise JobDefinitionError(f"{assigner}: create it with {assigner}.{method}, not by a call of the class")
+
+
+@frozen(init=False)
 class _AlignedTimeWindows(_TimeWindows):
     """The base of assigners of aligned windows."""
 
     _windows: AlignedWindows
+
+    def __init__(self, *windows: Any) -> None:
+        _check_given(windows, AlignedWindows, type(self).__name__, "of()")
+        self.__attrs_init__(*windows)
 
     @property
     def aligned(self) -> AlignedWindows | None:
@@ -194,13 +203,17 @@ class _DynamicGap:
             raise ValueError(str(error)) from error
 
 
-@frozen
+@frozen(init=False)
 class _SessionWindows(_TimeWindows):
     """The base of assigners of sessions. The gap is a function of the record."""
 
     merges_windows = True
 
     _gap_ms_of: Callable[[Any], int]
+
+    def __init__(self, *gap: Any) -> None:
+        _check_given(gap, (_FixedGap, _DynamicGap), type(self).__name__, "with_gap()")
+        self.__attrs_init__(*gap)
 
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[TimeWindow]:
         return (TimeWindow(timestamp_ms, clamped(timestamp_ms + self._gap_ms_of(element))),)

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from snapshots.errors import format_value
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.time.timestamps import Duration, duration_ms
+from statebackend.streaming.windows.triggers import check_delta_function, check_threshold
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -57,30 +58,38 @@ class _OneTimeEvictor(Evictor[Any, Any]):
         """Return the records that stay. ``elements`` is not empty."""
 
 
+def _check_count(evictor: Any, attribute: Any, count: Any) -> None:
+    if type(count) is not int or count < 0:
+        raise JobDefinitionError(
+            f"CountEvictor.of() takes a number of records of 0 or more, not {format_value(count, 40)}"
+        )
+
+
 @frozen
 class CountEvictor(_OneTimeEvictor):
     """Keeps the newest records, up to a number."""
 
-    max_count: int
+    max_count: int = field(validator=_check_count)
 
     @classmethod
     def of(cls, max_count: int, after: bool = False) -> CountEvictor:
         """Keep the last ``max_count`` records. ``after`` evicts after the function."""
-        if type(max_count) is not int or max_count < 0:
-            raise JobDefinitionError(
-                f"CountEvictor.of() takes a number of records of 0 or more, not {format_value(max_count, 40)}"
-            )
         return cls(max_count, after=after)
 
     def kept(self, elements: Sequence[TimestampedValue[Any]]) -> Sequence[TimestampedValue[Any]]:
         return elements[max(0, len(elements) - self.max_count) :]
 
 
+def _check_size(evictor: Any, attribute: Any, size_ms: Any) -> None:
+    if type(size_ms) is not int or size_ms < 0:
+        raise JobDefinitionError(f"TimeEvictor: size_ms is {format_value(size_ms, 40)}; use TimeEvictor.of('1 minute')")
+
+
 @frozen
 class TimeEvictor(_OneTimeEvictor):
     """Keeps the records that are less than a duration older than the newest record."""
 
-    size_ms: int
+    size_ms: int = field(validator=_check_size)
 
     @classmethod
     def of(cls, size: Duration, after: bool = False) -> TimeEvictor:
@@ -104,16 +113,12 @@ class TimeEvictor(_OneTimeEvictor):
 class DeltaEvictor(_OneTimeEvictor):
     """Keeps the records that differ from the last one by less than a threshold."""
 
-    threshold: float
-    delta_function: Callable[[Any, Any], float]
+    threshold: float = field(validator=check_threshold)
+    delta_function: Callable[[Any, Any], float] = field(validator=check_delta_function)
 
     @classmethod
     def of(cls, threshold: float, delta_function: Callable[[Any, Any], float], after: bool = False) -> DeltaEvictor:
         """Keep records with ``delta_function(record, last) < threshold``. ``after`` evicts after the function."""
-        if not callable(delta_function):
-            raise JobDefinitionError(
-                f"DeltaEvictor.of() takes a function of two records, not {format_value(delta_function, 80)}"
-            )
         return cls(threshold, delta_function, after=after)
 
     def kept(self, elements: Sequence[TimestampedValue[Any]]) -> Sequence[TimestampedValue[Any]]:

@@ -18,7 +18,10 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from enum import Enum
+from numbers import Real
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import field, frozen
@@ -247,17 +250,20 @@ class CountTrigger(Trigger[Any, Any]):
         context.get_partitioned_state(_COUNT).clear()
 
 
+def _check_nested(trigger: Any, attribute: Any, nested: Any) -> None:
+    if not isinstance(nested, Trigger):
+        raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {format_value(nested, 80)}")
+
+
 @frozen
 class PurgingTrigger(Trigger[Any, Any]):
     """Wraps a trigger and purges the window whenever it fires."""
 
-    nested: Trigger[Any, Any]
+    nested: Trigger[Any, Any] = field(validator=_check_nested)
 
     @classmethod
     def of(cls, nested: Trigger[Any, Any]) -> PurgingTrigger:
         """Purge when ``nested`` fires. Raises `JobDefinitionError` if it is not a trigger."""
-        if not isinstance(nested, Trigger):
-            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {format_value(nested, 80)}")
         return cls(nested)
 
     @property
@@ -298,11 +304,17 @@ _MOST_FIRINGS: Final = 1_000
 """The most firings of a window at one watermark or time of the clock."""
 
 
+def _check_interval(trigger: Any, attribute: Any, interval_ms: Any) -> None:
+    if type(interval_ms) is not int or interval_ms < 1:
+        name = type(trigger).__name__
+        raise JobDefinitionError(f"{name}: interval_ms is {format_value(interval_ms, 40)}; use {name}.of('1 minute')")
+
+
 @frozen
 class _ContinuousTrigger(Trigger[Any, Any]):
     """The base of triggers that fire at multiples of an interval."""
 
-    interval_ms: int
+    interval_ms: int = field(validator=_check_interval)
     state_descriptors = (_FIRE_TIME,)
 
     def can_merge(self) -> bool:
@@ -428,12 +440,29 @@ def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
     return True
 
 
+def check_threshold(given: Any, attribute: Any, threshold: Any) -> None:
+    """Raise `JobDefinitionError` if the threshold of a trigger or evictor is not a number."""
+    is_number = isinstance(threshold, (Real, Decimal, timedelta)) and not isinstance(threshold, bool)
+    if not is_number or threshold != threshold:
+        raise JobDefinitionError(
+            f"{type(given).__name__}.of() takes a number as threshold, not {format_value(threshold, 40)}"
+        )
+
+
+def check_delta_function(given: Any, attribute: Any, function: Any) -> None:
+    """Raise `JobDefinitionError` if the delta function of a trigger or evictor is not a function."""
+    if not callable(function):
+        raise JobDefinitionError(
+            f"{type(given).__name__}.of() takes a function of two records, not {format_value(function, 80)}"
+        )
+
+
 @frozen
 class DeltaTrigger(Trigger[Any, Any]):
     """Fires when a record differs from the record of the last firing by more than a threshold."""
 
-    threshold: float
-    delta_function: Callable[[Any, Any], float]
+    threshold: float = field(validator=check_threshold)
+    delta_function: Callable[[Any, Any], float] = field(validator=check_delta_function)
     descriptor: ValueStateDescriptor[Any]
 
     @classmethod
@@ -445,10 +474,6 @@ class DeltaTrigger(Trigger[Any, Any]):
         ``last`` is the record of the last firing, or the first record. ``element_type`` is the serializer or type hint
         that stores it.
         """
-        if not callable(delta_function):
-            raise JobDefinitionError(
-                f"DeltaTrigger.of() takes a function of two records, not {format_value(delta_function, 80)}"
-            )
         return cls(threshold, delta_function, ValueStateDescriptor("last-fired", element_type))
 
     @property

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from datetime import timedelta
+from decimal import Decimal
+from operator import sub
 from typing import Any
 
 import pytest
@@ -14,14 +18,16 @@ from statebackend.streaming.windows.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
     ProcessingTimeSessionWindows,
+    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from statebackend.streaming.windows.evictors import CountEvictor, TimeEvictor
+from statebackend.streaming.windows.evictors import CountEvictor, DeltaEvictor, TimeEvictor
 from statebackend.streaming.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
+    DeltaTrigger,
     EventTimeTrigger,
     OnMergeContext,
     PurgingTrigger,
@@ -232,3 +238,34 @@ def test_windows_of_one_stream_and_of_two_accept_the_same_triggers_and_lateness(
     with pytest.raises(JobDefinitionError, match=r"allowed_lateness\(\) is -1; it must be at least 0 ms"):
         of().allowed_lateness(-1)
     of(clock).allowed_lateness(0)
+
+
+@pytest.mark.parametrize(
+    ("create", "reported"),
+    [
+        (lambda: TumblingEventTimeWindows("1 hour"), r"create it with TumblingEventTimeWindows\.of\(\)"),
+        (lambda: SlidingEventTimeWindows("1 hour", "1 minute"), r"create it with SlidingEventTimeWindows\.of\(\)"),
+        (lambda: EventTimeSessionWindows(10), r"create it with EventTimeSessionWindows\.with_gap\(\)"),
+        (
+            lambda: ContinuousEventTimeTrigger("1 hour"),  # type: ignore[arg-type]
+            r"interval_ms is '1 hour'; use ContinuousEventTimeTrigger\.of\(",
+        ),
+        (lambda: PurgingTrigger(5), r"PurgingTrigger\.of\(\) takes a trigger, not 5"),  # type: ignore[arg-type]
+        (lambda: CountEvictor(-1), r"CountEvictor\.of\(\) takes a number of records of 0 or more, not -1"),
+        (lambda: TimeEvictor("1 s"), r"size_ms is '1 s'; use TimeEvictor\.of\("),  # type: ignore[arg-type]
+        (lambda: DeltaEvictor.of(float("nan"), sub), r"DeltaEvictor\.of\(\) takes a number as threshold, not nan"),
+        (lambda: DeltaTrigger.of("5", sub, int), r"DeltaTrigger\.of\(\) takes a number"),  # type: ignore[arg-type]
+        (lambda: DeltaEvictor(5, 5), r"takes a function of two records, not 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_mistake_in_creating_windows_is_reported_at_once(create: Any, reported: str) -> None:
+    with pytest.raises(JobDefinitionError, match=reported):
+        create()
+
+
+def test_the_threshold_of_a_delta_may_be_of_any_type_of_its_differences() -> None:
+    for threshold in (2, 2.5, Decimal("2.5"), timedelta(seconds=2)):
+        evictor: DeltaEvictor = DeltaEvictor.of(threshold, sub)  # type: ignore[arg-type]
+        assert pickle.loads(pickle.dumps(evictor)) == evictor
+    for windows in (SlidingEventTimeWindows.of(10, 5), EventTimeSessionWindows.with_gap(10)):
+        assert pickle.loads(pickle.dumps(windows)) == windows
