@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_job_fixture import WordCount, pickled_by_value
+from spark_job_fixture import WordCount, memory_sink, pickled_by_value, rows_of
 
 from statebackend.checkpoint import CheckpointError
 
@@ -176,3 +176,14 @@ def test_a_batch_that_was_only_planned_is_abandoned_without_an_epoch(word_count:
         word_count.run(output)
     word_count.run(output, execute={"roll_back_to": NEWEST})
     assert shown(word_count) == word_count.expected()
+
+
+def test_a_driver_that_ended_while_spark_wrote_the_first_batch_can_be_started_again(word_count: WordCount) -> None:
+    output = memory_sink()
+    rows = [path.rename(path.with_name(f"_{path.name}")) for path in sorted(word_count.source.iterdir())]
+    word_count.run(output)
+    (word_count.directory / "job" / "spark" / "offsets" / ".0.b7.tmp").write_bytes(b"")
+    for path in rows:
+        path.rename(path.with_name(path.name[1:]))
+    word_count.run(output)
+    assert rows_of(output) == word_count.expected()

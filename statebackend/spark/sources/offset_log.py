@@ -437,8 +437,11 @@ class SourceLogPlan:
             restore_source_progress(RearrangedLog(saved, self.of_log, self.schemas), location)
             return
         has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
+        has_batch = has_log and newest_planned_batch(location) is not None
+        if not has_batch:
+            # Spark starts no log with remains of a first batch that was being written when the driver was stopped.
+            file_system.delete_directory(f"{SOURCE_LOG_DIRECTORY}/offsets")
         if self.of_log is not None and not self.of_log.changes_nothing and has_log:
-            has_batch = newest_planned_batch(location) is not None
             files = whole_source_log(location) if has_batch else {}
             appear_at_once(RearrangedLog(files, self.of_log, self.schemas).items(), file_system.location(_REARRANGED))
             set_aside = f"{SET_ASIDE_DIRECTORY}/{free_set_aside_name(file_system)}"

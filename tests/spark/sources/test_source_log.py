@@ -174,6 +174,28 @@ def test_a_new_log_names_its_sources_from_the_start(tmp_path: Path) -> None:
     assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(AB)}
 
 
+def test_remains_of_a_first_batch_that_was_not_written_are_removed(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.point = StartingPoint()
+    for batch in (3, 4, 5):
+        job.fs.delete(f"spark/offsets/{batch}")
+    offsets = tmp_path / "spark" / "offsets"
+    for name in (".0.b7.tmp", "..0.b7.tmp.crc"):
+        (offsets / name).write_bytes(b"")
+    job.plan(AB).carry_out(job.fs, job.point, job.fs)
+    assert not offsets.exists()
+    assert job.log() == {name: content for name, content in log_of(AB, "a", "b").items() if "offsets/" not in name}
+
+
+def test_remains_of_a_later_batch_stay(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    remains = tmp_path / "spark" / "offsets" / ".6.b7.tmp"
+    remains.write_bytes(b"")
+    job.begin(AB)
+    assert remains.exists()
+    assert (tmp_path / "spark" / "offsets" / "5").exists()
+
+
 class Died(BaseException):
     """The process is killed."""
 
