@@ -348,10 +348,13 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
         raise SavepointError(
             f"{fs.uri} is {metadata.kind.value.lower()} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
             f"savepoint: its files are elsewhere in the job directory. Take a savepoint of that job, or write one from "
-            f"this checkpoint with the command 'statebackend migrate' or 'statebackend rewrite'"
+            f"this checkpoint {_COMMANDS}"
         )
     fs.verify_present(metadata.files)
     return fs, metadata
+
+
+_COMMANDS: Final = "with the command 'statebackend migrate' or 'statebackend rewrite'"
 
 
 def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
@@ -362,7 +365,7 @@ def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
     if fs.exists(_IN_PROGRESS):
         why = "a savepoint was started there and not finished; take it again to another directory"
     elif fs.exists(JOB_FILE_NAME):
-        why = "it is the directory of a job; take a savepoint of that"
+        why = f"it is the directory of a job; take a savepoint of the job, or write one from its checkpoint {_COMMANDS}"
     else:
         why = f"it has no file {METADATA_FILE_NAME}; give the savepoint's own directory"
     return SavepointError(f"{fs.uri} is not a savepoint: {why}.")

@@ -112,7 +112,7 @@ def test_other_places_are_named_instead_of_savepoint(store: CheckpointFileSystem
     assert "does not exist" in reported(tmp_path / "nowhere")
     assert "it has no file _metadata; give the savepoint's own directory" in reported(tmp_path)
     JobDirectory.open(tmp_path / "job", "one", 8).close()
-    assert "it is the directory of a job; take a savepoint of that" in reported(tmp_path / "job")
+    assert "a job; take a savepoint of the job, or write one from its checkpoint with" in reported(tmp_path / "job")
 
 
 class Stubborn:
