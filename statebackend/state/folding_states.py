@@ -16,7 +16,6 @@ returns its accumulator as the result.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, NoReturn, TypeVar
@@ -27,7 +26,6 @@ from snapshots.errors import SerializationError, StateFormatError, format_value
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import (
-    Cleanup,
     FoldingState,
     HandleContext,
     InternalState,
@@ -94,17 +92,9 @@ class TtlFoldingState(TtlState):
         self.name = name
         self.set_methods()
 
-    @abstractmethod
-    def set_methods(self) -> None:
-        """Set the accessors."""
-
     def given(self) -> dict[str, Any]:
         """What the accessors of both kinds use by name."""
         return {"name": self.name, "note": note_function, "check": folded, "reject": _raise_rejection}
-
-    def clean_up_with(self, cleanup: Cleanup) -> None:
-        super().clean_up_with(cleanup)
-        self.set_methods()
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         self._clean_up()

@@ -216,7 +216,7 @@ class Cleanup(Protocol):
 
 
 class TtlState(InternalState):
-    """The common part of all kinds: the inner state, and the clean-up."""
+    """The common part of all kinds: the inner state, and the clean-up. The hot accessors are generated."""
 
     __slots__ = ("_stored", "cleanup", "lifetime")
 
@@ -244,6 +244,11 @@ class TtlState(InternalState):
     def clean_up_with(self, cleanup: Cleanup) -> None:
         """Set the incremental clean-up."""
         self.cleanup = cleanup
+        self.set_methods()
+
+    @abstractmethod
+    def set_methods(self) -> None:
+        """Generate the accessors, with the clean-up if there is one."""
 
     def _clean_up(self) -> None:
         if self.cleanup is not None:

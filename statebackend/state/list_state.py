@@ -22,7 +22,6 @@ from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer,
 from statebackend.state.entry_keys import checked_elements
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.internal_states import (
-    Cleanup,
     InternalState,
     Lifetime,
     MergingState,
@@ -261,11 +260,7 @@ class TtlListState(TtlState, InternalListState[T]):
         super().__init__(stored, lifetime)
         self._name = descriptor.name
         self._serializer = descriptor.element_serializer
-        self._set_methods()
-
-    def clean_up_with(self, cleanup: Cleanup) -> None:
-        super().clean_up_with(cleanup)
-        self._set_methods()
+        self.set_methods()
 
     def add_all(self, elements: Iterable[T]) -> None:
         self._clean_up()
@@ -292,6 +287,6 @@ class TtlListState(TtlState, InternalListState[T]):
         self.remove_expired()
         self._stored.add_all([element for elements in lists for element in elements])
 
-    def _set_methods(self) -> None:
+    def set_methods(self) -> None:
         given = {"name": self._name, "check": checked_elements, "is_": is_, "known": ()}
         set_timed_methods(self, self._stored, self._serializer, _timed_methods, **given)

@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 from snapshots.compatibility import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, OnClass, as_key_serializer, as_serializer
-from statebackend.state.internal_states import Cleanup, InternalState, Lifetime, Timed, TtlState
+from statebackend.state.internal_states import InternalState, Lifetime, Timed, TtlState
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import MapState
@@ -164,11 +164,7 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
     ) -> None:
         super().__init__(stored, lifetime)
         self._serializer = descriptor.value_serializer
-        self._set_methods()
-
-    def clean_up_with(self, cleanup: Cleanup) -> None:
-        super().clean_up_with(cleanup)
-        self._set_methods()
+        self.set_methods()
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         self._clean_up()
@@ -221,5 +217,5 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
             self._stored.put(key, (stored[0], now_ms))
         return stored
 
-    def _set_methods(self) -> None:
+    def set_methods(self) -> None:
         set_timed_methods(self, self._stored, self._serializer, _timed_methods)

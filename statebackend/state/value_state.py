@@ -17,7 +17,7 @@ from attrs import field, frozen
 from snapshots.errors import SerializationError, format_value
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRegistrationError
-from statebackend.state.internal_states import Cleanup, InternalState, Lifetime, Timed, TtlState
+from statebackend.state.internal_states import InternalState, Lifetime, Timed, TtlState
 from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import ValueState
@@ -243,7 +243,7 @@ class TtlValueState(TtlState, InternalValueState[T]):
         if descriptor.default is not None and not serializer.is_immutable_type:
             # The caller owns the returned value, so each call returns a copy.
             self._encoded_default = serializer.to_bytes(descriptor.default)
-        self._set_methods()
+        self.set_methods()
 
     @property
     def row_serializer(self) -> TypeSerializer[T] | None:
@@ -289,16 +289,12 @@ class TtlValueState(TtlState, InternalValueState[T]):
                 break
             cleanup()
 
-    def clean_up_with(self, cleanup: Cleanup) -> None:
-        super().clean_up_with(cleanup)
-        self._set_methods()
-
     def remove_expired(self) -> None:
         stored: Timed[T] | None = self._stored.value()
         if stored is not None and self.lifetime.is_expired(stored):
             self._stored.clear()
 
-    def _set_methods(self) -> None:
+    def set_methods(self) -> None:
         set_timed_methods(
             self,
             self._stored,
