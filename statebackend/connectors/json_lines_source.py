@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
-from typing_extensions import override
 
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.streaming.errors import JobDefinitionError, StreamJobError
@@ -70,7 +69,6 @@ class JsonLinesSource:
                 f"instead of a map, a string instead of a time, and a number or a string instead of an interval"
             ) from error
 
-    @override
     def __repr__(self) -> str:
         return f"JsonLinesSource({str(self._directory)!r})"
 

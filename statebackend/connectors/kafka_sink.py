@@ -31,7 +31,6 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import frozen
-from typing_extensions import override
 
 from statebackend.connectors.kafka_clients import (
     MISSING_TOPIC,
@@ -138,16 +137,13 @@ class KafkaSink(Sink):
         """Return the state without secrets, because the tasks do not connect."""
         return {**vars(self), "_settings": None, "_producer": None, "_failed": [], "_newest": None}
 
-    @override
     def __repr__(self) -> str:
         return self._identity
 
     @property
-    @override
     def identity(self) -> str:
         return self._identity
 
-    @override
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         self._check_fields(rows.schema)
         encoder = _Encoder(self._format, self._avro_schema)
@@ -161,7 +157,6 @@ class KafkaSink(Sink):
             return b""
         return self._staging.stage(epoch, subtask_index, {"rows": count}, content.getvalue().to_pybytes())
 
-    @override
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         kafka = kafka_module("KafkaSink")
         try:
@@ -190,11 +185,9 @@ class KafkaSink(Sink):
             raise
         self._staging.discard(epoch)
 
-    @override
     def abort(self, epoch: SinkEpoch) -> None:
         self._staging.discard(epoch)
 
-    @override
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         kafka = kafka_module("KafkaSink")
         try:

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal, NamedTuple
 
 from attrs import Factory, define
-from typing_extensions import override
 
 from snapshots.errors import format_value
 from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
@@ -170,7 +169,6 @@ class KafkaSource:
         }
         return {**vars(self), **closed}
 
-    @override
     def __repr__(self) -> str:
         return self._name
 

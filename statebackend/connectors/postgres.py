@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from typing_extensions import override
 
 from snapshots.errors import format_value
 from statebackend.connectors.sink_errors import check_names, checked_columns
@@ -134,16 +133,13 @@ class PostgresSink(Sink):
         """Return the state without secrets, because the tasks do not connect."""
         return {**vars(self), "_conninfo": None, "_password": None}
 
-    @override
     def __repr__(self) -> str:
         return self._identity
 
     @property
-    @override
     def identity(self) -> str:
         return self._identity
 
-    @override
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
         fields = [name for name in rows.schema.names if name != self._delete_field]
         self._check_fields(rows.schema)
@@ -159,7 +155,6 @@ class PostgresSink(Sink):
         header = {"columns": fields, "rows": count, "deleted": deleted}
         return self._staging.stage(epoch, subtask_index, header, content.getvalue())
 
-    @override
     def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         import psycopg
 
@@ -175,11 +170,9 @@ class PostgresSink(Sink):
                     raise
         self._staging.discard(epoch)
 
-    @override
     def abort(self, epoch: SinkEpoch) -> None:
         self._staging.discard(epoch)
 
-    @override
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
         with self._reporting("cannot recover"), self._connected() as connection:
             self._create_epochs_table(connection)

@@ -12,8 +12,6 @@ from datetime import date, timezone
 from decimal import Context, Decimal
 from typing import Any, ClassVar, Final
 
-from typing_extensions import override
-
 from snapshots.errors import MalformedDataError
 from statebackend.streaming.errors import JobDefinitionError
 
@@ -157,7 +155,6 @@ class _FrequentSketch(_Sketch):
     def new(self) -> Any:
         return self._class(_LG_FREQUENT)
 
-    @override
     def has_size_of_new(self, stored: bytes) -> bool:
         # DataSketches does not check the two sizes, which are exponents, and crashes on large ones.
         return len(stored) > 4 and stored[4] <= stored[3] <= _LG_FREQUENT
