@@ -84,11 +84,14 @@ class RegistrationContext(RuntimeContext):
     handles work as in a subtask without state. Values that are written to them are discarded.
     """
 
+    subtask_index = 0
+    epoch_id = -1
+    is_restored = False
+
     def __init__(
         self,
         operator_uid: str,
         parallelism: int,
-        epoch_id: int = -1,
         input_schemas: Sequence[DeclaredSchema | None] = (None,),
     ) -> None:
         self.input_schemas = tuple(input_schemas)
@@ -99,7 +102,6 @@ class RegistrationContext(RuntimeContext):
         """The types of keys are not known here."""
         self._operator_uid = operator_uid
         self._parallelism = parallelism
-        self._epoch_id = epoch_id
         self._keyed: dict[str, StateDescriptor] = {}
         self._operator: dict[str, OperatorStateDescriptor] = {}
         self._operator_states: dict[str, State] = {}
@@ -124,20 +126,8 @@ class RegistrationContext(RuntimeContext):
         return self._operator_uid
 
     @property
-    def subtask_index(self) -> int:
-        return 0
-
-    @property
     def parallelism(self) -> int:
         return self._parallelism
-
-    @property
-    def epoch_id(self) -> int:
-        return self._epoch_id
-
-    @property
-    def is_restored(self) -> bool:
-        return False
 
     def register(
         self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
