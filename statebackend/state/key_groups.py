@@ -39,7 +39,7 @@ from attrs import frozen
 from snapshots.errors import format_value
 from statebackend.state.errors import StateBackendError
 
-__all__ = ["SEED", "KeyHashError", "key_group_hasher", "key_group_of_columns", "key_groups_hasher", "key_hasher"]
+__all__ = ["SEED", "KeyHashError", "key_group_hasher", "key_groups_hasher", "key_hasher"]
 
 
 SEED = 42
@@ -101,17 +101,6 @@ def key_groups_hasher(types: tuple[str, ...], max_parallelism: int) -> Callable[
             return list(map(hash_key, keys))
 
     return hash_keys
-
-
-def key_group_of_columns(values: Sequence[Any], types: Sequence[str], max_parallelism: int) -> int:
-    """Spark's `pmod(xxhash64(*values), max_parallelism)`."""
-    return key_group_hasher(types, max_parallelism)(_key(values, types))
-
-
-def _key(values: Sequence[Any], types: Sequence[str]) -> Any:
-    if len(values) != len(types):
-        raise KeyHashError(f"{len(values)} values for the {len(types)} key columns ({', '.join(types)})")
-    return values[0] if len(types) == 1 else values
 
 
 # One function for each encoding that needs more than one expression.

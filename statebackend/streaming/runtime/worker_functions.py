@@ -6,7 +6,7 @@ events, which calls teardown():
 
     another run of the same job starts        a job has one run at a time
     there are too many jobs                   the least recently used is removed
-    `end_run`, `close`                        called by the runtime, or at the end of the process
+    `close`                                   called by the runtime, or at the end of the process
 
 A forked process starts without functions, because connections do not survive a fork. The object is not thread-safe: a
 Spark worker runs one task at a time, and each run of the local runtime has its own `WorkerFunctions`.
@@ -74,11 +74,6 @@ class WorkerFunctions:
             if _has_lifecycle(origin):
                 _copy_attributes(function, origin)
         return made
-
-    def end_run(self, run: RunIdentity) -> None:
-        """Tear down the functions of the run, if any."""
-        if run.job_id in self._runs and self._runs[run.job_id][0] == run:
-            self._tear_down(run.job_id)
 
     def close(self) -> None:
         """Tear down everything. Does nothing when called again."""

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from snapshots.errors import format_value
 from statebackend.checkpoint.errors import IllegalTransitionError
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import check_timestamp
 
 C = TypeVar("C", bound=Hashable)
@@ -72,11 +72,6 @@ class AlignmentGroup(Generic[C]):
         """Remove a member."""
         self._member(member, "LEAVE")
         del self._members[member]
-
-    def allowed_ms(self, member: C) -> int:
-        """The largest watermark with which a member does not pause; `END_OF_TIME` without a limit."""
-        drift_ms = self._member(member, "ALLOWED").max_drift_ms
-        return clamped(self._slowest_ms() + drift_ms)
 
     def paused(self) -> frozenset[C]:
         """The members that must pause now."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statebackend.spark.state_tables.tables import EVERYTHING, MAX_KEYS, KeyCondition, WantedKeys, wanted_keys
 from statebackend.state.key_columns import serializer_of_key
-from statebackend.state.key_groups import KeyGroupRange, key_group_of_columns
+from statebackend.state.key_groups import KeyGroupRange, key_group_hasher
 
 GROUPS = 16
 COLUMNS = {
@@ -30,7 +30,7 @@ def test_a_key_that_satisfies_all_conditions_is_never_pruned(data: st.DataObject
     columns = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3))
     key = tuple(data.draw(COLUMNS[column]) for column in columns)
     paths = [("key",)] if len(columns) == 1 else [("key", f"_{index}") for index in range(len(columns))]
-    group = key_group_of_columns(key, columns, GROUPS)
+    group = key_group_hasher(columns, GROUPS)(key if len(key) > 1 else key[0])
     conditions = [
         KeyCondition(path, "in", (*data.draw(st.lists(COLUMNS[column], max_size=3)), value))
         for path, column, value in zip(paths, columns, key, strict=True)
@@ -66,7 +66,7 @@ def named(*values: Any) -> KeyCondition:
 
 def test_key_filters_select_key_groups_and_key_bytes() -> None:
     wanted = of_text(named("a", "b", "c"), named("b", "d"))
-    assert key_groups_of(wanted) == {key_group_of_columns(["b"], ["string"], GROUPS)}
+    assert key_groups_of(wanted) == {key_group_hasher(["string"], GROUPS)("b")}
     assert wanted.keys == {serializer_of_key(["string"]).to_bytes("b")}
     assert key_groups_of(of_text(named("a"), named("b"))) == set(), "no key is both"
 
@@ -75,7 +75,7 @@ def test_a_timestamp_selects_only_its_key_group_because_its_stored_zone_is_unkno
     here = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
     there = here.astimezone(datetime.timezone.utc)
     wanted = wanted_keys([named(here)], [("key",)], serializer_of_key(["timestamp"]), GROUPS)
-    assert key_groups_of(wanted) == {key_group_of_columns([there], ["timestamp"], GROUPS)}
+    assert key_groups_of(wanted) == {key_group_hasher(["timestamp"], GROUPS)(there)}
     assert wanted.keys is None
 
 

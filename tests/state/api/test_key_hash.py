@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from statebackend.state.key_groups import (
     KeyHashError,
     key_group_hasher,
-    key_group_of_columns,
     key_groups_hasher,
     key_hasher,
 )
@@ -76,7 +75,7 @@ def test_every_column_and_the_chain_of_all_columns_hash_as_in_spark(
         for value, type_name, expected in zip(row, TYPES, single, strict=True):
             assert key_hasher([type_name])(value) == expected, (type_name, value)
         assert key_hasher(TYPES)(row) == chained
-        assert key_group_of_columns(row, TYPES, 100) == group
+        assert key_group_hasher(TYPES, 100)(row) == group
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,6 @@ def test_a_key_without_columns_and_a_max_parallelism_below_one_are_rejected() ->
         key_hasher([])
     with pytest.raises(KeyHashError, match="max_parallelism is 0"):
         key_group_hasher(["string"], 0)
-    with pytest.raises(KeyHashError, match="1 values for the 2 key columns"):
-        key_group_of_columns(["a"], ["string", "int"], 128)
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,6 @@ def test_each_operator_has_its_own_setup(calls: list[str]) -> None:
     assert calls == ["setup a", "setup b", "teardown b", "teardown a"]
 
 
-def test_teardown_runs_when_the_run_is_over(calls: list[str]) -> None:
-    functions = WorkerFunctions()
-    client = made(functions, Looking()).client
-    functions.end_run(LATER_RUN)
-    assert client.is_open
-    functions.end_run(RUN)
-    functions.end_run(RUN)
-    assert not client.is_open
-    assert calls == ["setup f", "teardown f"]
-    assert made(functions, Looking()).client is not client
-
-
 def test_another_run_of_the_job_ends_the_former_one_and_another_job_does_not(calls: list[str]) -> None:
     functions = WorkerFunctions()
     other = made(functions, Looking("other"), RunIdentity("another job", "run-1"))
