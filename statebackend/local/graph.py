@@ -39,7 +39,7 @@ from attrs import define, evolve, field, frozen
 from snapshots.errors import format_value
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
 from statebackend.state.key_hashes import key_groups_of_columns
-from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.errors import JobDefinitionError, StreamJobError, UserFunctionError, describe_exception
 from statebackend.streaming.key_types import canonical_key, check_keys_agree, key_serializer_for
 from statebackend.streaming.operators.aggregate import resolved_node
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input
@@ -527,7 +527,23 @@ def _getters(
         schema = stream.row_schema if isinstance(column, str) else None
         if schema is not None and schema.type_of(column) is None:
             raise unknown_column(uid, given_to, column, schema.names)
-    return [column_getter(column, f"operator {uid!r}", given_to) for column in columns]
+    getters = [column_getter(column, f"operator {uid!r}", given_to) for column in columns]
+    where = f"operator {uid!r}: the function of {given_to}"
+    return [_reporting(get, where) if callable(column) else get for column, get in zip(columns, getters, strict=True)]
+
+
+def _reporting(get: Callable[[Sequence[Any]], list[Any]], where: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """The getter of a user's function. An exception becomes a `UserFunctionError` that starts with ``where``."""
+
+    def get_all(records: Sequence[Any]) -> list[Any]:
+        try:
+            return get(records)
+        except StreamJobError:
+            raise
+        except Exception as error:
+            raise UserFunctionError(f"{where} raised {describe_exception(error)}") from error
+
+    return get_all
 
 
 def _sort_keys(values: list[Any]) -> list[Any]:

@@ -569,6 +569,10 @@ def test_a_missing_key_or_order_column_is_reported_with_the_operator() -> None:
         build(7)
     with pytest.raises(JobDefinitionError, match=r"'totals': key_by\(\): a function returned 1.5, a float, which"):
         build(lambda sale: 1.5)
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'totals': the function of order_by raised ZeroDivisionError"
+    ):
+        build("shop", lambda sale: sale.amount / 0)
 
 
 def test_an_epoch_without_records_for_an_operator_has_a_checkpoint(tmp_path: Path) -> None:
