@@ -296,9 +296,13 @@ class LocalStreamEnvironment(StreamEnvironment[LocalProgram]):
             )
             if drain and not run.has_stopped:
                 run.drain()
-            elif self._is_temporary and run.holds_output and not self._stopping.is_set():
-                # No later run would get these results.
-                run.run_epoch([run.await_in_flight])
+            elif not self._stopping.is_set():
+                if run.epochs == 0 and run.restores_in_flight:
+                    # There are no records to send the restored requests before.
+                    run.run_epoch(())
+                if self._is_temporary and run.holds_output:
+                    # No later run would get these results.
+                    run.run_epoch([run.await_in_flight])
             run.finish()
             return LocalJob(run, self._temporary)
 

@@ -40,6 +40,7 @@ from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError, StreamJobError
 from statebackend.streaming.metrics import ObservedRun, RunBarriers, TimeMetrics, time_metrics
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics, ObservedJob
+from statebackend.streaming.operators.async_wait import STATE_NAME
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.runtime.event_time import not_before
 from statebackend.streaming.runtime.starting_point import StartingPoint
@@ -137,6 +138,11 @@ class LocalRun:
     def holds_output(self) -> bool:
         """Whether an operator holds results back, such as those of asynchronous requests."""
         return any(one.holds_output for one in self.job_network.subtasks)
+
+    @property
+    def restores_in_flight(self) -> bool:
+        """Whether the run starts with requests that a checkpoint carries."""
+        return self._operators.restores(STATE_NAME)
 
     def run_epoch(self, feeds: Iterable[Callable[[], None]]) -> None:
         """Run one epoch: what each feed gives the sources is processed before the next one feeds."""

@@ -79,6 +79,11 @@ class RunOperators:
     def restore_of(self, operator: LocalOperator, index: int) -> SubtaskRestore:
         return self._restores[operator.uid][index]
 
+    def restores(self, operator_state: str) -> bool:
+        """Whether any subtask restores operator state of this name."""
+        shares = [one.operator for restores in self._restores.values() for one in restores]
+        return any(state.name == operator_state for share in shares if share is not None for state in share.states)
+
     def make_function(self, operator: LocalOperator) -> Any:
         """A copy of the function of an operator, for one subtask."""
         return self._functions.function(self._run, operator.uid, partial(copy.deepcopy, operator.function))

@@ -171,6 +171,37 @@ def test_a_run_without_job_directory_awaits_requests_that_a_checkpoint_carries(w
     assert sorted(results) == sorted(RECORDS)
 
 
+@BOTH
+def test_restored_requests_are_sent_although_no_record_comes(wait: Wait, tmp_path: Path) -> None:
+    class OnceAtARestart(AsyncFunction[Any, Any]):
+        """Completes requests only of a run that starts from a checkpoint."""
+
+        async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+            while not is_restart:
+                await asyncio.sleep(0)
+            return [(value.key, value.number)]
+
+    is_restart = False
+
+    def continued(
+        job_dir: Path | None, records: list[Any], savepoint: Path | None = None
+    ) -> tuple[LocalJob, list[Any]]:
+        results: list[Any] = []
+        environment = LocalStreamEnvironment(parallelism=2, job_dir=job_dir)
+        source: Any = environment.from_elements(records, schema=SCHEMA)
+        stream = wait(source, OnceAtARestart(), LONG, uid="ask", schema=SCHEMA, carry_in_flight=True)
+        stream.sink_to(results)
+        return environment.execute("job", from_savepoint=savepoint), results
+
+    first, results = continued(tmp_path / "job", RECORDS)
+    first.savepoint(tmp_path / "savepoint")
+    assert results == []
+    is_restart = True
+    assert sorted(continued(None, [], tmp_path / "savepoint")[1]) == sorted(RECORDS)
+    assert sorted(continued(tmp_path / "job", [])[1]) == sorted(RECORDS)
+    assert continued(tmp_path / "job", [])[1] == []
+
+
 class Slow(AsyncFunction[Any, Any]):
     """Completes after all other records had many turns of the event loop."""
 
