@@ -11,6 +11,8 @@ epoch, because an epoch is a watermark followed by records.
 | a new channel exceeds the limit         | the longest idle channels are removed; without idle ones, an error      |
 | the source ends                         | active, with the watermark at the end of time                           |
 
+Records of a source without watermarks have no effect: it becomes idle after its idleness and stays so.
+
 A valve combines the channels of a source. All reports of an epoch take effect together, in this order:
 
 1. Channels with records become active.
@@ -200,6 +202,9 @@ class _Source:
 
     def end_epoch(self, reported: Mapping[str, int], now_ms: int) -> tuple[WatermarkElement, ...]:
         before_ms, before = self._valve.watermark_ms, self._valve.status
+        if self._time.out_of_orderness_ms is None:
+            # Nothing waits for a source without watermarks once it is idle, however many records it has.
+            reported = {}
         excess = self._excess(reported)
         for name, largest_ms in reported.items():
             channel = self._awake(name)
@@ -210,8 +215,7 @@ class _Source:
         if reported:
             self._has_placeholder = False
         self._forget(excess, reported)
-        if self._time.out_of_orderness_ms is not None:
-            self._valve.input_watermarks({name: self._channel_watermark(name) for name in reported})
+        self._valve.input_watermarks({name: self._channel_watermark(name) for name in reported})
         self._check_idleness(reported, now_ms)
         return self._sent_since(before_ms, before)
 

@@ -42,6 +42,7 @@ from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP, timestamp_of
 from statebackend.streaming.time.watermark_generators import (
     END_OF_TIME,
+    NoWatermarks,
     Watermark,
     WatermarkElement,
     WatermarkGenerator,
@@ -204,6 +205,13 @@ class _Filter:
         return (*self.passed(WatermarkStatus.ACTIVE), element)
 
 
+class _StaysIdle(WatermarksWithIdleness[Any]):
+    """The idleness of a source without watermarks: nothing waits for it, however many records it has."""
+
+    def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
+        pass
+
+
 class TimestampsAndWatermarks(Generic[T]):
     """The timestamps and watermarks of one source.
 
@@ -346,7 +354,8 @@ class TimestampsAndWatermarks(Generic[T]):
         generator = self._create_generator()
         if self._idleness_ms is None:
             return generator
-        return WatermarksWithIdleness(generator, self._idleness_ms, lambda: self._processing_time_ms)
+        kind = _StaysIdle if type(generator) is NoWatermarks else WatermarksWithIdleness
+        return kind(generator, self._idleness_ms, lambda: self._processing_time_ms)
 
     def _emitted(self, channel: Hashable, *, deferred: bool) -> tuple[WatermarkElement, ...]:
         emitted = self._output.taken()

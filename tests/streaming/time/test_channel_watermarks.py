@@ -144,11 +144,13 @@ def test_a_clock_that_goes_back_makes_no_channel_idle() -> None:
     assert source.epoch(1_011) == [4, "idle"]
 
 
-def test_a_source_without_watermarks_has_a_status() -> None:
+def test_a_source_without_watermarks_becomes_idle_and_stays_so_whatever_it_reads() -> None:
     source = One(None, 10)
     assert source.epoch(0, a=5) == []
-    assert source.epoch(11) == ["idle"]
-    assert source.epoch(12, a=5) == ["active"]
+    assert source.epoch(11, a=5) == ["idle"]
+    assert source.epoch(12, a=5) == []
+    assert source.restored().epoch(13, a=5) == []
+    assert One(None).epoch(1_000_000, a=5) == []
 
 
 def test_a_source_that_ends_is_at_the_end_of_time_even_if_it_was_idle() -> None:

@@ -19,6 +19,7 @@ from statebackend.streaming.time.timestamps_and_watermarks import (
 )
 from statebackend.streaming.time.watermark_generators import (
     END_OF_TIME,
+    NoWatermarks,
     Watermark,
     WatermarkElement,
     WatermarkGenerator,
@@ -309,6 +310,15 @@ def test_a_channel_that_had_a_record_after_idleness_becomes_idle_again_and_repor
             source.on_record(0, 100, now_ms)
         reported.append(list(source.on_periodic_emit(now_ms)))
     assert reported == [[], [IDLE], [ACTIVE, Watermark(99)], [], [IDLE]]
+
+
+def test_a_source_without_watermarks_becomes_idle_and_stays_so_whatever_it_reads() -> None:
+    source: TimestampsAndWatermarks[Any] = TimestampsAndWatermarks(NoWatermarks, idleness_ms=10)
+    reported: list[list[WatermarkElement]] = []
+    for now_ms in (0, 11, 22, 33):
+        source.on_record(0, 100, now_ms)
+        reported.append(list(source.on_periodic_emit(now_ms)))
+    assert reported == [[], [IDLE], [], []]
 
 
 @given(
