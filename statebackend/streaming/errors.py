@@ -83,7 +83,8 @@ _STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
 def describe_exception(error: BaseException) -> str:
     """Return ``Type: text, notes (file, line, function)`` with the innermost place in user code."""
     notes = "".join(f", {one_line(str(note))}" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {one_line(_text(error))}{notes}{_place_of(error)}"
+    text = one_line(_text(error))
+    return f"{type(error).__name__}{text and ': '}{text}{notes}{_place_of(error)}"
 
 
 def format_instance(given: object) -> str:

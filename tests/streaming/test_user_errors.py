@@ -83,6 +83,11 @@ def test_an_unprintable_value_or_exception_hides_nothing() -> None:
     assert describe_exception(Unshowable()) == "Unshowable: (its text cannot be shown: RuntimeError)"
 
 
+def test_an_exception_without_text_is_reported_by_its_type() -> None:
+    assert describe_exception(AssertionError()) == describe_exception(AssertionError("\n")) == "AssertionError"
+    assert describe_exception(AssertionError("a\x1b")) == "AssertionError: a\\x1b"
+
+
 @pytest.mark.parametrize("method", ["open", "close"])
 def test_a_failure_outside_of_records_names_operator_and_method(method: str) -> None:
     assert f"operator 'op': {method} raised OSError: disk (test_user" in run(Misbehaving(**{method: OSError("disk")}))
