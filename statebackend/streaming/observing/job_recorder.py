@@ -119,7 +119,6 @@ class JobRecorder:
         keeps_subtasks_open: bool,
         graph: JobGraph | None = None,
         clock: Clock = wall_clock,
-        remembered_epochs: int = REMEMBERED_EPOCHS,
     ) -> None:
         self.run = run
         self.listeners = listeners
@@ -128,7 +127,7 @@ class JobRecorder:
         self._clock = clock
         self._lock = threading.Lock()
         self._totals = RunMetrics()
-        self._epochs: deque[EpochMetrics] = deque(maxlen=remembered_epochs)
+        self._epochs: deque[EpochMetrics] = deque(maxlen=REMEMBERED_EPOCHS)
         self._failures: deque[FailedCheckpoint] = deque(maxlen=REMEMBERED_FAILURES)
         self._savepoints: deque[SavepointReport] = deque(maxlen=REMEMBERED_FAILURES)
         self._keeps_subtasks_open = keeps_subtasks_open

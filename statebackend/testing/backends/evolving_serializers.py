@@ -221,8 +221,7 @@ class UncheckedLongSerializer(CheckedLongSerializer):
 
 @register_snapshot("statebackend.contract.CheckedLongSerializerSnapshot")
 class CheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> CheckedLongSerializer:
-        return CheckedLongSerializer()
+    serializer_class = CheckedLongSerializer
 
     def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[int] | None:
         if isinstance(old_snapshot, UncheckedLongSerializerSnapshot):
@@ -232,5 +231,4 @@ class CheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
 
 @register_snapshot("statebackend.contract.UncheckedLongSerializerSnapshot")
 class UncheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> UncheckedLongSerializer:
-        return UncheckedLongSerializer()
+    serializer_class = UncheckedLongSerializer
