@@ -40,6 +40,8 @@ from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta, first_meta_of
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
+from statebackend.streaming.operators.merging_windows import SETS_NAME
+from statebackend.streaming.operators.window_state import CONTENTS_NAME
 from statebackend.streaming.runtime.restore_plan import overlaps
 from statebackend.streaming.runtime.state_registration import RegisteredStates, keyed_descriptors
 from typeserializers.containers.ttl import TtlSerializer
@@ -331,6 +333,13 @@ class CompatibilityChecker:
         key_serializer = operator.key_serializer or keyed[0].key_snapshot.restore_serializer()
         operator_states = self.stored.operator_state_metas_of(uid)
         report = schema_report(uid, key_serializer, operator.states, keyed, operator_states, self.job.rules)
+        restored = {state.name for meta in keyed for state in meta.states}
+        registered = {state.name for state in operator.states.keyed}
+        if SETS_NAME in registered - restored and any(name.startswith(CONTENTS_NAME) for name in restored):
+            raise JobRestoreError(
+                f"operator {uid!r} has stored windows of another kind, which would not fire as sessions. Give the "
+                f"operator another uid, and pass allow_non_restored_state=True to drop the stored windows"
+            )
         unregistered = [repr(displayed_state(name)) for name in report.unregistered]
         unregistered += [f"{name!r} (operator state)" for name in report.unregistered_operator_state]
         if unregistered and not allow_non_restored_state:

@@ -15,6 +15,7 @@ from statebackend import (
     EventTimeSessionWindows,
     GlobalWindows,
     JobDefinitionError,
+    JobRestoreError,
     MissingTimestampError,
     ProcessingTimeSessionWindows,
     ProcessJoinFunction,
@@ -229,6 +230,28 @@ def test_open_windows_continue_with_another_accumulator(tmp_path: Path, before: 
         source.send(("b", 16), 20)
         source.end()
         assert len(emitted(harness)) == (2 if is_tumbling else 3)
+
+
+@pytest.mark.parametrize("is_session_first", [False, True])
+def test_a_change_between_sessions_and_other_windows_is_rejected(tmp_path: Path, is_session_first: bool) -> None:
+    def built_with(assigner: Any) -> Any:
+        def build(job: HarnessJob) -> None:
+            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
+            job.output("out", windows.reduce(lambda left, _: left, uid="sums", schema="k string, v bigint"))
+
+        return build
+
+    assigners = [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)]
+    before, after = reversed(assigners) if is_session_first else assigners
+    with JobTestHarness(built_with(before)) as harness:
+        harness.source("in").send(("a", 1), 1)
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    found = "does not register: 'merging-window-set'" if is_session_first else "has stored windows of another kind"
+    with (
+        pytest.raises(JobRestoreError, match=found),
+        JobTestHarness(built_with(after), from_snapshot=snapshot),
+    ):
+        pass
 
 
 class Largest(AggregateFunction[Any, int, str]):
