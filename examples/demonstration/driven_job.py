@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from statebackend.spark import SavepointReport, SparkJob, SparkStreamEnvironment
+from statebackend.state.priority_queue import displayed_state
 
 PROCESS_WHAT_ARRIVES = {"processingTime": "0 seconds"}
 
@@ -30,8 +31,8 @@ def run_to_savepoint(
         job.stop()
         raise
     report = job.stop_with_savepoint(savepoint)
-    rows = ", ".join(
-        f"{uid}: " + ", ".join(f"{state} {count:,}" for state, count in states.items() if count)
+    rows = "; ".join(
+        f"{uid}: " + ", ".join(f"{displayed_state(state)} {count:,}" for state, count in states.items() if count)
         for uid, states in report.rows.items()
         if any(states.values())
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from examples.demonstration.text_table import text_table
 from statebackend.spark import RestoredStateReport
-from statebackend.state.priority_queue import TIMER_STATES, displayed_state
+from statebackend.state.priority_queue import TIMER_STATES
 
 INDENT = "   "
 WIDTH = 110
@@ -102,7 +102,7 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
             continue
         rows.append(
             (
-                displayed_state(state.state_name),
+                state.state_name,
                 state.compatibility.kind.label.removeprefix("compatible "),
                 "\n".join(changes) or "nothing",
                 f"{state.entries_migrated:,}",

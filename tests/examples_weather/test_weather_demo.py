@@ -33,6 +33,8 @@ def test_the_demonstration_prints_its_story_without_noise_and_cleans_up(tmp_path
     # The next driver continues right after the epochs that the killed driver completed.
     assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", printed)
     assert "added   .longest_delay: default 0" in printed
+    assert re.search(r"entries of delays: event-time timers \(window-timers\)\s[1-9]", " ".join(printed.split()))
+    assert "_timer_state" not in printed
     # The compared tables are not empty, and the server was busy at times.
     rows = [int(count.replace(",", "")) for count in re.findall(r"^   [a-z].* \| +([\d,]+)$", printed, re.M)]
     assert len(rows) == 4
