@@ -31,7 +31,6 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.loggers import logger_of
 from statebackend.savepoint.export import SavepointReport
 from statebackend.savepoint.progress_display import LINES_EVERY_S, ProgressLines
-from statebackend.state.priority_queue import displayed_state
 from statebackend.state.progress import Progress, ProgressListener
 from statebackend.streaming.metrics import (
     EpochMetrics,
@@ -247,7 +246,7 @@ class LoggedProgress(JobListener):
                 _progress_log.info(
                     "job %r: state %r of operator %r is migrated to its new schema",
                     event.run.job_name,
-                    displayed_state(one.state_name),
+                    one.state_name,
                     one.operator_uid,
                 )
 
