@@ -124,12 +124,12 @@ class SchemaMigration(Generic[T]):
 
     def to_value(self, data: bytes) -> T:
         """Returns the new value of exactly these old bytes; raises `MigrationError`."""
-        value: T = self._whole(self.read, data)
+        value: T = self.whole(self.read, data)
         return value
 
     def to_bytes(self, data: bytes) -> bytes:
         """Returns the new bytes of exactly these old bytes; raises `MigrationError`."""
-        encoded: bytes = self._whole(self.transcode, data)
+        encoded: bytes = self.whole(self.transcode, data)
         return encoded
 
     def failure(self, data: bytes, error: Exception | None) -> MigrationError:
@@ -152,7 +152,8 @@ class SchemaMigration(Generic[T]):
         where = f"{path}: " if path else ""
         return MigrationError(f"{pair}: {where}{type(cause).__name__}: {cause} (the old value is {old_value})")
 
-    def _whole(self, function: Read, data: bytes) -> Any:
+    def whole(self, function: Read, data: bytes) -> Any:
+        """Returns the result of a function that must read all bytes. Raises `failure`."""
         try:
             result, position = function(data, 0)
         except Exception as error:

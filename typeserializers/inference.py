@@ -16,10 +16,9 @@ import enum
 import types
 import typing
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Union
 
-from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.errors import StateFormatError
 from typeserializers.containers.eithers import EitherSerializer, Left, Right
 from typeserializers.containers.lists import ListSerializer
@@ -37,7 +36,7 @@ from typeserializers.kernel.serializer_inference import (
 )
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_serializer import PojoSerializer
-from typeserializers.pojos.pojo_shape import POJO_CLASS_ATTRIBUTE, pojo_shape_of
+from typeserializers.pojos.pojo_shape import POJO_CLASS_ATTRIBUTE, all_of_composites, pojo_shape_of
 from typeserializers.records.class_families import (
     AttrsFamily,
     DataclassFamily,
@@ -98,7 +97,7 @@ _INSTEAD: Final[dict[Any, str]] = {
 
 def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> None:
     """Raises `UnknownTypeError` if values of the type, or parts of them, have no hash."""
-    for part in _hashed_with(serializer):
+    for part in all_of_composites(serializer):
         try:
             value_class = part.python_type
         except (StateFormatError, TypeError, ValueError):
@@ -108,15 +107,6 @@ def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> 
             raise UnknownTypeError(
                 f"{path or 'the type'}: a {part.type_name} is not hashable and cannot be {what}; write {instead}"
             )
-
-
-def _hashed_with(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
-    """Yields the serializer and, for tuples and similar types, the nested ones; a record hashes itself."""
-    yield serializer
-    snapshot = serializer.snapshot_configuration()
-    if isinstance(snapshot, CompositeTypeSerializerSnapshot):
-        for nested in snapshot.nested_serializers(serializer):
-            yield from _hashed_with(nested)
 
 
 # The last family is asked first: a pydantic dataclass is also a dataclass.

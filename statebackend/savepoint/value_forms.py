@@ -61,6 +61,7 @@ from statebackend.savepoint.foreign import flink_records, flink_tables
 from statebackend.savepoint.plain_values import digits, plain_value
 from typeserializers.avro import NamedSchemas, type_of
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import is_plain_text
 from typeserializers.records.column_names import displayed_names
 
 __all__ = [
@@ -221,16 +222,7 @@ def json_text(value: Any) -> str:
     plain = plain_value(value)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
     # A lone surrogate has an escape in JSON, but no UTF-8 form.
-    return text if has_utf8(text) else json.dumps(plain, allow_nan=False)
-
-
-def has_utf8(text: str) -> bool:
-    """Whether a text can be encoded in UTF-8. Lone surrogates of Java's texts cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text if is_plain_text(text) else json.dumps(plain, allow_nan=False)
 
 
 def sorted_elements(values: Iterable[Any]) -> Sequence[Any]:
@@ -391,7 +383,7 @@ def _in_utc(value: datetime.datetime) -> datetime.datetime:
 
 
 def _escaped(text: str) -> str:
-    return text if has_utf8(text) else text.encode("utf-8", "backslashreplace").decode()
+    return text if is_plain_text(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
 _AS_TEXT: Final = "text, as requested: no type holds every value"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
@@ -118,18 +119,7 @@ class _ValueForm:
                 return data
 
             return checked
-        load = form.load_migrated(migration)
-
-        def migrated(data: bytes) -> Any:
-            try:
-                stored, end = load(data, 0)
-            except Exception as error:
-                raise migration.failure(data, error) from error
-            if end != len(data):
-                raise migration.failure(data, None)
-            return stored
-
-        return migrated
+        return partial(migration.whole, form.load_migrated(migration))
 
     def writer(self, duplicate: TypeSerializer[Any]) -> Callable[[Any], bytes]:
         """Return a function from the memory form to bytes."""

@@ -191,7 +191,7 @@ def _attribute_names(names: list[str]) -> list[str]:
 
 
 def _reject_records(serializer: TypeSerializer[Any], where: str) -> None:
-    for inner in _all_inside(serializer):
+    for inner in all_of_composites(serializer):
         if isinstance(inner, AttrsSerializer):
             raise UnknownTypeError(
                 f"{where}: {inner.record_class.__name__} inside a POJO must be one too: give it "
@@ -199,9 +199,10 @@ def _reject_records(serializer: TypeSerializer[Any], where: str) -> None:
             )
 
 
-def _all_inside(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
+def all_of_composites(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
+    """Yields the serializer and, for tuples and similar types, the nested ones; not those of records."""
     yield serializer
     snapshot = serializer.snapshot_configuration()
     if isinstance(snapshot, CompositeTypeSerializerSnapshot):
         for nested in snapshot.nested_serializers(serializer):
-            yield from _all_inside(nested)
+            yield from all_of_composites(nested)
