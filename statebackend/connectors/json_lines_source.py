@@ -15,11 +15,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
+import xxhash
 
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.streaming.errors import JobDefinitionError, StreamJobError
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.stream_graph import SplitRead
+
+_MOST_HASHED_BYTES: Final = 1 << 16
 
 _OTHER_TYPE: Final = re.compile(r"JSON parse error: Column\(/(.+)\) changed from (\w+) to (\w+) in row \d+")
 
@@ -53,6 +56,7 @@ class JsonLinesSource:
             )
         self._directory = Path(directory)
         self._pattern = pattern
+        self._identities: dict[str, str] = {}
         # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.
         fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
         self._schema = pa.schema(fields)
@@ -76,7 +80,13 @@ class JsonLinesSource:
         """Return the existing files. Raises `StreamJobError` if the directory does not exist."""
         if not self._directory.is_dir():
             raise StreamJobError(f"{self._directory} is not a directory; create it, or pass another one to the source")
-        return {path.name: 0 for path in sorted(self._directory.glob(self._pattern)) if path.is_file()}
+        files = [path for path in sorted(self._directory.glob(self._pattern)) if path.is_file()]
+        self._identities = {path.name: _identity(path) for path in files if path.stat().st_size}
+        return {path.name: 0 for path in files}
+
+    def split_identities(self) -> Mapping[str, str]:
+        """Return a hash of the first line of each file: a position does not fit another file of the same name."""
+        return self._identities
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
         """Return records of a file, as dicts by column. Raises `StreamJobError` with the file and an invalid line."""
@@ -111,6 +121,11 @@ class JsonLinesSource:
             table = table.cast(self._schema)
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
+
+
+def _identity(path: Path) -> str:
+    with path.open("rb") as file:
+        return xxhash.xxh3_64_hexdigest(file.readline(_MOST_HASHED_BYTES))
 
 
 def _nullable(field: pa.Field) -> pa.Field:

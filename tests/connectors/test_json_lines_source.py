@@ -132,6 +132,17 @@ def test_the_next_start_reads_new_files_only(tmp_path: Path) -> None:
     assert numbers(files, tmp_path / "job") == []
 
 
+def test_another_file_of_the_same_name_is_not_read_from_an_old_position(tmp_path: Path) -> None:
+    before, after, moved = (tmp_path / name for name in ("before", "after", "moved"))
+    for directory in (before, after, moved):
+        directory.mkdir()
+        (directory / "a.jsonl").write_text(LINE.replace('"a"', '"b"') if directory == after else LINE)
+    assert len(numbers(before, tmp_path / "job")) == 1
+    with pytest.raises(StreamJobError, match=r"source 'payments': split 'a\.jsonl', which was read up to position"):
+        numbers(after, tmp_path / "job")
+    assert numbers(moved, tmp_path / "job") == []
+
+
 def test_a_line_that_does_not_fit_is_named_by_file_and_byte(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINE + '{"card": 5}\n')
     with pytest.raises(StreamJobError, match=rf"a\.jsonl: the line at byte {len(LINE)} does not fit the schema"):
