@@ -8,7 +8,7 @@ import decimal
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest import mock
 
@@ -19,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from object_store import ACCESS_KEY, SECRET_KEY, Bucket
 
+from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.connectors import DeltaSink, Sink, SinkEpoch, SinkError, SinkLineage, staged_parquet
 from statebackend.testing.sinks import Row, SinkContract
@@ -317,6 +318,11 @@ def test_a_table_whose_rows_the_sink_cannot_check_is_an_error(
 def test_partitions_by_all_columns_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="all columns are in partition_by"):
         stage(DeltaSink(tmp_path, partition_by=["k", "n"]), 0, numbers(1))
+
+
+def test_a_path_that_was_meant_to_be_a_uri_is_rejected() -> None:
+    with pytest.raises(StorageError, match=r"cannot open 's3://bucket/table': the argument is a path"):
+        DeltaSink(PurePosixPath("s3://KEY:SECRET@bucket/table"))
 
 
 def test_the_last_timestamp_is_written(tmp_path: Path) -> None:
