@@ -104,6 +104,7 @@ def record_type(record_class: Any, where: str) -> RecordType:
 
     Raises `JobDefinitionError`, starting with ``where``, if it is not a record class, or if a field has no column type.
     """
+    _reject_undecorated(record_class, where)
     if not is_record_class(record_class):
         raise JobDefinitionError(
             f"{where}: {format_value(record_class, 80)} is not a record class; pass an attrs class, a dataclass, a "
@@ -174,6 +175,7 @@ def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
         raise missing_schema(where, how)
     if isinstance(declared, str):
         return parsed_schema(declared, where)
+    _reject_undecorated(declared, where)
     if is_record_class(declared):
         return record_type(declared, where).schema
     if not hasattr(declared, "fields"):
@@ -252,6 +254,13 @@ def annotated_return(function: object) -> Any:
 
 class _NoColumnError(Exception):
     """A field has no column type. The message starts with the path of the field."""
+
+
+def _reject_undecorated(record_class: Any, where: str) -> None:
+    try:
+        reject_undecorated(record_class, DEFAULT_RULES, where)
+    except TypeError as error:
+        raise JobDefinitionError(str(error)) from None
 
 
 @frozen

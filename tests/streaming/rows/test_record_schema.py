@@ -296,6 +296,18 @@ class DecimalBox(DataBox[Decimal]):
     pass
 
 
+class UndecoratedDataclass(DataBox[Decimal]):
+    more: int
+
+
+class UndecoratedAttrs(Box[str]):
+    more: int
+
+
+class LongerTuple(NamedTuple("Tuple", [("value", int)])):
+    more: int
+
+
 @pytest.mark.parametrize(
     ("record_class", "columns"),
     [
@@ -316,6 +328,15 @@ def test_a_field_of_a_generic_base_class_has_the_type_that_the_class_binds(
     record_class: type, columns: dict[str, str]
 ) -> None:
     assert output_schema(record_class, "here", "").type_names == columns
+
+
+@pytest.mark.parametrize("record_class", [UndecoratedDataclass, UndecoratedAttrs, LongerTuple])
+@pytest.mark.parametrize(
+    "read", [lambda given: output_schema(given, "here", ""), lambda given: record_type(given, "here")]
+)
+def test_a_class_that_only_inherits_from_a_record_class_is_rejected(record_class: type, read: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=r"here: .* is not a record itself, so its own fields would be lost"):
+        read(record_class)
 
 
 def test_a_record_of_a_generic_base_class_can_be_stored() -> None:
