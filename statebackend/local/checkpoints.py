@@ -366,14 +366,17 @@ class RunCheckpoints:
         """The result of a request, once; None as long as there is none."""
         return self._answers.pop(request_id, None)
 
-    def fire_due(self) -> bool:
-        """Fire the timers that are due; returns whether there were any."""
+    def fire_due(self, *, starts_periodic: bool = True) -> bool:
+        """Fire the timers that are due, with ``starts_periodic`` that of periodic checkpoints too.
+
+        Returns whether there were any.
+        """
         now_ms = self._now_ms()
         late = [checkpoint_id for checkpoint_id, at_ms in self._timeouts.items() if at_ms <= now_ms]
         for checkpoint_id in late:
             if self._timeouts.pop(checkpoint_id, None) is not None:
                 self._handle(TimedOut(checkpoint_id, now_ms))
-        if self._periodic_ms is None or self._periodic_ms > now_ms:
+        if not starts_periodic or self._periodic_ms is None or self._periodic_ms > now_ms:
             return bool(late)
         if any(one.kind.is_periodic for one in self.coordinator.waiting_requests):
             # One waiting request is enough: more would follow it without a pause.

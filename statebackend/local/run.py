@@ -28,7 +28,7 @@ from statebackend.local.channel_restore import InFlightShares, restore_checkpoin
 from statebackend.local.checkpoints import CheckpointFailedError, RunCheckpoints
 from statebackend.local.job_network import JobNetwork
 from statebackend.local.job_parts import LocalJobParts, LocalProgram
-from statebackend.local.network.network import Move
+from statebackend.local.network.network import READS, Move
 from statebackend.local.network_watermarks import operator_watermarks, restore_network
 from statebackend.local.sinks import LocalSinks
 from statebackend.local.source import LocalSource, ReplayedSource, SplitPositions
@@ -201,8 +201,7 @@ class LocalRun:
         with self._running():
             completed = self.epochs
             while feed():
-                while self._step() is not None:
-                    pass
+                self._make_moves()
                 if self.epochs != completed:
                     return True
         return False
@@ -301,8 +300,18 @@ class LocalRun:
             one.check_can_be_snapshotted()
         self.take_checkpoint(kind)
 
-    def _step(self, *, waits: bool = False) -> Move | None:
-        has_fired = self.checkpoints.fire_due()
+    def _make_moves(self) -> None:
+        """Make moves until none is possible.
+
+        After a periodic checkpoint, the next one starts when a source has read or no move is left. Otherwise barriers
+        and messages would hold up all records if they take longer than the interval.
+        """
+        may_start = True
+        while (move := self._step(starts_periodic=may_start)) is not None:
+            may_start = move.what == READS or (may_start and move.mail is None)
+
+    def _step(self, *, waits: bool = False, starts_periodic: bool = True) -> Move | None:
+        has_fired = self.checkpoints.fire_due(starts_periodic=starts_periodic)
         self.checkpoints.writer.collect()
         move = self.network.step()
         if waits and move is None and not has_fired:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from statebackend import (
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.local import LocalStreamEnvironment
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.streaming.stream_graph import SplitRead
 
 pytestmark = pytest.mark.slow
@@ -130,6 +132,41 @@ def test_a_failed_job_continues_from_a_checkpoint_consistent_with_its_output(tmp
     # The sink has exactly the counts of the last checkpoint's state.
     assert [row[0] for row in again] == [row["k"] for row in elements(7)]
     assert {row[0]: row[1] - 1 for row in again} == reported
+
+
+class Splits:
+    """Ten splits, so that there is something to read for a while."""
+
+    def __init__(self, count: int) -> None:
+        self.records = elements(count)
+
+    def splits(self) -> Mapping[str, int]:
+        return dict.fromkeys("abcdefghij", 0)
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        place = "abcdefghij".index(split)
+        return SplitRead(self.records[place::10][position:], len(self.records) // 10, is_at_end=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_records_are_processed_although_a_checkpoint_is_always_due(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the messages of a checkpoint may take longer than the interval between two of them."""
+    looks = itertools.count()
+
+    def time_of_checkpoints_ms() -> int:
+        now_ms = next(looks)
+        assert now_ms < 200_000, "checkpoints hold up the records"
+        return now_ms
+
+    settings = partial(CheckpointSettings, now_ms=time_of_checkpoints_ms)
+    monkeypatch.setattr("statebackend.local.environment.CheckpointSettings", settings)
+    options = {**MODES[mode], "max_concurrent_checkpoints": 3}
+    environment = LocalStreamEnvironment(parallelism=4, checkpoint_interval=1, **options)
+    one, other = (environment.from_source(Splits(200), RECORD, uid=uid) for uid in ("one", "other"))
+    results: list[Any] = []
+    one.union(other).key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(results)
+    environment.execute("job")
+    assert Counter(row[0] for row in results) == Counter(row["k"] for row in elements(200) * 2)
 
 
 def test_no_unreferenced_file_is_left(tmp_path: Path) -> None:

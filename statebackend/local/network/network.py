@@ -21,7 +21,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from attrs import frozen
 
@@ -62,6 +62,10 @@ class Shuffled:
     def choose(self, moves: Iterator[M]) -> M | None:
         known = list(moves)
         return self._random.choice(known) if known else None
+
+
+READS: Final = "reads"
+"""What a source does that takes a piece of its input."""
 
 
 @frozen
@@ -130,7 +134,7 @@ class Network:
             return
         for source in sorted(self._in_reading_order, key=lambda one: one.alignment_watermark_ms):
             if source.can_move:
-                yield Move(source, None, source.step, what="reads")
+                yield Move(source, None, source.step, what="sends a barrier" if source.has_barrier else READS)
 
     def step(self) -> Move | None:
         """Make one move and return it; None if none is possible.

@@ -150,9 +150,14 @@ class SourceSubtask(Generic[W]):
     @property
     def can_move(self) -> bool:
         """Whether it may send a barrier, which needs no room, or read."""
-        if self._barriers:
+        if self.has_barrier:
             return True
         return self.output.has_room and bool(self._unread) and not (self._has_stopped or self.is_paused)
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether its next move sends a barrier, and reads nothing."""
+        return bool(self._barriers)
 
     def feed(self, reading: Callable[[W], None]) -> None:
         """Add a piece to read; raises `IllegalTransitionError` after the end."""
