@@ -81,7 +81,8 @@ class JsonLinesSource:
         if not self._directory.is_dir():
             raise StreamJobError(f"{self._directory} is not a directory; create it, or pass another one to the source")
         files = [path for path in sorted(self._directory.glob(self._pattern)) if path.is_file()]
-        self._identities = {path.name: _identity(path) for path in files if path.stat().st_size}
+        identities = ((path.name, _identity(path)) for path in files)
+        self._identities = {name: one for name, one in identities if one is not None}
         return {path.name: 0 for path in files}
 
     def split_identities(self) -> Mapping[str, str]:
@@ -123,9 +124,11 @@ class JsonLinesSource:
         return rows
 
 
-def _identity(path: Path) -> str:
+def _identity(path: Path) -> str | None:
     with path.open("rb") as file:
-        return xxhash.xxh3_64_hexdigest(file.readline(_MOST_HASHED_BYTES))
+        line = file.readline(_MOST_HASHED_BYTES)
+    # Without its end, the line may still grow.
+    return xxhash.xxh3_64_hexdigest(line) if line[-1:] == b"\n" or len(line) == _MOST_HASHED_BYTES else None
 
 
 def _nullable(field: pa.Field) -> pa.Field:

@@ -389,12 +389,15 @@ class SplitPositions:
                 f"so its other records would be lost. Restore the split, or give the source another uid and pass "
                 f"allow_non_restored_state=True to read all splits again"
             )
+        # Nothing of these was read, so another split of the same name is read from its start.
+        unread = {name for name, position in known.items() if position == there[name] == 0}
         if known and hasattr(source, "position_of_new_split"):
             new = {name: source.position_of_new_split(name) for name in there if name not in known}
             there = {**there, **_checked_splits(uid, new)}
         self.now: dict[str, int] = {**there, **known}
         """The position of each split after the records that were sent."""
-        self._identities = stored.identities
+        identities = {name: one for name, one in stored.identities.items() if name not in unread}
+        self._identities: Mapping[str, str] = identities
         self._identify()
 
     def freeze(self, checkpoint_id: int) -> OperatorStateSnapshotTask:

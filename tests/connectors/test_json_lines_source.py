@@ -143,6 +143,22 @@ def test_another_file_of_the_same_name_is_not_read_from_an_old_position(tmp_path
     assert numbers(moved, tmp_path / "job") == []
 
 
+def test_a_file_of_one_line_without_line_end_may_grow(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINE.rstrip())
+    assert len(numbers(tmp_path, tmp_path / "job")) == 1
+    (tmp_path / "a.jsonl").write_text(2 * LINE)
+    assert [number for *_, number in numbers(tmp_path, tmp_path / "job")] == [2]
+
+
+def test_the_first_line_of_a_file_that_was_not_read_may_be_corrected(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(2 * LINE)
+    (tmp_path / "b.jsonl").write_text('{"card": 5}\n')
+    with pytest.raises(StreamJobError, match=r"b\.jsonl: the line at byte 0 does not fit the schema: .*Correct"):
+        numbers(tmp_path, tmp_path / "job")
+    (tmp_path / "b.jsonl").write_text(LINE)
+    assert [number for *_, number in numbers(tmp_path, tmp_path / "job")] == [3]
+
+
 def test_a_line_that_does_not_fit_is_named_by_file_and_byte(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINE + '{"card": 5}\n')
     with pytest.raises(StreamJobError, match=rf"a\.jsonl: the line at byte {len(LINE)} does not fit the schema"):
