@@ -198,6 +198,13 @@ class _ValueRows:
         return True
 
 
+def _batch(keys: Keys) -> KeyBatch:
+    if not isinstance(keys, Keys):
+        given: object = keys
+        raise TypeError(f"keys are {format_value(type(given).__name__)}; pass context.groups(batch), or its of_rows")
+    return keys.batch
+
+
 class BulkState:
     """The base of bulk states."""
 
@@ -212,7 +219,7 @@ class BulkState:
     def clear_many(self, keys: Keys) -> None:
         """Remove the state of each key."""
         clear = self._state.clear
-        for _ in keys.batch.each():
+        for _ in _batch(keys).each():
             clear()
 
 
@@ -235,12 +242,13 @@ class BulkValueState(BulkState, Generic[T]):
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the value of each key: null, or the default of the descriptor, if there is none."""
-        found = self._rows.get(keys.batch)
-        return self._columns.form.array(self._state.get_many(keys.batch)) if found is None else found
+        batch = _batch(keys)
+        found = self._rows.get(batch)
+        return self._columns.form.array(self._state.get_many(batch)) if found is None else found
 
     def get_objects(self, keys: Keys) -> list[T | None]:
         """Return the values as Python objects, for types that no Arrow type holds."""
-        values: list[T | None] = self._state.get_many(keys.batch)
+        values: list[T | None] = self._state.get_many(_batch(keys))
         return values
 
     def put_many(self, keys: Keys, values: Column[T | None]) -> None:
@@ -253,12 +261,13 @@ class BulkValueState(BulkState, Generic[T]):
         Raises:
             SerializationError: A value does not fit. The error names its key.
         """
-        self._columns.check_count(keys.batch, values)
-        if not self._rows.put(keys.batch, self._columns.array(values, self.type, keys.batch)):
-            self._columns.write(keys.batch, self._columns.objects(values, keys.batch), self._state.put_many)
+        batch = _batch(keys)
+        self._columns.check_count(batch, values)
+        if not self._rows.put(batch, self._columns.array(values, self.type, batch)):
+            self._columns.write(batch, self._columns.objects(values, batch), self._state.put_many)
 
     def clear_many(self, keys: Keys) -> None:
-        self._state.put_many(keys.batch, [None] * len(keys))
+        self._state.put_many(_batch(keys), [None] * len(keys))
 
 
 class BulkListState(BulkState, Generic[T]):
@@ -283,10 +292,11 @@ class BulkListState(BulkState, Generic[T]):
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the list of each key, empty if there is none."""
+        batch = _batch(keys)
         if self._codec is not None:
             with contextlib.suppress(CodecMissError):
-                return self._codec.decode(self._state.get_rows(keys.batch))
-        return self._form.array(self._state.get_many(keys.batch))
+                return self._codec.decode(self._state.get_rows(batch))
+        return self._form.array(self._state.get_many(batch))
 
     def add_many(self, keys: Keys, elements: Column[T]) -> None:
         """Append one element to the list of each key, in order. A key may occur more than once.
@@ -294,27 +304,29 @@ class BulkListState(BulkState, Generic[T]):
         ``add_many(groups.of_rows, batch["amount"])`` appends a column of the batch. Null is rejected. Raises as
         `BulkValueState.put_many`.
         """
-        self._elements.check_count(keys.batch, elements)
-        column = self._elements.array(elements, self._elements.form.data_type, keys.batch)
+        batch = _batch(keys)
+        self._elements.check_count(batch, elements)
+        column = self._elements.array(elements, self._elements.form.data_type, batch)
         if self._element_codec is not None and column is not None and not column.null_count:
             with contextlib.suppress(CodecMissError):
-                self._state.add_rows(keys.batch, self._element_codec.encode(column))
+                self._state.add_rows(batch, self._element_codec.encode(column))
                 return
-        given = self._elements.objects(elements, keys.batch)
-        self._elements.write(keys.batch, given, self._state.add_many, self._elements.fits)
+        given = self._elements.objects(elements, batch)
+        self._elements.write(batch, given, self._state.add_many, self._elements.fits)
 
     def put_many(self, keys: Keys, lists: Column[Sequence[T] | None]) -> None:
         """Replace the list of each key. Null and an empty list clear it. Raises as `BulkValueState.put_many`."""
-        self._elements.check_count(keys.batch, lists)
-        column, given = self._elements.array(lists, self.type, keys.batch), lists
+        batch = _batch(keys)
+        self._elements.check_count(batch, lists)
+        column, given = self._elements.array(lists, self.type, batch), lists
         if column is not None:
-            elements, offsets = self._elements.objects(column.flatten(), keys.batch), _offsets(column)
+            elements, offsets = self._elements.objects(column.flatten(), batch), _offsets(column)
             given = [elements[start:end] for start, end in pairwise(offsets)]
 
         def fits(one: Any) -> bool:
             return one is None or all(map(self._elements.fits, one))
 
-        self._elements.write(keys.batch, given, self._state.put_many, fits)
+        self._elements.write(batch, given, self._state.put_many, fits)
 
 
 class BulkMapState(BulkState, Generic[K, V]):
@@ -332,37 +344,39 @@ class BulkMapState(BulkState, Generic[K, V]):
 
     def get_many(self, keys: Keys, user_keys: Column[K]) -> pa.Array:
         """Return the value of each pair, null if it is null or absent."""
-        return self._values.form.array(self._state.get_many(keys.batch, self._checked(keys, user_keys)))
+        return self._values.form.array(self._state.get_many(_batch(keys), self._checked(keys, user_keys)))
 
     def contains_many(self, keys: Keys, user_keys: Column[K]) -> pa.Array:
         """Return whether each pair has an entry, whose value may be null."""
-        return pa.array(self._state.contains_many(keys.batch, self._checked(keys, user_keys)), pa.bool_())
+        return pa.array(self._state.contains_many(_batch(keys), self._checked(keys, user_keys)), pa.bool_())
 
     def get_maps(self, keys: Keys) -> pa.Array:
         """Return all entries of each key as an array of maps."""
         form = MapForm(self._user_keys.form, self._values.form)
-        return form.array([dict(self._state.items()) for _ in keys.batch.each()])
+        return form.array([dict(self._state.items()) for _ in _batch(keys).each()])
 
     def put_many(self, keys: Keys, user_keys: Column[K], values: Column[V | None]) -> None:
         """Set the entry of each pair. A null value is stored. The last value of a pair that occurs twice counts.
 
         Raises as `BulkValueState.put_many`.
         """
+        batch = _batch(keys)
         given, put = self._checked(keys, user_keys), self._state.put_many
-        taken = self._values.objects(values, keys.batch)
+        taken = self._values.objects(values, batch)
 
         def put_values(batch: KeyBatch, _: Any) -> None:
             self._values.write(batch, taken, lambda batch, values: put(batch, given, values))
 
-        self._user_keys.write(keys.batch, given, put_values, self._user_keys.fits)
+        self._user_keys.write(batch, given, put_values, self._user_keys.fits)
 
     def remove_many(self, keys: Keys, user_keys: Column[K]) -> None:
         """Remove the entry of each pair. A missing one is not an error."""
-        self._state.remove_many(keys.batch, self._checked(keys, user_keys))
+        self._state.remove_many(_batch(keys), self._checked(keys, user_keys))
 
     def _checked(self, keys: Keys, user_keys: Column[K]) -> Sequence[K]:
-        self._user_keys.check_count(keys.batch, user_keys)
-        return self._user_keys.objects(user_keys, keys.batch)
+        batch = _batch(keys)
+        self._user_keys.check_count(batch, user_keys)
+        return self._user_keys.objects(user_keys, batch)
 
 
 Kernel: TypeAlias = Callable[[pa.Array, pa.Array], pa.Array]
@@ -388,14 +402,16 @@ class BulkReducingState(BulkState, Generic[T]):
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the folded value of each key, null if there is none."""
-        found = self._rows.get(keys.batch)
-        return self._columns.form.array(self._state.get_internal_many(keys.batch)) if found is None else found
+        batch = _batch(keys)
+        found = self._rows.get(batch)
+        return self._columns.form.array(self._state.get_internal_many(batch)) if found is None else found
 
     def add_many(self, keys: Keys, values: Column[T]) -> None:
         """Fold one value into that of each key by the function of the descriptor, in order. A key may occur more than
         once.
         """
-        self._columns.write(keys.batch, self._columns.objects(values, keys.batch), partial(_add_each, self._state.add))
+        batch = _batch(keys)
+        self._columns.write(batch, self._columns.objects(values, batch), partial(_add_each, self._state.add))
 
     def merge_many(self, keys: Keys, values: Column[T], kernel: Kernel) -> None:
         """Fold one value into that of each key by a kernel, which must compute what the descriptor's function does.
@@ -404,18 +420,19 @@ class BulkReducingState(BulkState, Generic[T]):
             ValueError: A key occurs twice.
             SerializationError: A value is null or does not fit.
         """
-        self._columns.check_distinct(keys.batch)
-        self._columns.check_count(keys.batch, values)
-        added = self._columns.array(values, self.type, keys.batch)
+        batch = _batch(keys)
+        self._columns.check_distinct(batch)
+        self._columns.check_count(batch, values)
+        added = self._columns.array(values, self.type, batch)
         if added is None:
             added = self._columns.form.array(cast("Sequence[T]", values))
         if added.null_count:
             raise SerializationError(self._columns.where, ("null cannot be folded into reducing state",))
         before = self.get_many(keys)
         merged = pc.if_else(before.is_null(), added, fitted_column(kernel(before, added), self.type))
-        if not self._rows.put(keys.batch, merged):
-            given = self._columns.objects(merged, keys.batch)
-            self._columns.write(keys.batch, given, self._state.update_internal_many)
+        if not self._rows.put(batch, merged):
+            given = self._columns.objects(merged, batch)
+            self._columns.write(batch, given, self._state.update_internal_many)
 
 
 class BulkAggregatingState(BulkState, Generic[I, O]):
@@ -440,26 +457,29 @@ class BulkAggregatingState(BulkState, Generic[I, O]):
     def get_results(self, keys: Keys) -> list[O | None]:
         """Return the result of the descriptor's function for each key, None if nothing was added."""
         get = self._state.get
-        return [get() for _ in keys.batch.each()]
+        return [get() for _ in _batch(keys).each()]
 
     def add_many(self, keys: Keys, values: Sequence[I]) -> None:
         """Fold one value into the accumulator of each key, in order. A key may occur more than once."""
-        self._columns.check_count(keys.batch, values)
-        _add_each(self._state.add, keys.batch, values)
+        batch = _batch(keys)
+        self._columns.check_count(batch, values)
+        _add_each(self._state.add, batch, values)
 
     def get_accumulators(self, keys: Keys) -> pa.Array:
         """Return the accumulator of each key, null if nothing was added."""
-        found = self._rows.get(keys.batch)
-        return self._columns.form.array(self._state.get_internal_many(keys.batch)) if found is None else found
+        batch = _batch(keys)
+        found = self._rows.get(batch)
+        return self._columns.form.array(self._state.get_internal_many(batch)) if found is None else found
 
     def put_accumulators(self, keys: Keys, accumulators: Column[Any]) -> None:
         """Set the accumulator of each key, as an Arrow kernel computed it. Null clears it.
 
         Raises as `BulkValueState.put_many`.
         """
-        if not self._rows.put(keys.batch, self._columns.array(accumulators, self.type, keys.batch)):
-            given = self._columns.objects(accumulators, keys.batch)
-            self._columns.write(keys.batch, given, self._state.update_internal_many)
+        batch = _batch(keys)
+        if not self._rows.put(batch, self._columns.array(accumulators, self.type, batch)):
+            given = self._columns.objects(accumulators, batch)
+            self._columns.write(batch, given, self._state.update_internal_many)
 
 
 def _add_each(add: Callable[[Any], None], keys: KeyBatch, values: Sequence[Any]) -> None:

@@ -312,6 +312,21 @@ def test_an_error_names_the_key_of_an_element_or_entry(backend: str, put: Any, m
         run(PutsWrongParts(put), SALES, backend=backend)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda amounts, _, keys: amounts.get_many(keys.keys),
+        lambda amounts, _, keys: amounts.put_many(keys.keys, [[1], [2], [3]]),
+        lambda amounts, _, keys: amounts.clear_many(keys.keys),
+        lambda _, by_name, keys: by_name.get_many(keys.keys, ["a", "b", "c"]),
+    ],
+)
+def test_an_array_of_keys_is_rejected(use: Any) -> None:
+    reported = r"TypeError: keys are 'StringArray'; pass context\.groups\(batch\), or its of_rows"
+    with pytest.raises(UserFunctionError, match=reported):
+        run(PutsWrongParts(use), SALES)
+
+
 class Emits(KeyedBatchFunction[str, Sale, Any]):
     def __init__(self, emit: Any) -> None:
         self.emit = emit
