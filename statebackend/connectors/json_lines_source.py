@@ -60,13 +60,8 @@ class JsonLinesSource:
         # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.
         fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
         self._schema = pa.schema(fields)
-        read = pa.schema([field.with_type(_type_in_json(field.type)) for field in fields])
-        self._needs_cast = read != self._schema
-        self._options = pa_json.ParseOptions(
-            explicit_schema=read, unexpected_field_behavior="ignore", newlines_in_values=False
-        )
         try:
-            self._rows(b"{}")
+            _table(b"{}", self._schema)
         except pa.ArrowNotImplementedError as error:
             raise JobDefinitionError(
                 f"JsonLinesSource: the schema has a type that it cannot read: {error}. Declare a struct "
@@ -105,23 +100,49 @@ class JsonLinesSource:
     def _parsed(self, split: str, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
         """Parse lines with their positions. If this fails, parse them one by one to find the first invalid line."""
         try:
-            return self._rows(b"".join(line for _, line in lines)) if lines else []
+            rows: list[dict[str, Any]] = []
+            return _table(b"".join(line for _, line in lines), self._schema).to_pylist() if lines else rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if len(lines) > 1:
                 return [row for line in lines for row in self._parsed(split, [line])]
-            reason = _OTHER_TYPE.sub(lambda match: f"{match[1]} is of type {match[3]}, not {match[2]}", str(error))
+            reason, has_field = _OTHER_TYPE.subn(
+                lambda match: f"{match[1]} is of type {match[3]}, not {match[2]}", str(error)
+            )
+            if not has_field:
+                reason = f"{self._field_of(lines[0][1])}{reason}"
             raise StreamJobError(
                 f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {reason}. "
                 f"Correct the line, or change the schema"
             ) from error
 
-    def _rows(self, data: bytes) -> list[dict[str, Any]]:
-        read_options = pa_json.ReadOptions(use_threads=False, block_size=len(data))
-        table = pa_json.read_json(io.BytesIO(data), read_options=read_options, parse_options=self._options)
-        if self._needs_cast:
-            table = table.cast(self._schema)
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
+    def _field_of(self, line: bytes) -> str:
+        """Return the name of the first field that makes a line invalid. Empty if the line is no JSON object."""
+        if _is_valid(line, pa.schema([])):
+            return next(
+                (f"field {field.name!r}: " for field in self._schema if not _is_valid(line, pa.schema([field]))), ""
+            )
+        return ""
+
+
+def _table(data: bytes, schema: pa.Schema) -> pa.Table:
+    """Parse lines. Raises `ArrowInvalid`."""
+    read = pa.schema([field.with_type(_type_in_json(field.type)) for field in schema])
+    table = pa_json.read_json(
+        io.BytesIO(data),
+        read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data)),
+        parse_options=pa_json.ParseOptions(
+            explicit_schema=read, unexpected_field_behavior="ignore", newlines_in_values=False
+        ),
+    )
+    return table if read == schema else table.cast(schema)
+
+
+def _is_valid(line: bytes, schema: pa.Schema) -> bool:
+    try:
+        _table(line, schema)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _identity(path: Path) -> str | None:

@@ -95,7 +95,7 @@ def test_dates_are_text_at_every_level(tmp_path: Path) -> None:
         {"first": None, "others": None},
     ]
     (tmp_path / "a.jsonl").write_text('{"first": {"day": "2026-02-30"}}')
-    with pytest.raises(StreamJobError, match=r"at byte 0 does not fit the schema: .*2026-02-30"):
+    with pytest.raises(StreamJobError, match=r"at byte 0 does not fit the schema: field 'first': .*2026-02-30"):
         JsonLinesSource(tmp_path, Plan).read("a.jsonl", 0, 10)
 
 
@@ -105,6 +105,21 @@ def test_a_value_of_another_type_is_named_by_its_field(tmp_path: Path) -> None:
         StreamJobError, match=rf"byte {len(LINE)} does not fit the schema: card is of type number, not string"
     ):
         JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"day": "2026-02-30"}', "field 'day': Failed to parse string: '2026-02-30'"),
+        ('{"at": "25:00"}', "field 'at': Failed to convert JSON to timestamp"),
+        ('{"small": 300}', "field 'small': Failed to convert JSON to int8"),
+        ('{"day": "2026-02-28"', "JSON parse error"),
+    ],
+)
+def test_a_value_that_cannot_be_parsed_is_named_by_its_field(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n" + line)
+    with pytest.raises(StreamJobError, match=f"at byte 3 does not fit the schema: {reason}"):
+        JsonLinesSource(tmp_path, "id string, day date, at timestamp, small tinyint").read("a.jsonl", 0, 10)
 
 
 def test_a_read_ends_after_the_most_records_and_continues_at_its_position(tmp_path: Path) -> None:
