@@ -31,7 +31,8 @@ class _NoKey:
 
     def __hash__(self) -> int:
         raise NoCurrentKeyError(
-            "keyed state was accessed without a current key: use it in process_element, not in open() or close()"
+            "keyed state was accessed without a current key: use it in process_element, not in open() or close(); "
+            "in process_broadcast_element, use context.apply_to_keyed_state(...)"
         )
 
     def __repr__(self) -> str:

@@ -160,8 +160,11 @@ def test_a_modified_read_value_is_not_the_state(tmp_path: Path) -> None:
 def test_keyed_state_and_timers_are_unavailable_without_a_key(touch: Any, state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, Doing(), state_backend)
     run.records(("k", lambda function, context: function.count.update(5), None))
-    with pytest.raises(UserFunctionError, match=r"operator 'operator', broadcast record .*without a current key"):
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'operator', broadcast record .*without a current key"
+    ) as error:
         run.broadcast((touch, None))
+    assert "timer" in str(error.value) or "use context.apply_to_keyed_state(...)" in str(error.value)
     run.records(("k", lambda function, context: [function.count.value()], None))
     assert run.rows() == [5]
 
