@@ -335,10 +335,12 @@ class CompatibilityChecker:
         report = schema_report(uid, key_serializer, operator.states, keyed, operator_states, self.job.rules)
         restored = {state.name for meta in keyed for state in meta.states}
         registered = {state.name for state in operator.states.keyed}
-        if SETS_NAME in registered - restored and any(name.startswith(CONTENTS_NAME) for name in restored):
+        has_windows = all(any(name.startswith(CONTENTS_NAME) for name in names) for names in (restored, registered))
+        if has_windows and SETS_NAME in restored ^ registered:
+            was, becomes = ("sessions", "other windows") if SETS_NAME in restored else ("other windows", "sessions")
             raise JobRestoreError(
-                f"operator {uid!r} has stored windows of another kind, which would not fire as sessions. Give the "
-                f"operator another uid, and pass allow_non_restored_state=True to drop the stored windows"
+                f"operator {uid!r} has stored {was}, which would not fire as {becomes}. Give the operator another uid, "
+                f"and pass allow_non_restored_state=True to drop the stored windows"
             )
         unregistered = [repr(displayed_state(name)) for name in report.unregistered]
         unregistered += [f"{name!r} (operator state)" for name in report.unregistered_operator_state]
