@@ -39,7 +39,13 @@ from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft, StateDr
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.sorted_rows import Run, fewer_runs, merged_runs
 from statebackend.savepoint.rewrite.staged_entries import scratch_space
-from statebackend.savepoint.rewrite.state_tasks import CollectTask, ProgressLabel, StoredState, all_runs
+from statebackend.savepoint.rewrite.state_tasks import (
+    CollectTask,
+    ProgressLabel,
+    StoredState,
+    all_runs,
+    without_empty_lists,
+)
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, VALUE_ROLE
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange, key_group_range_of_subtask
@@ -61,7 +67,6 @@ Snapshot = TypeSerializerSnapshot[Any]
 _WORD: Final = 0xFFFFFFFF
 _LAST: Final = 0x80
 _END: Final = b"\xff\xff"
-_EMPTY_LIST: Final = bytes(4)
 _COLLECTIONS: Final = (ListSerializer, MapSerializer, SetSerializer)
 _VOID: Final = b"\0"
 _BYTES: Final = BytesSerializer()
@@ -542,15 +547,10 @@ class _StateEntries:
         self._schema = schema
         self._prefix_bytes = 1 if max_parallelism <= 128 else 2
         self._has_lengths = schema.key_serializer.length < 0 and schema.namespace_serializer.length < 0
-        self._rows = (batch for batch in map(self._without_empty_lists, rows) if batch.num_rows)
+        self._rows = (batch for batch in without_empty_lists(schema, rows) if batch.num_rows)
         self._next = next(self._rows, None)
         self._split = _list_splitter(schema)
         self._map_values = _map_values(schema)
-
-    def _without_empty_lists(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._schema.is_list:
-            return rows
-        return rows.filter(pc.not_equal(rows.column("value"), pa.scalar(_EMPTY_LIST, pa.binary())))
 
     def write_group(self, key_group: int, file: IO[bytes]) -> None:
         """Write the number of the state and the entries of a key group. Writes nothing without entries."""

@@ -17,7 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,8 @@ from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.state_meta import StateMeta
+
+_EMPTY_LIST: Final = pa.scalar(bytes(4), pa.binary())
 
 
 class RowSource(Protocol):
@@ -264,7 +266,7 @@ def _written(
     earliest, entries = _Earliest(schema), _Entries(schema)
 
     def pieces() -> Iterator[pa.RecordBatch]:
-        for batch in entries.watched(earliest.watched(rows)):
+        for batch in entries.watched(earliest.watched(without_empty_lists(schema, rows))):
             yield from bounded_batches(batch)
             state_progress.add(batch.num_rows, batch.nbytes)
 
@@ -273,6 +275,13 @@ def _written(
     if not count:
         os.unlink(path)
     return ScratchPart(path if count else None, entries.count, schema.meta(), earliest.earliest_ms)
+
+
+def without_empty_lists(schema: EntrySchema, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave out rows of lists without elements: a key with an empty list has no state."""
+    if not schema.is_list:
+        return rows
+    return (batch.filter(pc.not_equal(batch.column("value"), _EMPTY_LIST)) for batch in rows)
 
 
 def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:

@@ -217,6 +217,18 @@ def test_values_are_converted_to_another_type(stored: Path, tmp_path: Path) -> N
     assert (entry.value, entry.last_access_ms) == ("81", NOW_MS)
 
 
+def test_a_key_with_an_empty_list_is_left_out(tmp_path: Path) -> None:
+    marks = ListStateDescriptor("marks", int)
+    entries = [("a", []), ("b", [1]), ("c", [2, 3])]
+    plan = Plan().add_operator("one", "string").add_state("one", marks, entries)
+    written_first = SavepointWriter.new(tmp_path / "first", max_parallelism=8).write(plan)
+    assert written_first.rows == {"one": {"marks": 2}}
+    plan = Plan().change_values("one", "marks", marks, lambda values: [value for value in values if value > 1])
+    second = written(tmp_path / "first", tmp_path / "second", plan)
+    assert entries_of(tmp_path / "first", "one", "marks") == {"b": [1], "c": [2, 3]}
+    assert entries_of(second, "one", "marks") == {"c": [2, 3]}
+
+
 def test_user_keys_of_another_type_are_sorted_by_their_new_bytes(tmp_path: Path) -> None:
     def named(key: type) -> MapStateDescriptor[Any, str]:
         return MapStateDescriptor("names", key, str)
