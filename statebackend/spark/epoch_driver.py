@@ -110,6 +110,7 @@ from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceP
 from statebackend.streaming.metrics import CheckpointCost, ObservedRun, slowest_s, time_metrics
 from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
+from statebackend.streaming.operators.async_wait import STATE_NAME
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import not_before
@@ -440,6 +441,12 @@ class SparkRun:
         self.acknowledgements = AcknowledgementChannel(spark_context)
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
+        self.has_requests_to_send = restored is not None and any(
+            one.processing_time_ms is not None and STATE_NAME in operator.states.planned_operator_state
+            for one in restored.metadata.timers_due
+            if (operator := parts.pipeline.operators.get(one.operator_uid)) is not None
+        )
+        """Whether the run restores requests in flight, and no epoch has sent them again."""
 
     @property
     def processing_time_ms(self) -> int | None:
@@ -448,6 +455,8 @@ class SparkRun:
 
     def next_no_data_epoch_ms(self) -> int | None:
         """Return the processing time from which a no-data epoch has something to do; None if there is none."""
+        if self.has_requests_to_send:
+            return MIN_TIMESTAMP
         timers = () if self.restored is None else self.restored.metadata.timers_due
         # The state may have timers of operators that the program no longer has.
         return self.watermarks.next_epoch_ms(
@@ -546,6 +555,7 @@ class SparkEpoch:
             watermarks=following.state(),
         )
         self.store_s = time.monotonic() - started
+        self._run.has_requests_to_send = False
         self._run.watermarks = following
         self._run.restored = RestoredState(metadata, parts.file_system)
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}

@@ -156,6 +156,17 @@ def test_records_in_flight_are_restored_after_a_restart(spark: SparkSession, tmp
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
 
 
+def test_records_in_flight_are_sent_again_by_a_run_without_records(spark: SparkSession, tmp_path: Path) -> None:
+    word_count = WordCount(spark, tmp_path)
+    word_count.add_batch([("a", 3), ("never", 1), ("never", 2)])
+    sink = memory_sink()
+    run(word_count, sink, Asking(), AsyncDataStream.ordered_wait, carry_in_flight=True)
+    for _ in range(2):
+        run(word_count, sink, Answering(), AsyncDataStream.ordered_wait, carry_in_flight=True)
+        rows = [(row[0], row[1]) for row in rows_of(sink)]
+        assert rows == [("a", 3), ("never", 1), ("never", 2)]
+
+
 @pytest.mark.extended
 def test_an_idle_stream_waits_for_records_in_flight_after_their_timeout(spark: SparkSession, tmp_path: Path) -> None:
     word_count = WordCount(spark, tmp_path)
