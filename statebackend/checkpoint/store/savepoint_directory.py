@@ -367,6 +367,8 @@ def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
     elif fs.exists(JOB_FILE_NAME):
         why = f"it is the directory of a job; take a savepoint of the job, or write one from its checkpoint {_COMMANDS}"
     else:
+        # Raises an error for a symbolic link, which does not count as a file.
+        fs.local_path(METADATA_FILE_NAME)
         why = f"it has no file {METADATA_FILE_NAME}; give the savepoint's own directory"
     return SavepointError(f"{fs.uri} is not a savepoint: {why}.")
 

@@ -226,6 +226,14 @@ def test_a_directory_without_savepoint_is_reported_and_not_created(tmp_path) -> 
         read_savepoint(tmp_path / "photos")
 
 
+def test_metadata_that_is_a_symbolic_link_is_not_reported_as_missing(tmp_path) -> None:
+    write_savepoint(create_savepoint_directory(tmp_path / "whole"), savepoint_of())
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "_metadata").symlink_to(tmp_path / "whole" / "_metadata")
+    with pytest.raises(StorageError, match=r"links/_metadata.* is a symbolic link, and no link is followed here; put"):
+        read_savepoint(tmp_path / "links")
+
+
 def test_a_savepoint_inside_of_an_unfinished_one_is_rejected(tmp_path) -> None:
     outer = create_savepoint_directory(tmp_path / "outer")
     for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
