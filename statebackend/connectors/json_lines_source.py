@@ -102,13 +102,15 @@ class JsonLinesSource:
         try:
             rows: list[dict[str, Any]] = []
             return _table(b"".join(line for _, line in lines), self._schema).to_pylist() if lines else rows
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
             if len(lines) > 1:
                 return [row for line in lines for row in self._parsed(split, [line])]
             reason, has_field = _OTHER_TYPE.subn(
                 lambda match: f"{match[1]} is of type {match[3]}, not {match[2]}", str(error)
             )
-            if not has_field:
+            if isinstance(error, UnicodeDecodeError):
+                reason = "it is not UTF-8"
+            elif not has_field:
                 reason = f"{self._field_of(lines[0][1])}{reason}"
             raise StreamJobError(
                 f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {reason}. "

@@ -122,6 +122,12 @@ def test_a_value_that_cannot_be_parsed_is_named_by_its_field(tmp_path: Path, lin
         JsonLinesSource(tmp_path, "id string, day date, at timestamp, small tinyint").read("a.jsonl", 0, 10)
 
 
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes((LINE + LINE.replace('"a"', '"Zo\u00eb"')).encode("latin-1"))
+    with pytest.raises(StreamJobError, match=rf"byte {len(LINE)} does not fit the schema: it is not UTF-8"):
+        JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 10)
+
+
 def test_a_read_ends_after_the_most_records_and_continues_at_its_position(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINE + "\n" + LINE + LINE)
     source = JsonLinesSource(tmp_path, Payment)
