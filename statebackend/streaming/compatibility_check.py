@@ -336,6 +336,8 @@ class CompatibilityChecker:
         restored = {state.name for meta in keyed for state in meta.states}
         registered = {state.name for state in operator.states.keyed}
         has_windows = all(any(name.startswith(CONTENTS_NAME) for name in names) for names in (restored, registered))
+        if has_windows:
+            self._check_time_of_windows(uid, operator.states)
         if has_windows and SETS_NAME in restored ^ registered:
             was, becomes = ("sessions", "other windows") if SETS_NAME in restored else ("other windows", "sessions")
             raise JobRestoreError(
@@ -351,6 +353,21 @@ class CompatibilityChecker:
                 f"allow_non_restored_state=True: it is then kept untouched and goes into the next savepoint"
             )
         return report
+
+    def _check_time_of_windows(self, uid: str, states: RegisteredStates) -> None:
+        """Raise `JobRestoreError` if open windows end in the other time. An open window always has a timer."""
+        if states.windows_end_in_event_time is None or not isinstance(self.stored, RestoredState):
+            return
+        for due in self.stored.metadata.timers_due:
+            ends = (due.event_time_ms, due.processing_time_ms)
+            here, other = ends if states.windows_end_in_event_time else reversed(ends)
+            if due.operator_uid == uid and here is None and other is not None:
+                was, becomes = ("processing", "event") if states.windows_end_in_event_time else ("event", "processing")
+                raise JobRestoreError(
+                    f"operator {uid!r} has stored windows that end in {was} time, and would never fire in {becomes} "
+                    f"time. Give the operator another uid, and pass allow_non_restored_state=True to drop the stored "
+                    f"windows"
+                )
 
     def _reports(self, allow_non_restored_state: bool) -> SchemaReports:
         reports = SchemaReports()

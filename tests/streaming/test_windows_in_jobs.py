@@ -251,6 +251,34 @@ def test_a_change_between_sessions_and_other_windows_is_rejected(tmp_path: Path,
             JobTestHarness(built_with(after), from_snapshot=snapshot, allow_non_restored_state=allows)
 
 
+@pytest.mark.parametrize("is_event_time_first", [False, True])
+def test_a_change_between_windows_of_event_time_and_of_processing_time_is_rejected(
+    tmp_path: Path, is_event_time_first: bool
+) -> None:
+    def built_with(assigner: Any) -> Any:
+        def build(job: HarnessJob) -> None:
+            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
+            job.output("out", windows.reduce(lambda left, _: left, uid="sums", schema="k string, v bigint"))
+
+        return build
+
+    assigners = [TumblingProcessingTimeWindows.of(10), TumblingEventTimeWindows.of(10)]
+    before, after = reversed(assigners) if is_event_time_first else assigners
+    with JobTestHarness(built_with(before)) as harness:
+        harness.source("in").send(("a", 1), 1)
+        snapshot = harness.snapshot(tmp_path / "open")
+        harness.advance_processing_time(100)
+        harness.source("in").end()
+        fired = harness.snapshot(tmp_path / "fired")
+    for allows in (False, True):
+        with pytest.raises(
+            JobRestoreError, match=r"'sums' has stored windows that end in .* time, and would never fire"
+        ):
+            JobTestHarness(built_with(after), from_snapshot=snapshot, allow_non_restored_state=allows)
+    with JobTestHarness(built_with(after), from_snapshot=fired):
+        pass
+
+
 class Largest(AggregateFunction[Any, int, str]):
     def create_accumulator(self) -> int:
         return 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from snapshots.errors import one_line
 from statebackend.state.descriptors import Descriptor
@@ -71,6 +71,8 @@ class RegisteredStates:
     """The serializers of the namespaces of keyed states, by name. A state without one has no namespaces."""
     timers: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
     """The timer services by name, each with the serializer of its namespaces."""
+    windows_end_in_event_time: bool | None = None
+    """Whether its windows end in event time or in processing time. None without windows that end."""
 
     def namespace(self, name: str) -> TypeSerializer[Any]:
         """Return the serializer of the namespaces of a keyed state."""
@@ -212,7 +214,7 @@ def registered_states(
             f"open() of operator {operator_uid!r} failed on the driver, where it runs once to learn which state "
             f"it registers: {describe_exception(error)}"
         ) from error
-    return context.registered
+    return evolve(context.registered, windows_end_in_event_time=getattr(function, "ends_in_event_time", None))
 
 
 def keyed_descriptors(registered: RegisteredStates, key_serializer: TypeSerializer[Any]) -> Sequence[Descriptor]:

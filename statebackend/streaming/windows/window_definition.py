@@ -20,7 +20,7 @@ from statebackend.streaming.aggregates import NamedAggregates, bound_aggregates,
 from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.windows.assigners import WindowAssigner
+from statebackend.streaming.windows.assigners import GlobalWindows, WindowAssigner
 from statebackend.streaming.windows.evictors import Evictor
 from statebackend.streaming.windows.triggers import Trigger
 from statebackend.streaming.windows.window_functions import ProcessWindowFunction, WindowContext
@@ -132,6 +132,11 @@ class WindowDefinition:
     def needs_timestamps(self) -> bool:
         """Whether records without a timestamp have no window."""
         return self.assigner.is_event_time
+
+    @property
+    def ends_in_event_time(self) -> bool | None:
+        """Whether windows end in event time or in processing time. None for windows without an end."""
+        return None if isinstance(self.assigner, GlobalWindows) else self.assigner.is_event_time
 
     def bound(self, schema: DeclaredSchema | None, where: str) -> WindowDefinition:
         """Return the operation with built-in aggregates replaced by an aggregate function for this schema."""
