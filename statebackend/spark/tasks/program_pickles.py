@@ -1,12 +1,13 @@
 """Pickles of a program's classes and registrations, for workers that have not imported the program.
 
 A class of ``__main__``, a notebook or a function is pickled by value: unpickling creates it, or finds the one that the
-process already has. cloudpickle does that, with four gaps that are closed here:
+process already has. cloudpickle does that, with five gaps that are closed here:
 
 * It always creates the class, and drops it if the process has one. A dropped snapshot class would stay registered
   without content. Here the existing class is registered.
 * A nested class arrives under its bare name. Records and snapshots are stored under the qualified name.
 * An enum whose constants have aliases cannot be unpickled, nor can a flag with names for several bits.
+* An enum that inherits from a dataclass cannot be unpickled.
 * Constants of an enum lose the attributes that ``__init__`` or ``__new__`` of the enum sets.
 
 Stored state names the classes that read it. A worker reads restored state before the user's function runs any code. So
@@ -17,6 +18,7 @@ import.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import io
 import pickle
@@ -79,11 +81,19 @@ def _whole_enum(kind: Any, arguments: tuple[Any, ...], rest: list[Any]) -> tuple
     Names that iteration omits move to the members. cloudpickle sets them afterwards, which an enum rejects.
     """
     bases, name, qualified_name, _, *others = arguments
-    members = {one: member.value for one, member in kind.__members__.items()}
+    members = {one: _as_written(member, kind) for one, member in kind.__members__.items()}
     (attributes, slots), *remaining, fill = rest
     kept = {one: value for one, value in attributes.items() if one not in members}
     own = {one: _own_attributes(member) for one, member in kind.__members__.items() if _own_attributes(member)}
     return (bases, name, qualified_name, members, *others), [(fill, (kept, slots), own), *remaining, _filled_enum]
+
+
+def _as_written(member: enum.Enum, kind: Any) -> Any:
+    """Return what makes a constant: its value, or the fields of a dataclass from which the enum inherits."""
+    value = member.value
+    if dataclasses.is_dataclass(value) and issubclass(kind, type(value)):
+        return tuple(getattr(value, one.name) for one in dataclasses.fields(value) if one.init)
+    return value
 
 
 def _own_attributes(member: enum.Enum) -> dict[str, Any]:

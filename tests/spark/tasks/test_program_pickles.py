@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import gc
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +46,10 @@ class Planet(enum.Enum):
     def __init__(self, mass, radius):
         self.mass, self.like = mass, type(self)
 
+class Paper(Size, enum.Enum):
+    A4 = 210, 297
+    LINE = 5
+
 class Label(str, enum.Enum):
     A = "a", "first"
 
@@ -55,11 +60,17 @@ class Label(str, enum.Enum):
 """
 
 
+@dataclass(frozen=True)
+class Size:
+    width: int
+    height: int = 1
+
+
 @pytest.fixture
 def program(own_registrations: None) -> Iterator[dict[str, Any]]:
     """The definitions of a script without a file, which no process can import."""
     module = ModuleType("a_script_without_a_file")
-    module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot, enum=enum)
+    module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot, enum=enum, Size=Size)
     exec(PROGRAM, module.__dict__)
     yield module.__dict__
     module.__dict__.clear()
@@ -105,3 +116,10 @@ def test_constants_of_an_enum_keep_their_attributes(program: dict[str, Any]) -> 
     planet, label = unpickled(data)
     assert (planet.name, planet.mass, planet.like) == ("EARTH", 5.9, type(planet))
     assert (label, label.text, type(label)("a")) == ("a", "first", label)
+
+
+def test_an_enum_that_inherits_from_a_dataclass_keeps_its_fields(program: dict[str, Any]) -> None:
+    data = pickled(list(program["Paper"]))
+    program.clear()
+    gc.collect()
+    assert [(one.name, one.width, one.height) for one in unpickled(data)] == [("A4", 210, 297), ("LINE", 5, 1)]
