@@ -269,7 +269,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_draine
         ({"checkpointing_mode": "twice"}, "checkpointing_mode is 'twice'"),
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
         ({"checkpoint_timeout": 0}, "checkpoint_timeout is 0"),
-        ({"tolerable_failed_checkpoints": -1}, "tolerable_failures"),
+        ({"tolerable_failed_checkpoints": -1}, "tolerable_failed_checkpoints must be"),
         ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "no barrier waits"),
     ],
 )

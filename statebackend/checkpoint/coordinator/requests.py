@@ -206,7 +206,7 @@ class FailurePolicy:
 
     def __init__(self, tolerable_failures: int = 0) -> None:
         """Raise `InvariantViolationError` for a negative number."""
-        check_integer("tolerable_failures", tolerable_failures, 0, MAX_ID)
+        check_integer("tolerable_failed_checkpoints", tolerable_failures, 0, MAX_ID)
         self.tolerable_failures = tolerable_failures
         self._counted_ids: set[int] = set()
         self._failures = 0
