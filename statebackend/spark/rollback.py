@@ -12,6 +12,7 @@ Each step can continue after a crash, so the rollback is repeated until it succe
 
 from __future__ import annotations
 
+import contextlib
 from itertools import chain
 
 from attrs import frozen
@@ -167,7 +168,7 @@ def roll_back(
         _copy_source_log(driver_files, copy)
     copied = driver_files.location(copy)
     offsets_before = format_offsets(copied, newest_planned_batch(copied))
-    _cut_source_log(driver_files, spark_directory, batch_id)
+    _cut_source_log(driver_files, spark_directory, batch_id, batch_of(store.all()[0]))
     end_roll_back(driver_files)
     report = RollbackReport(
         checkpoint_id=planned.checkpoint_id,
@@ -194,8 +195,14 @@ def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
     file_system.move_directory(_COPY, target)
 
 
-def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, batch_id: int) -> None:
-    names = [SOURCE_ORDER_FILE_NAME, *capture_source_progress(spark_directory, batch_id)]
+def _cut_source_log(
+    file_system: CheckpointFileSystem, spark_directory: str, batch_id: int, oldest_batch_id: int
+) -> None:
+    names = {SOURCE_ORDER_FILE_NAME, *capture_source_progress(spark_directory, batch_id)}
+    # The job may roll back to the older checkpoints later, as far as the log reaches them.
+    with contextlib.suppress(SourceProgressError):
+        for older in range(batch_id - 1, oldest_batch_id - 1, -1):
+            names.update(capture_source_progress(spark_directory, older))
     kept = {f"{SOURCE_LOG_DIRECTORY}/{name}" for name in names}
     for path in file_system.list_files(SOURCE_LOG_DIRECTORY, include_temporary=True):
         if path not in kept:

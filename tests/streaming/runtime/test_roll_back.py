@@ -95,8 +95,8 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def log_after(epoch_id: int) -> list[str]:
-    batches = [batch for batch in (epoch_id - 1, epoch_id) if batch >= 0]
+def log_after(epoch_id: int, oldest: int = 0) -> list[str]:
+    batches = range(oldest, epoch_id + 1)
     return sorted(
         [
             "spark/metadata",
@@ -147,6 +147,18 @@ def test_the_log_is_truncated_after_the_batch_of_the_checkpoint_and_not_after_it
     assert list(job.fs.list_files("spark")) == log_after(2)
     assert job.checkpoints() == [10, 11, 12]
     assert job.sink.rolled_back == [(12, "job")]
+
+
+def test_a_job_rolls_back_again_to_each_older_checkpoint(job: Job) -> None:
+    for target in (3, 2, 1, 0):
+        assert job.roll_back("previous").offsets_after == f'{{"logOffset":{target}}}'
+        assert list(job.fs.list_files("spark")) == log_after(target)
+
+
+def test_a_roll_back_leaves_out_batches_before_a_damaged_one(job: Job) -> None:
+    job.fs.write_file("spark/offsets/1", b"v1")
+    job.roll_back(3)
+    assert list(job.fs.list_files("spark")) == log_after(3, oldest=2)
 
 
 def test_an_impossible_roll_back_is_rejected_without_changes(job: Job) -> None:
