@@ -1,6 +1,6 @@
 """Rollback of a job directory to an older checkpoint: newer files are set aside, and the input is read again.
 
-    rollback.json                 written first: from now on only the same rollback can be started
+    rollback.json                 written first: only this rollback, or one further back, can be started now
     the sinks                      hide the output of later epochs, if they can
     set-aside/chk-<id>-<n>/        the newer checkpoints, newest first
     set-aside/spark-<n>/           Spark's source log as it was
