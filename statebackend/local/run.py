@@ -223,8 +223,7 @@ class LocalRun:
         with self._running():
             self.network.advance_processing_time()
             self.emit_periodically()
-            while self._step() is not None:
-                pass
+            self._make_moves()
 
     def emit_periodically(self) -> None:
         """Let sources emit what is due by their strategies, after what they have to read."""
