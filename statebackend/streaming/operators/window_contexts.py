@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from snapshots.errors import format_value
-from statebackend.state.errors import StateRegistrationError
+from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import InternalState, MergingState
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
@@ -45,7 +45,7 @@ FUNCTION_PREFIX: Final = "window."
 Register = Callable[[StateDescriptor], Any]
 
 
-class WindowsMergeError(StateRegistrationError):
+class WindowsMergeError(StateBackendError):
     """State per window is not supported for windows that merge."""
 
 
@@ -141,14 +141,32 @@ class _RejectingStates:
         )
 
 
-class _RegisteredStates:
-    """Registers state per window."""
+class _RejectedState(State):
+    """The handle of state per window for windows that merge. Every access raises.
 
-    def __init__(self, states: PartitionedStates) -> None:
+    Registration succeeds, because a function may also be used with other assigners.
+    """
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._descriptor = descriptor
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_"):
+            return object.__getattribute__(self, name)
+        return _RejectingStates().get_state(self._descriptor)
+
+    def clear(self) -> None:
+        """Raise `WindowsMergeError`, as every access."""
+
+
+class _RegisteredStates:
+    """Registers state per window, or rejects its use."""
+
+    def __init__(self, states: PartitionedStates | None) -> None:
         self._states = states
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
-        return self._states.register(descriptor)
+        return _RejectedState(descriptor) if self._states is None else self._states.register(descriptor)
 
 
 class OpeningContext(DelegatingContext, WindowRuntimeContext):
@@ -156,7 +174,7 @@ class OpeningContext(DelegatingContext, WindowRuntimeContext):
 
     def __init__(self, context: RuntimeContext, states: PartitionedStates | None) -> None:
         super().__init__(context)
-        self._window_state: WindowStateStore = _RejectingStates() if states is None else _RegisteredStates(states)
+        self._window_state = _RegisteredStates(states)
         self.registered: dict[str, State] = {}
         """The handles of state per key."""
 

@@ -361,17 +361,11 @@ def test_a_window_function_has_state_of_the_key_and_of_the_window() -> None:
         ]
 
 
-class AsksForItPerWindow(PerWindow):
-    fired: Any = None
-
-    def open(self, context: Any) -> None:
-        self.fired = context.window_state.get_state(ValueStateDescriptor("count", int))
-
-
-@pytest.mark.parametrize("function", [PerWindow(), AsksForItPerWindow()])
-def test_a_start_rejects_state_per_window_where_windows_merge(function: Any) -> None:
-    with pytest.raises(StateRegistrationError, match=r"operator 'op'.*state per window \('count'\) is not supported"):
-        JobTestHarness(windowed(function, EventTimeSessionWindows.with_gap(10)))
+def test_state_per_window_is_rejected_where_windows_merge() -> None:
+    with JobTestHarness(windowed(PerWindow(), EventTimeSessionWindows.with_gap(10))) as harness:
+        harness.source("in").send(("a", 1), timestamp_ms=1)
+        with pytest.raises(UserFunctionError, match="merge"):
+            harness.source("in").end()
 
 
 class PerWindowWithoutWindows(Counts):
