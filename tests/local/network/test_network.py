@@ -283,7 +283,7 @@ def test_without_downstream_operators_a_barrier_precedes_records_in_flight() -> 
         subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
     made.network.resume()
     trigger(made.network, 1)
-    assert "source-0[0] reads" in {str(one) for one in made.network.moves()}
+    assert "source-0[0] sends a barrier" in {str(one) for one in made.network.moves()}
 
 
 def test_the_end_of_an_input_is_the_end_of_time_and_rejects_further_input() -> None:
