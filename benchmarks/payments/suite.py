@@ -32,7 +32,7 @@ _ROOT = Path(__file__).parents[2]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the suite."""
     parser.add_argument("--data", type=Path, help="directory of JSON lines; by default payments are generated")
-    parser.add_argument("--payments", type=int, default=20_000, help="generated payments (default 20,000)")
+    parser.add_argument("--payments", type=int, default=60_000, help="generated payments (default 60,000)")
     parser.add_argument(
         "--epochs", type=int, default=1, help="epochs of the local runtime, each with a checkpoint (default 1)"
     )

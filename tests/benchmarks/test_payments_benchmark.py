@@ -61,7 +61,11 @@ def test_suite_compares_with_plain_python_and_another_commit(capsys: pytest.Capt
     root = str(Path(suite.__file__).parents[2])
     given = ["--payments", "120", "--rounds", "1", "--only", "heap", "--before", root]
     results = list(suite.run(parser.parse_args(given)))
-    assert [(result.peer_name, result.aim) for result in results] == [(suite.PLAIN, 0.35), (suite.BEFORE, 5.0)]
+    assert [(result.name, result.peer_name, result.aim) for result in results] == [
+        ("payments, heap", suite.PLAIN, None),
+        ("payments, heap", suite.BEFORE, 5.0),
+        ("payments from files, heap", suite.PLAIN, 0.35),
+    ]
     assert all(result.ours and result.peer for result in results)
     profile = capsys.readouterr().err
     parts = ("rows in", "keys", "state read", "state write", "codecs", "timers", "windows", "rows out")
