@@ -60,8 +60,9 @@ class JsonLinesSource:
         # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.
         fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
         self._schema = pa.schema(fields)
+        self._read = _schema_in_json(self._schema)
         try:
-            _table(b"{}", self._schema)
+            _table(b"{}", self._schema, self._read)
         except pa.ArrowNotImplementedError as error:
             raise JobDefinitionError(
                 f"JsonLinesSource: the schema has a type that it cannot read: {error}. Declare a struct "
@@ -99,9 +100,12 @@ class JsonLinesSource:
 
     def _parsed(self, split: str, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
         """Parse lines with their positions. If this fails, parse them one by one to find the first invalid line."""
+        if not lines:
+            return []
         try:
-            rows: list[dict[str, Any]] = []
-            return _table(b"".join(line for _, line in lines), self._schema).to_pylist() if lines else rows
+            table = _table(b"".join(line for _, line in lines), self._schema, self._read)
+            rows: list[dict[str, Any]] = table.to_pylist()
+            return rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
             if len(lines) > 1:
                 return [row for line in lines for row in self._parsed(split, [line])]
@@ -126,9 +130,12 @@ class JsonLinesSource:
         return ""
 
 
-def _table(data: bytes, schema: pa.Schema) -> pa.Table:
-    """Parse lines. Raises `ArrowInvalid`."""
-    read = pa.schema([field.with_type(_type_in_json(field.type)) for field in schema])
+def _schema_in_json(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_type_in_json(field.type)) for field in schema])
+
+
+def _table(data: bytes, schema: pa.Schema, read: pa.Schema) -> pa.Table:
+    """Parse lines by the schema ``read``, and convert them to ``schema``. Raises `ArrowInvalid`."""
     table = pa_json.read_json(
         io.BytesIO(data),
         read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data)),
@@ -141,7 +148,7 @@ def _table(data: bytes, schema: pa.Schema) -> pa.Table:
 
 def _is_valid(line: bytes, schema: pa.Schema) -> bool:
     try:
-        _table(line, schema)
+        _table(line, schema, _schema_in_json(schema))
     except pa.ArrowInvalid:
         return False
     return True

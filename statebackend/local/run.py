@@ -28,7 +28,7 @@ from statebackend.local.channel_restore import InFlightShares, restore_checkpoin
 from statebackend.local.checkpoints import CheckpointFailedError, RunCheckpoints
 from statebackend.local.job_network import JobNetwork
 from statebackend.local.job_parts import LocalJobParts, LocalProgram
-from statebackend.local.network.network import READS, Move
+from statebackend.local.network.network import Move
 from statebackend.local.network_watermarks import operator_watermarks, restore_network
 from statebackend.local.sinks import LocalSinks
 from statebackend.local.source import LocalSource, ReplayedSource, SplitPositions
@@ -307,7 +307,7 @@ class LocalRun:
         """
         may_start = True
         while (move := self._step(starts_periodic=may_start)) is not None:
-            may_start = move.what == READS or (may_start and move.mail is None)
+            may_start = move.is_reading or (may_start and move.mail is None)
 
     def _step(self, *, waits: bool = False, starts_periodic: bool = True) -> Move | None:
         has_fired = self.checkpoints.fire_due(starts_periodic=starts_periodic)

@@ -232,15 +232,16 @@ def test_open_windows_continue_with_another_accumulator(tmp_path: Path, before: 
         assert len(emitted(harness)) == (2 if is_tumbling else 3)
 
 
+def built_with(assigner: Any) -> Any:
+    def build(job: HarnessJob) -> None:
+        windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
+        job.output("out", windows.reduce(lambda left, _: left, uid="sums", schema="k string, v bigint"))
+
+    return build
+
+
 @pytest.mark.parametrize("is_session_first", [False, True])
 def test_a_change_between_sessions_and_other_windows_is_rejected(tmp_path: Path, is_session_first: bool) -> None:
-    def built_with(assigner: Any) -> Any:
-        def build(job: HarnessJob) -> None:
-            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
-            job.output("out", windows.reduce(lambda left, _: left, uid="sums", schema="k string, v bigint"))
-
-        return build
-
     assigners = [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)]
     before, after = reversed(assigners) if is_session_first else assigners
     with JobTestHarness(built_with(before)) as harness:
@@ -255,13 +256,6 @@ def test_a_change_between_sessions_and_other_windows_is_rejected(tmp_path: Path,
 def test_a_change_between_windows_of_event_time_and_of_processing_time_is_rejected(
     tmp_path: Path, is_event_time_first: bool
 ) -> None:
-    def built_with(assigner: Any) -> Any:
-        def build(job: HarnessJob) -> None:
-            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
-            job.output("out", windows.reduce(lambda left, _: left, uid="sums", schema="k string, v bigint"))
-
-        return build
-
     assigners = [TumblingProcessingTimeWindows.of(10), TumblingEventTimeWindows.of(10)]
     before, after = reversed(assigners) if is_event_time_first else assigners
     with JobTestHarness(built_with(before)) as harness:

@@ -21,7 +21,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 
@@ -64,19 +64,19 @@ class Shuffled:
         return self._random.choice(known) if known else None
 
 
-READS: Final = "reads"
-"""What a source does that takes a piece of its input."""
-
-
 @frozen
 class Move:
-    """A subtask takes the next element of a channel, or does ``what``, or a mail is carried out; ``make`` does it."""
+    """A subtask takes the next element of a channel, or does ``what``, or a mail is carried out; ``make`` does it.
+
+    ``is_reading`` is whether a source takes a piece of its input.
+    """
 
     subtask: ReadingSubtask | SourceSubtask[Any] | None
     channel: Channel | None
     make: Callable[[], None]
     mail: Mail | None = None
     what: str = ""
+    is_reading: bool = False
 
     def __str__(self) -> str:
         if self.mail is not None:
@@ -134,7 +134,8 @@ class Network:
             return
         for source in sorted(self._in_reading_order, key=lambda one: one.alignment_watermark_ms):
             if source.can_move:
-                yield Move(source, None, source.step, what="sends a barrier" if source.has_barrier else READS)
+                what = "sends a barrier" if source.has_barrier else "reads"
+                yield Move(source, None, source.step, what=what, is_reading=not source.has_barrier)
 
     def step(self) -> Move | None:
         """Make one move and return it; None if none is possible.
